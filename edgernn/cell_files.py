@@ -234,9 +234,12 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
     value = vars(module)[name]
     if not (isinstance(value, type) and issubclass(value, Cell)):
         kind = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
-        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}")
+        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}; name a class of cells")
     if name not in defined:
-        raise UsageError(f"{path}: {name}: expected a class defined in this file, got one from {value.__module__}")
+        raise UsageError(
+            f"{path}: {name}: expected a class defined in this file, got one imported from {value.__module__}; "
+            "define it here"
+        )
     return _checked(path, value)
 
 

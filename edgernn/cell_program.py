@@ -151,7 +151,7 @@ class CellProgram:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """The scalar properties of the cell as integers: `states` and the four flags."""
+        """The integers `states`, `mid_is_input`, `reads_last`, `square` and `mid_vanishes`, in this order."""
         return self.states, int(self.mid_is_input), int(self.reads_last), int(self.square), int(self.mid_vanishes)
 
     def attributes(self) -> dict[str, list[int] | list[float]]:

@@ -73,7 +73,10 @@ class NormConfig:
 
 @configuration
 class LayerConfig:
-    """Configuration of a recurrent layer, without its sizes. Only the first layer of a model has the imputer."""
+    """Configuration of a recurrent layer, without its sizes.
+
+    Only the first layer of a model has the imputer, which fills in missing values.
+    """
 
     cell: CellConfig = CellConfig()
     rule: RuleConfig = RuleConfig()
@@ -107,7 +110,7 @@ class LayerConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown name or a bad value.
+            UsageError: A name is unknown, or a value is invalid.
         """
         layer = build(cls, bind(settings, layer=fields_of(cls))["layer"])
         return layer.named(cell, rule, cell_options, rule_options)
@@ -131,7 +134,7 @@ class LayerConfig:
             The new configuration.
 
         Raises:
-            UsageError: An unknown name.
+            UsageError: A name is unknown.
         """
         cell_type, rule_type = resolve(cell, rule)
         imputer = resolve_imputer(cell, self.imputer)
@@ -157,7 +160,7 @@ class LayerConfig:
         """Classes of the cell and of the update rule.
 
         Raises:
-            UsageError: An unknown name.
+            UsageError: A name is unknown.
         """
         return resolve(self.cell.name, self.rule.name)
 
@@ -232,7 +235,7 @@ class DropoutConfig:
 
 @configuration
 class ModelConfig:
-    """Configuration of a SequenceModel: its recurrent layers, front end, input, output layer (head) and dropout."""
+    """Configuration of a SequenceModel: layers, audio front end, input, output layer (head) and dropout."""
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
@@ -269,12 +272,13 @@ class ModelConfig:
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name; see `LayerConfig.named`.
-            input_size: I, the size of the input, or of the embedding of words; hop with a front end.
+            input_size: I, the size of the input, or of the embedding of words. With an audio front end it must be the
+                hop, the number of new samples at each step.
             hidden_size: H, the number of neurons in a layer.
             output_size: O, the size of the head's output. Default: no head.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             output: "last" for the output of the last step, "all" for the outputs of all steps.
-            mean: Mean (I,), or one number, that the model subtracts from its input or from a front end's features.
+            mean: Mean (I,), or one number, that the model subtracts from its input or an audio front end's features.
             std: Standard deviation (I,), or one number, that the model then divides the same values by.
             vocabulary: Number of words if the input is word numbers. Default: the input is floats.
             cell_options: Options of the cell's constructor.
@@ -285,7 +289,7 @@ class ModelConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown name or a bad value.
+            UsageError: A name is unknown, or a value is invalid.
         """
         config = build(cls, bind({"hidden_size": hidden_size, **settings}, model=fields_of(cls))["model"])
         return dataclasses.replace(
@@ -311,7 +315,7 @@ class ModelConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown cell, rule or setting, or a bad value.
+            UsageError: A cell, rule or setting is unknown, or a value is invalid.
         """
         cell_type, rule_type = resolve(cell, rule)
         parts = {"cell": options_of(cell_type), "rule": options_of(rule_type)}
@@ -323,7 +327,7 @@ class ModelConfig:
 
     @property
     def features(self) -> int:
-        """Number of features of a step that the first layer, or its imputer, reads."""
+        """Number of features that the first layer reads at a step, from the input or from an audio front end."""
         return self.input.size if self.frontend.name is None else self.frontend.bands
 
     @property
@@ -342,7 +346,7 @@ def check_together(config: ModelConfig) -> None:
     """Raise UsageError for settings of a model that exclude each other."""
     words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
     if config.last_size is not None and config.layers == 1:
-        raise UsageError("last_size: expected layers of at least 2, got 1; set hidden_size for a single layer")
+        raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
     if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
         raise UsageError(
             "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
@@ -357,13 +361,14 @@ def check_together(config: ModelConfig) -> None:
     _check_frontend(config)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
-            "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels, as it reads values, masks "
+            "imputer: expected without vocabulary, dropout_input, mask_steps and mask_channels, as it reads "
+            "values, masks "
             "and times; leave them out"
         )
 
 
 def _check_frontend(config: ModelConfig) -> None:
-    """Raise UsageError for settings that exclude a front end, or that need one."""
+    """Raise UsageError for settings that exclude an audio front end, or that need one."""
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:

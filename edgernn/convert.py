@@ -71,8 +71,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         A module that reads (T, B, I) and returns the outputs of all steps.
 
     Raises:
-        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, a front end, low-rank
-            or normalised weights, a last layer of another size, or standardises its input.
+        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, an audio front end,
+            low-rank or normalised weights, a last layer of another size, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
@@ -126,7 +126,7 @@ def _suffixes(module: nn.RNNBase) -> list[str]:
 
 
 def _separate_biases(module: nn.RNNBase) -> int:
-    """Count the elements of a bias vector that cannot be added to those of the other: H in a GRU (r b_hn), else 0."""
+    """Count the elements of torch's two biases that stay separate: H in a GRU, which multiplies b_hn by r, else 0."""
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 
 

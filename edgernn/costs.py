@@ -8,8 +8,8 @@ flops_paper     operations as the SA-RNN paper counts them. A row of n weights c
                 additions; a gate's row spans input and state. The sum over all rows is multiplied by the share of
                 neurons that are updated, and the cost of the rule and of the imputer is added. Biases and point-wise
                 operations are free
-frontend_macs   multiply-adds of a step of the front end, if the model has one, with a real FFT (`LogMel.macs`); the
-                other figures do not include them
+frontend_macs   multiply-adds of a step of the audio front end, if the model has one, with a real FFT (`LogMel.macs`);
+                the other figures do not include them
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Cost:
         macs: Multiply-adds with nothing skipped.
         macs_executed: Multiply-adds if only the given share of neurons is updated.
         flops_paper: Operations in the convention of the SA-RNN paper.
-        frontend_macs: Multiply-adds of the front end, which `macs` and `macs_executed` do not include.
+        frontend_macs: Multiply-adds of the audio front end, which `macs` and `macs_executed` do not include.
     """
 
     parameters: int
@@ -104,7 +104,7 @@ def named_cost(
         The cost of one step.
 
     Raises:
-        UsageError: An unknown name or a bad setting.
+        UsageError: A name is unknown, or a setting is invalid.
     """
     with torch.device("meta"):
         model = SequenceModel(cell, input_size, hidden_size, rule=rule, **settings)
@@ -114,7 +114,8 @@ def named_cost(
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     """Compute the cost of a model as the sum over its layers.
 
-    `parameters` and `weight_bytes` also count the head, the embedding and the front end; the other figures do not.
+    `parameters` and `weight_bytes` also count the output layer (head), the embedding and the audio front end; the other
+    figures do not.
 
     Args:
         model: The model.

@@ -132,7 +132,9 @@ def read_json(path: Path) -> Any:
         raise EdgernnError(f"{path}: no such file; check the path") from None
     # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
     except (ValueError, RecursionError) as error:
-        raise EdgernnError(f"{path}: expected a JSON file, got other or damaged text ({error})") from None
+        raise EdgernnError(
+            f"{path}: expected a JSON file, got other or damaged text ({error}); restore or replace it"
+        ) from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> None:

@@ -28,7 +28,7 @@ Samples = Annotated[int, Field(ge=1)]
 
 @configuration
 class FrontendConfig:
-    """Which front end a model has, and the definition of its features."""
+    """Which audio front end a model has, and the definition of its features."""
 
     name: Annotated[
         Literal["logmel"] | None,

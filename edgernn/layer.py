@@ -23,7 +23,7 @@ class Trace:
 
     Attributes:
         decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step.
-        budget: The penalty on updates, a scalar that training multiplies by λ and adds to the loss.
+        budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
         imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
         background: Mask (T, B) of the steps that the task marks as background, without an event, or None.
@@ -63,7 +63,7 @@ class RecurrentLayer(nn.Module):
     """Runs one cell over a sequence in one direction; an update rule selects the neurons that change at each step.
 
     forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state consists of the cell's
-    states, the memories of the rule and of the imputer, the step count `COUNT` if the cell depends on it, and the
+    states, those of the rule and of the imputer (memories), the step count `COUNT` if the cell depends on it, and the
     previous input `LAST` if the cell reads it, in this order. `widths` is a dict from their names to their sizes. If an
     `unroller` is set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
     `step_weights` (T, B) are factors of the steps in the penalty on updates (`Trace.budget`) of the next forward
@@ -88,7 +88,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if the cell also reads x_{t-1} and no imputer is set: all inputs are known before the first step."""
+        """True if the cell also reads x_{t-1}, and all inputs are known before the first step, as without imputer."""
         return self.cell.reads_last and self.imputer is None
 
     @property
@@ -102,7 +102,7 @@ class RecurrentLayer(nn.Module):
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """Return the name of the kernel for this layer with the cell equations `form`; "*" means a user's own cell."""
+        """Return the name of this layer's native kernel with the cell equations `form`; "*" means a user's own cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.is_dense() else [form, self.rule.name]

@@ -22,7 +22,8 @@ class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
-    recurrent_layers(); `joined` merges the records of a layer that ran in several parts. Do not derive from a subclass.
+    recurrent_layers(); `joined` merges the records of a layer that ran in several parts. Derive a new network
+    from this class rather than from another network.
     """
 
     traces: list[Trace]
@@ -61,7 +62,7 @@ class RecurrentModel(nn.Module):
 
     @property
     def foreground(self) -> float:
-        """Share of the steps of the last forward pass that are not background; 1 if none is marked."""
+        """Share of the steps of the last forward pass that are not marked as background (`marked`)."""
         marks = [trace.background for trace in self.traces if trace.background is not None]
         return 1 - float(marks[0].to(torch.float64).mean()) if marks else 1.0
 
@@ -69,7 +70,8 @@ class RecurrentModel(nn.Module):
     def foreground_rate(self) -> float:
         """Share of neurons that were updated at the steps of the last forward pass that are not background.
 
-        It is `update_rate` if no step is marked, and NaN if all are background.
+        Background steps are those at which nothing happens (`marked`). The share is `update_rate` if no step is
+        marked, and NaN if all are background.
         """
         return self._rate(
             [
@@ -88,7 +90,7 @@ class RecurrentModel(nn.Module):
 
     @property
     def budget(self) -> Tensor:
-        """Penalty on updates in the last forward pass, summed over layers; training multiplies it by λ."""
+        """Penalty on updates in the last forward pass, summed over layers; the loss contains it times λ (lambda)."""
         return torch.stack([t.budget for t in self.traces]).sum()
 
     @property
@@ -158,7 +160,7 @@ class SequenceModel(RecurrentModel):
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
     O is `output_size`; without a head it is `width`, the size of the last layer's output. The state is a flat tuple of
-    tensors in the order of `state_names`: (B, H) for a cell's state, also (B, 1) for a rule's memory.
+    tensors in the order of `state_names`: (B, H) for a state of a cell, also (B, 1) for a state of an update rule.
 
     Example: SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16). The settings are:
 
@@ -242,7 +244,7 @@ class SequenceModel(RecurrentModel):
                 "tied: expected a vocabulary, as the head shares the weights of its embedding; leave out tied"
             )
         if size != words:
-            raise UsageError(f"tied: expected output_size={words}, the vocabulary, got {size}")
+            raise UsageError(f"tied: expected output_size={words}, the size of the vocabulary, got {size}")
         if self.width != self.config.input.size:
             hint = "" if self.config.bidirectional else "; set hidden_size or, with several layers, last_size"
             expected = f"a last layer as wide as the embedding, {self.config.input.size}"
@@ -274,7 +276,7 @@ class SequenceModel(RecurrentModel):
         return self.config.bidirectional
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """List all layers, one per layer and direction, forward before backward."""
+        """List the `RecurrentLayer` objects, first layer first; of a bidirectional layer, the forward one first."""
         return list(self.layers)  # type: ignore[arg-type]
 
     @property
@@ -296,7 +298,7 @@ class SequenceModel(RecurrentModel):
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the state before the first step: the states of the front end, if any, then those of the layers."""
+        """Return the state before the first step: the states of the audio front end, if any, then of the layers."""
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
         return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 
@@ -368,7 +370,7 @@ class SequenceModel(RecurrentModel):
         return self._inputs(x, None)[0]
 
     def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Compute the first layer's input (see `inputs`) from a model's state; return the front end's state, too."""
+        """Compute the first layer's input (see `inputs`) and the next state of the audio front end, from `state`."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")

@@ -35,7 +35,7 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
         The cell class and the rule class.
 
     Raises:
-        UsageError: An unknown name; the message suggests the nearest known one.
+        UsageError: The name is unknown; the message suggests the nearest known one.
     """
     default = DEFAULT_RULE
     if is_cell_file(cell):
@@ -57,7 +57,7 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """List the names of a layer's imputer, cell and update rule, without missing ones and dense rules."""
+    """List the names of a layer's imputer (if any), cell, and update rule (unless it updates every neuron)."""
     implied = rule in RULES and RULES[rule].is_dense()
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 
@@ -79,7 +79,7 @@ def resolve_imputer(cell: str | type[Cell], imputer: str | type[Imputer] | None 
         The imputer class, or None.
 
     Raises:
-        UsageError: An unknown name; the message suggests the nearest known one.
+        UsageError: The name is unknown; the message suggests the nearest known one.
     """
     if imputer is None and isinstance(cell, str) and cell in IMPUTING:
         _, imputer = IMPUTING[cell]

@@ -151,7 +151,9 @@ class Program:
         if self.size > most_values:
             raise ProgramError(f"equations: expected at most {most_values} operations, got {self.size}; simplify them")
         if len(self.results) > most_results:
-            raise ProgramError(f"equations: expected at most {most_results} results, got {len(self.results)}")
+            raise ProgramError(
+                f"equations: expected at most {most_results} results, got {len(self.results)}; simplify them"
+            )
         ints = [len(part) for part in (self.arguments, self.constants, self.instructions, self.results)]
         ints += self.arguments
         for instruction in self.instructions:
@@ -174,7 +176,9 @@ class Program:
         """
         counts = ints[:4]
         if len(counts) < 4 or min(counts) < 0:
-            raise ProgramError(f"serialised equations: expected four counts of at least 0, got {list(counts)}")
+            raise ProgramError(
+                f"serialised equations: expected four counts of at least 0, got {list(counts)}; export the model again"
+            )
         arguments, constants, instructions, results = counts
         length = 4 + arguments + 4 * instructions + results
         if len(ints) != length or len(numbers) != constants:
@@ -195,7 +199,10 @@ class Program:
                 )
             arity = OPS[_NAMES[code]].arity
             if any(operands[arity:]):
-                raise ProgramError(f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}")
+                raise ProgramError(
+                    f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}; export the "
+                    "model again"
+                )
             decoded.append(Instruction(_NAMES[code], tuple(operands[:arity])))
         return cls(tuple(ints[4:first]), tuple(numbers), tuple(decoded), tuple(ints[last:]))
 

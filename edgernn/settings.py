@@ -87,7 +87,7 @@ class Setting:
         return TypeAdapter(self.hint, config=_STRICT)
 
     def read(self, value: object) -> Any:
-        """Convert text, or validate a Python object; raise UsageError for an invalid value."""
+        """Convert text to the setting's type, or validate a Python value; raise UsageError if it is invalid."""
         try:
             if value == "none" and _is_optional(self.hint):
                 return None
@@ -250,7 +250,7 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
         For each owner, a dict from the path of a setting to its converted value.
 
     Raises:
-        UsageError: An unknown or ambiguous key, a bad value, or a setting that is given twice.
+        UsageError: A key is unknown or ambiguous, a value is invalid, or a setting is given twice.
     """
     assigned: dict[str, Values] = {name: {} for name in owners}
     for key, value in values.items():
@@ -326,7 +326,7 @@ def parse(owner: type[T], values: object, where: str) -> T:
         The dataclass.
 
     Raises:
-        EdgernnError: A missing or an unknown key, or a bad value.
+        EdgernnError: A key is missing or unknown, or a value is invalid.
     """
     try:
         return TypeAdapter(owner).validate_python(values)
@@ -337,7 +337,7 @@ def parse(owner: type[T], values: object, where: str) -> T:
 
 
 def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
-    """Find the first mistake in a file: the keys that lead to it, and its description.
+    """Find the first mistake in the content of a TOML file: the keys that lead to it, and its description.
 
     A missing key comes first, because an unknown key may be a misspelling of it.
     """

@@ -81,7 +81,8 @@ class Cell(nn.Module, abc.ABC):
     Shapes: x (B, I), every state (B, H), m (B, M), W (rows, I), R and C (rows, H), V (rows, M), b (rows,). The rows are
     those of all gates with the term, in the order of `gates`. The first state is h, the cell's output; the second is c.
     The initial state is zero. Parameters start as U(-1/√H, 1/√H), as in torch.nn.GRU, except vectors with an initial
-    value. A subclass sets the class attributes and defines `update`; do not derive from it again.
+    value. A subclass sets the class attributes and defines `update`. Derive a new cell from this class,
+    not from another cell.
 
     Args:
         input_size: I.

@@ -45,7 +45,7 @@ class LayerNorm(nn.Module):
 
     @classmethod
     def of_state(cls, size: int, steps: int) -> nn.Module | None:
-        """Return no normalisation, as layer normalisation leaves the cell state unchanged."""
+        """Return None, because layer normalisation leaves the cell state unchanged."""
         return None
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:

@@ -85,8 +85,8 @@ class BlockSparse(Recurrent):
     """Block-sparse recurrent weights with a share `density` of nonzero blocks.
 
     A block is BLOCK neighbouring neurons by one column, the same in all gates. R starts dense; in training
-    `Cell.threshold` selects the blocks to keep and sets the others to zero. Kernels of rules with `skips_zeros` skip
-    zero blocks. A density outside (0, 1] raises UsageError.
+    `Cell.threshold` selects the blocks to keep and sets the others to zero. The native kernels of update rules with
+    `skips_zeros` skip zero blocks. A density outside (0, 1] raises UsageError.
     Source: the method of Kusupati et al. 2018, arXiv:1901.02358, who set single weights to zero.
     """
 

@@ -18,7 +18,8 @@ def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) ->
     """Compute the cost of every cell, for a step that updates every neuron.
 
     Args:
-        input_size: I. With an imputer, I is the number of features, and the model's input has 3 I channels.
+        input_size: I. With an imputer, which fills in missing values, I is the number of features, and the model's
+            input has 3 I channels: values, masks and times.
         hidden_size: H, the number of neurons.
         custom: Custom cells as FILE.py:CLASS, listed last.
 

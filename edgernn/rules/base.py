@@ -42,7 +42,7 @@ class Kind(enum.Enum):
     NEURON = enum.auto()
     """Each neuron, or each group of `group_size` neurons, decides from the input and its own part of the last state."""
     SAMPLE = enum.auto()
-    """One decision for the whole state of a sample, from the rule's own memory (`Memory`)."""
+    """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
 
     @property
     def size(self) -> str:
@@ -54,8 +54,8 @@ class Kind(enum.Enum):
 class Memory:
     """State that an update rule carries from step to step, besides the states of the cell.
 
-    Kernels support only memories with the size of the rule's decisions (`Kind.size`). A rule with another memory trains
-    in the torch loop. An exported file then runs it as a function of standard ONNX operators.
+    Kernels support only states with the size of the rule's decisions (`Kind.size`). A rule with a state of another size
+    trains in the torch loop. An exported file then runs it as a function of standard ONNX operators.
 
     Attributes:
         start: Initial value.
@@ -89,12 +89,13 @@ class StraightThrough(torch.autograd.Function):
 class UpdateRule(nn.Module, abc.ABC):
     """Base class of update rules: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
-    A rule of the kind NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated. u_t is
-    1 where `score` is above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory
-    also defines `advance`, which computes the memory after a step. It may define `evidence` and `drive`, which compute
-    the input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of
-    the score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the
-    exported op, with their names and in their order. Do not derive from a subclass.
+    u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule of the kind
+    NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated: u_t is 1 where `score` is
+    above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with own states (`memory`) also
+    defines `advance`, which computes these states after a step. It may define `evidence` and `drive`, which compute the
+    input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of the
+    score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the exported
+    op, with their names and in their order. Derive a new rule from this class or from `Timed`, not from another rule.
 
     Args:
         input_size: I.
@@ -115,7 +116,7 @@ class UpdateRule(nn.Module, abc.ABC):
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
-            value per group and reads the means of the groups' states. A rule with groups has no memory.
+            value per group and reads the means of the groups' states. A rule with groups has no states of its own.
     """
 
     name: ClassVar[str]
@@ -149,11 +150,12 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
-        """Return options whose defaults depend on the training.
+        """Return those options of the rule whose defaults depend on the training.
 
         Args:
             seed: Seed of the training.
-            steered: True if the training adapts λ to reach a share of skipped updates (its setting skip).
+            steered: True if the training adapts λ, the weight of the penalty on updates in the loss, to reach a share
+                of skipped updates (setting skip).
 
         Returns:
             Dict from option to its default.
@@ -172,7 +174,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each memory (state of the rule) to its number of values for each sample."""
+        """Dict from the name of each state of the rule (memory) to its number of values for each sample."""
         sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size}
         return {name: sizes[memory.size] for name, memory in self.memory.items()}
 
@@ -182,7 +184,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute the input part of the scores for all steps: x (T, B, I) to e (T, B, E), E as the rule needs."""
+        """Compute e (T, B, E), the part of the scores that depends on the input x (T, B, I) alone; the rule sets E."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
@@ -191,7 +193,7 @@ class UpdateRule(nn.Module, abc.ABC):
         Args:
             e: Input part of the score (B, E), one step of the result of `project`.
             state: Last state of the cell.
-            memory: Memory of the rule, its own states.
+            memory: The rule's own states.
 
         Returns:
             The score, (B, H) or, for the kind SAMPLE, (B, 1).
@@ -199,7 +201,7 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} needs a method score(); define it")
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
-        """Compute the likelihood of an update, the surrogate of u in the backward pass; `slope` is its steepness."""
+        """Compute the update likelihood, which replaces the mask u in the backward pass; `slope` is its steepness."""
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
@@ -208,7 +210,7 @@ class UpdateRule(nn.Module, abc.ABC):
         Args:
             e: Projection of the input (B, E), one step of `project`.
             state: Last state of the cell.
-            memory: Memory of the rule.
+            memory: The rule's own states.
 
         Returns:
             The decision.
@@ -242,11 +244,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """Return the mask u (T, B, H) of the next `steps` steps, for rules of the kind TIME; None if all are 1."""
+        """Return the update mask u (T, B, H) of the next `steps` steps, for the kind TIME; None if all are updated."""
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """Return the memory after `steps` more steps. For rules of the kind TIME, which decide from the step alone."""
+        """Return the rule's own states after `steps` more steps, for the kind TIME, which depends on the step alone."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -274,20 +276,20 @@ class UpdateRule(nn.Module, abc.ABC):
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the input of `advance` from the result of `evidence`. It is constant while no neuron is updated."""
+        """Compute the input `drive` of `advance` from the result of `evidence`; constant while no neuron is updated."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
-        """Compute the rule's memory after a step; tensors are (B, H), or (B, 1) for one decision per sample.
+        """Compute the rule's memory (own states) after a step; tensors are (B, H), or (B, 1) for the kind SAMPLE.
 
         Args:
             u: The decision, 1 or 0.
             score: Score that u follows from.
-            memory: Memory before the step.
+            memory: The rule's own states before the step.
             drive: Result of `drive` for the new state.
 
         Returns:
-            The new memory.
+            The rule's new states.
         """
         raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
 
@@ -327,12 +329,12 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.score(e, self.group_means(state), memory).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
-        """Penalty on updates, which training multiplies by λ: the mean over B and H of Σ_t w_t u_t.
+        """Compute the penalty on updates, the mean over B and H of Σ_t w_t u_t; λ (setting lambda) is its weight.
 
         It counts the updates of one neuron in one sequence, so that its effect grows with T but not with H.
 
         Args:
-            decisions: u of all steps (T, B, H).
+            decisions: Update masks u of all steps (T, B, H).
             likelihoods: Values to sum in place of u (T, B, H), if any.
             weights: Factors w of the steps (T, B). Default: 1.
 

@@ -21,8 +21,8 @@ class Phased(Timed):
           2 - 2 φ_t / r    where r/2 <= φ_t < r
           α φ_t            else
 
-    Shapes: rule_tau = τ (H,), rule_s = s (H,), the constant rule_open = r (1,); memory rule_t = t (B, 1). mod has the
-    sign of τ, so that φ is in [0, 1) for any shift s. A neuron counts as updated where u > 0.
+    Shapes: rule_tau = τ (H,), rule_s = s (H,), the constant rule_open = r (1,); the rule's state rule_t = t (B, 1). mod
+    has the sign of τ, so that φ is in [0, 1) for any shift s. A neuron counts as updated where u > 0.
     The leak α passes gradients to closed neurons. It acts in training only, where every neuron therefore counts as
     updated. In inference closed neurons keep their values bit for bit.
     Options: open is r, and leak is α. τ starts log-uniform in [shortest, longest], by default exp(U(1, 6)) as the

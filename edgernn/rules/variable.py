@@ -127,7 +127,7 @@ class Variable(UpdateRule):
         return torch.sigmoid(e + (state[0] * self.rule_h).sum(-1, keepdim=True))
 
     def _logits(self, m: Tensor, weight: Tensor) -> Tensor:
-        """Compute the logits λ (m n - i), (B, n), of the masks e and ẽ, for i = 1 … n; n is the length of `weight`."""
+        """Compute the logits λ (m n - i) of a mask, (B, n), i = 1 … n; λ is the sharpness, n the length of `weight`."""
         # indices from the weight itself, so that one traced step serves layers of any n
         indices = (weight == weight).cumsum(0).to(m.dtype)
         return self.rule_sharpness * (m * indices[-1:] - indices)

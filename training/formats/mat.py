@@ -84,7 +84,9 @@ def _byte_order(path: Path, header: bytearray) -> str:
             if header.startswith(b"MATLAB 7.3")
             else "another kind of file (download it again)"
         )
-        raise EdgernnError(f"{path}: expected a MATLAB file of version 5 to 7.2, got {got}")
+        raise EdgernnError(
+            f"{path}: expected a MATLAB file of version 5 to 7.2, got {got}; save it with the option -v7"
+        )
     return order
 
 

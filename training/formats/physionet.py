@@ -33,7 +33,7 @@ _LARGEST_RECORD = 1 << 24
 
 @dataclass(frozen=True)
 class Stays:
-    """N stays with M measurements in all, in the order of the files.
+    """N stays in intensive care with M measurements in all, in the order of the files.
 
     Source: Silva et al., "Predicting In-Hospital Mortality of ICU Patients", Computing in Cardiology, 2012.
 
@@ -95,7 +95,7 @@ def _read_archive(path: Path, limit: int) -> Stays:
 
 
 def _checked(path: Path, stays: Stays) -> Stays:
-    """Return the stays, or raise EdgernnError if the arrays of the npz file contradict each other."""
+    """Return the stays in intensive care, or raise EdgernnError if the arrays of the npz file contradict each other."""
     N, M = len(stays.record_id), len(stays.value)
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():

@@ -69,7 +69,7 @@ class Update(nn.Module, abc.ABC):
             memory: Values that the optimiser carries from step to step for each parameter (P, memory).
 
         Returns:
-            The new θ and memory.
+            The new θ, and the new values of `memory`.
         """
 
 

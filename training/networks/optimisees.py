@@ -87,7 +87,7 @@ STARTS: dict[str, Start] = {"normal": normal_start, "uniform": uniform_start}
 
 
 def perceptron(inputs: int, hidden: int, classes: int, start: str) -> Optimisee:
-    """Build a perceptron with one hidden layer of sigmoids (Andrychowicz et al. 2016).
+    """Build a classifier to be trained: a perceptron with one hidden layer of sigmoids (Andrychowicz et al. 2016).
 
     Args:
         inputs: Number of values of an image.

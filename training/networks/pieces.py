@@ -32,8 +32,8 @@ def check_in_parts(layer: LayerConfig) -> None:
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
         raise UsageError(
-            f"length: expected the number of steps N of a sequence, as this task cuts sequences and {cell_type.name} "
-            "depends on their length; set length=N"
+            f"length: expected the number of steps of a whole sequence, as {cell_type.name} depends on it and this "
+            "task runs sequences in parts, got none; set length=N"
         )
 
 

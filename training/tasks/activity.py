@@ -38,7 +38,8 @@ class Activity(Task):
     counts once.
 
     The split is the publisher's, by user: 21 for training, of whom the seed chooses 3 for validation, and 9 for the
-    test. Background steps are the unlabelled ones, and with rest=true also those of sitting, standing and lying.
+    test. Background steps, at which nothing happens, are the unlabelled ones, and with rest=true also those of
+    sitting, standing and lying.
 
     Metrics, over all labelled steps of a split: accuracy, cross_entropy, macro_f1, and recall and precision of each
     class, such as recall_walking.

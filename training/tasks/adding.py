@@ -80,7 +80,7 @@ class Adding(Synthetic):
         if (self.values == "gaussian") != (self.delta2 is not None):
             wanted = "a variance above 0" if self.delta2 is None else "none"
             got = "none" if self.delta2 is None else f"{self.delta2:g}"
-            raise UsageError(f"delta2: expected {wanted} with values={self.values}, got {got}")
+            raise UsageError(f"delta2: expected {wanted} with values={self.values}, got {got}; change one of the two")
         if self.delta2 is not None:
             self.solved = 2 * self.delta2 / 100
             self.objective = _with_relative_error(self.delta2)

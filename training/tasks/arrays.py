@@ -96,7 +96,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     largest = max((int(part.max()) for part in labels), default=0)
     if labels and largest >= max(_MANY_CLASSES, y["train"].numel()):
         hint = "store y as float to predict numbers"
-        raise EdgernnError(f"{path}: y: expected labels from 0, got up to {largest}; {hint}")
+        raise EdgernnError(f"{path}: y: expected class labels numbered from 0, got labels up to {largest}; {hint}")
     if labels and y["train"].numel() > 2 and int(y["train"].max()) == int(y["train"].min()):
         text = f"y: every label for training is {int(y['train'].max())}, so there is nothing to tell apart"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
@@ -132,7 +132,7 @@ def _inputs(path: Path, name: str, array: Array) -> Tensor:
         hint = f"; one channel is {name}[:, :, None]" if array.ndim == 2 else ""
         raise EdgernnError(f"{path}: {name}: expected shape (N, T, I), got {array.shape}{hint}")
     if 0 in array.shape:
-        raise EdgernnError(f"{path}: {name}: expected no size of 0, got shape {array.shape}")
+        raise EdgernnError(f"{path}: {name}: expected no axis of length 0, got shape {array.shape}")
     return finite(f"{path}: {name}", array)
 
 
@@ -156,7 +156,11 @@ def _targets(path: Path, name: str, array: Array, x: Tensor) -> Tensor:
         return target[:, None] if target.ndim == 1 else target
     if int(array.min()) < 0:
         index = first(array < 0)
-        raise EdgernnError(f"{path}: {name}: expected labels from 0, got {array[index]} at index {index}")
+        raise EdgernnError(
+            f"{path}: {name}: expected labels of at least 0, got {array[index]} at index {index}; number classes from 0"
+        )
     if int(array.max()) > _MAX_LABEL:
-        raise EdgernnError(f"{path}: {name}: expected labels up to {_MAX_LABEL}, got {int(array.max())}")
+        raise EdgernnError(
+            f"{path}: {name}: expected labels of at most {_MAX_LABEL}, got {int(array.max())}; number classes from 0"
+        )
     return torch.from_numpy(array.astype(np.int64))

@@ -95,7 +95,9 @@ class Mortality(Task):
         values, label = values[measured], label[measured]
         for value, outcome in enumerate(("survive", "end in death")):
             if (count := int((label == value).sum())) < _LEAST:
-                raise EdgernnError(f"{files[0]}: expected at least {_LEAST} stays that {outcome}, got {count}")
+                raise EdgernnError(
+                    f"{files[0]}: expected at least {_LEAST} stays that {outcome}, got {count}; download it again"
+                )
         held = hold_out(values, seed)
         labels = torch.from_numpy(label.astype(np.float32))
         inputs = torch.from_numpy(np.where(held, np.float32(np.nan), values))
@@ -113,7 +115,8 @@ class Mortality(Task):
         for name, part in (("validation", self.validation), ("test", self.test)):
             if part.y[..., :-1].isnan().all():
                 raise EdgernnError(
-                    f"{files[0]}: expected a stay of 10 or more measurements in the {name} part, got none"
+                    f"{files[0]}: expected a stay of 10 or more measurements in the {name} part, got none; download "
+                    "it again"
                 )
 
     def adapted(self, model: ModelConfig) -> ModelConfig:

@@ -72,7 +72,7 @@ class Char(Task):
             alphabet.append(UNKNOWN)
         if validation <= self.window:
             wanted = f"at least {_VALIDATION * (self.window + 1)} characters for window={self.window}"
-            raise EdgernnError(f"{path}: expected {wanted}, got {len(text)}")
+            raise EdgernnError(f"{path}: expected {wanted}, got {len(text)}; use a longer text")
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
         self.classes = tuple(alphabet)
         self.input_size = self.output_size = len(alphabet)
@@ -85,7 +85,7 @@ class Char(Task):
             return find_files(self.name, "tinyshakespeare", ["input.txt"], source)[0]
         path = Path(self.file)
         if not path.is_file():
-            raise EdgernnError(f"file: no such file: {path}")
+            raise EdgernnError(f"file: no such file: {path}; check the path")
         return path
 
     def _windows(self, part: Tensor, seed: int) -> Sequences:

@@ -74,5 +74,7 @@ class Detection(Task, ABC):
 def zero_or_one(path: Path, label: Array) -> Array:
     """Convert labels (N,) to booleans, or raise EdgernnError for a label that is neither 0 nor 1."""
     if len(wrong := np.flatnonzero((label != 0) & (label != 1))):
-        raise EdgernnError(f"{path}: expected labels 0 or 1, got {label[wrong[0]]:g} in row {wrong[0] + 1}")
+        raise EdgernnError(
+            f"{path}: expected labels 0 or 1, got {label[wrong[0]]:g} in row {wrong[0] + 1}; correct the row"
+        )
     return np.asarray(label == 1)

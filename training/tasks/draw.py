@@ -84,7 +84,10 @@ class DrawImages(Task):
         images, test = self._mnist(source) if self.images == "mnist" else self._svhn(source)
         if len(images) < _HELD_OUT or not len(test):
             counts = f"{len(images)} and {len(test)}"
-            raise EdgernnError(f"images: expected at least {_HELD_OUT} images to train and 1 to test, got {counts}")
+            raise EdgernnError(
+                f"images: expected at least {_HELD_OUT} images to train and 1 to test, got {counts}; download them "
+                "again"
+            )
         self.shape = images.shape[1:]
         self.input_size = self.output_size = images[0].size
         train, held_out = random_split(len(images), [len(images) // _HELD_OUT], seed)

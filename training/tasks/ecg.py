@@ -107,7 +107,8 @@ class Ecg(Task):
     are not given. target (window, B): 0 without a beat; 1, 2 or 3 (N, S, V) at the `width` steps around `delay` seconds
     after a beat. A run of steps at which a class is likelier than no beat is a detected beat. A detected and an
     annotated beat match if they are within 150 ms of each other; each matches at most once. Windows overlap by `lead`
-    steps, which are not counted, so that every step of a record counts once. Background steps are those without a beat.
+    steps, which are not counted, so that every step of a record counts once. Background steps, at which nothing
+    happens, are those without a beat.
 
     positions=true: one sequence per beat. x (T, B, frame + 4): the signal from 0.3 s before to 0.4 s after the beat,
     and at each step four numbers: the time since the beat before and until the next one in seconds, the mean of the

@@ -80,7 +80,9 @@ class Folder(OwnData):
         classes = {sub.name: _csv_files(sub) for sub in _subfolders(folder)}
         inside = [path for class_files in classes.values() for path in class_files]
         if not paths and not inside:
-            raise EdgernnError(f"{folder}: expected csv files, one per sequence, or subfolders of them, got none")
+            raise EdgernnError(
+                f"{folder}: expected csv files, one per sequence, or subfolders of them, got none; add files"
+            )
         if self.predict == NEXT:
             return _Files(folder, paths + inside)
         ways = tables + ([f"subfolders with csv files ({', '.join(classes)})"] if inside else [])
@@ -133,7 +135,9 @@ class Folder(OwnData):
             )
         self.classes = _sorted_names({name for names in labels.values() for name in names})
         if len(self.classes) == 1:
-            raise EdgernnError(f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}")
+            raise EdgernnError(
+                f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}; add another class"
+            )
         number = {name: i for i, name in enumerate(self.classes)}
         return {part: torch.tensor([number[name] for name in names]) for part, names in labels.items()}
 
@@ -148,7 +152,7 @@ def _parts(source: Path) -> dict[str, Path]:
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
         if others := [name for name in names if name not in _PARTS.values()]:
             wanted = f"only {', '.join(_PARTS.values())} beside a subfolder {_PARTS['train']}"
-            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too")
+            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too; move others away")
         return {part: source / name for part, name in _PARTS.items() if name in names}
     return {"train": source}
 
@@ -187,7 +191,9 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
     rows = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
-            raise EdgernnError(f"{table}: line {line}: expected {name} and the name of a class, got {cells}")
+            raise EdgernnError(
+                f"{table}: line {line}: expected {name} and the name of a class, got {cells}; correct the line"
+            )
     return [rows[path.name][1][0] for path in paths]
 
 
@@ -198,7 +204,7 @@ def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
     for name, (line, cells) in rows.items():
         if len(cells) != width or not width:
             wanted = f"{1 + max(1, width)} cells, the name and the numbers of {name}"
-            raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)}")
+            raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)}; correct the line")
     values = np.array([[_number(table, rows[path.name][0], cell) for cell in rows[path.name][1]] for path in paths])
     return finite(str(table), values)
 
@@ -233,10 +239,12 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
                 )
             rows[cells[0]] = reader.line_num, cells[1:]
     except csv.Error as error:
-        raise EdgernnError(f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}") from None
+        raise EdgernnError(
+            f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}; correct the line"
+        ) from None
     if missing := sorted(known - rows.keys()):
         raise EdgernnError(
-            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} missing)"
+            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} missing); add rows"
         )
     return rows
 

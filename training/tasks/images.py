@@ -53,7 +53,9 @@ class LabelledImages(Task):
         self._check_data_set(files[1])
         images, labels = self._read(files[0], files[1])
         if len(images) < _HELD_OUT:
-            raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images, got {len(images)}")
+            raise EdgernnError(
+                f"{files[0]}: expected at least {_HELD_OUT} images, got {len(images)}; download it again"
+            )
         train, held_out = random_split(len(images), [len(images) // _HELD_OUT], seed)
         self.train = Sequences(images[train], labels[train], seed=seed)
         self.validation = Sequences(images[held_out], labels[held_out])
@@ -81,11 +83,15 @@ class LabelledImages(Task):
         images = read_idx(images_file, (None, SIDE, SIDE))
         labels = read_idx(labels_file, (None,))
         if not len(images):
-            raise EdgernnError(f"{images_file}: expected at least one image, got none")
+            raise EdgernnError(f"{images_file}: expected at least one image, got none; download it again")
         if len(images) != len(labels):
-            raise EdgernnError(f"{labels_file}: expected {len(images)} labels, one per image, got {len(labels)}")
+            raise EdgernnError(
+                f"{labels_file}: expected {len(images)} labels, one per image, got {len(labels)}; download it again"
+            )
         if wrong := np.flatnonzero(labels >= self.output_size).tolist():
-            raise EdgernnError(f"{labels_file}: expected labels 0 to 9, got {labels[wrong[0]]} at index {wrong[0]}")
+            raise EdgernnError(
+                f"{labels_file}: expected labels 0 to 9, got {labels[wrong[0]]} at index {wrong[0]}; download it again"
+            )
         return self.steps(torch.from_numpy(images.copy())), torch.from_numpy(labels.astype(np.int64))
 
 

@@ -304,7 +304,9 @@ class LearningToLearn(Task):
             for part in read_cifar10(files)
         )
         if len(x) < _HELD_OUT:
-            raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images to train on, got {len(x)}")
+            raise EdgernnError(
+                f"{files[0]}: expected at least {_HELD_OUT} images to train on, got {len(x)}; download it again"
+            )
         train, held_out = random_split(len(x), [len(x) // _HELD_OUT], seed)
         return [(x[train], y[train]), (x[held_out], y[held_out]), test]
 

@@ -94,7 +94,9 @@ class OwnData(Task):
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Split sequences into inputs and targets for predict=next: all steps but the last, and all but the first."""
     if short := [part for part, values in x.items() if values.shape[1] < 2]:
-        raise EdgernnError(f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1")
+        raise EdgernnError(
+            f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1; use longer sequences"
+        )
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
 

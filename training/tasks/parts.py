@@ -31,12 +31,14 @@ def finite(name: str, array: Array) -> Tensor:
         EdgernnError: A value is not a number, or not finite in float32.
     """
     if array.dtype.kind not in "iubf":
-        raise EdgernnError(f"{name}: expected numbers, got {array.dtype}")
+        raise EdgernnError(f"{name}: expected numbers, got the type {array.dtype}; convert them")
     with np.errstate(over="ignore"):
         values = array.astype(np.float32)
     if not np.isfinite(values).all():
         index = first(~np.isfinite(values))
-        raise EdgernnError(f"{name}: expected finite numbers (float32), got {array[index]} at index {index}")
+        raise EdgernnError(
+            f"{name}: expected finite numbers (float32), got {array[index]} at index {index}; replace it"
+        )
     return torch.from_numpy(values)
 
 

@@ -94,7 +94,10 @@ def _word_folders(root: Path) -> list[Path]:
 
 
 def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split by train.csv, val.csv and test.csv: a header, then rows of dataset/WORD/FILE.wav and the word."""
+    """Split recordings into parts by train.csv, val.csv and test.csv in `root`.
+
+    These files have a header, then rows of dataset/WORD/FILE.wav and the word. WORD/FILE.wav is a key of `by_name`.
+    """
     parts = {}
     for part, name in zip(PARTS, TABLES, strict=True):
         rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row][1:]
@@ -104,7 +107,10 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
 
 
 def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split by validation_list.txt and testing_list.txt: lines of WORD/FILE.wav; all other files are for training."""
+    """Split recordings into parts by validation_list.txt and testing_list.txt in `root`.
+
+    Each line of these files is WORD/FILE.wav, a key of `by_name`. All other recordings are for training.
+    """
     held_out = {}
     for part, name in zip(PARTS[1:], LISTS, strict=True):
         held_out[part] = _listed(root / name, read_text(root / name).split("\n"), by_name)

@@ -126,7 +126,9 @@ def _table(path: Path, columns: int) -> Array:
         try:
             rows.append([float(cell) for cell in cells])
         except ValueError:
-            raise EdgernnError(f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}") from None
+            raise EdgernnError(
+                f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}; get the file again"
+            ) from None
     if not rows:
         raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get the file again")
     return finite(str(path), np.array(rows)).numpy()

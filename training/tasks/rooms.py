@@ -114,7 +114,7 @@ class Room:
     Attributes:
         clips: Clips with the words.
         acoustics: How words are mixed with noise.
-        hours: Length of all recordings together.
+        hours: Length of all recordings together, in hours.
         talk: Share of the time in which a word is spoken.
     """
 

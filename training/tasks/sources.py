@@ -80,7 +80,8 @@ class EpochOrder:
 
     Args:
         size: Number of members of an epoch.
-        key: Random key: the first two of the three numbers of a numpy seed; the second is the seed of the run.
+        key: First two numbers of the seed of numpy's generator: one for this use, and the seed of the run. The third
+            is the epoch.
         draw: Draws the members of an epoch from a generator, in random order (size,).
     """
 

@@ -30,11 +30,11 @@ class Spotted:
     """Counts of spoken and detected words in recordings.
 
     Attributes:
-        hits: Words that were detected as the right word.
-        wrong: Words that were detected as another word.
-        missed: Words at which nothing was detected.
-        false_alarms: Detections where no word is.
-        hours: Length of the recordings.
+        hits: Number of spoken words that were detected as the right word.
+        wrong: Number of spoken words that were detected as another word.
+        missed: Number of spoken words that were not detected.
+        false_alarms: Number of detections where no word was spoken.
+        hours: Length of the recordings in hours.
     """
 
     hits: int = 0
@@ -158,7 +158,7 @@ def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector
         device: The device of the model.
 
     Returns:
-        The result of the model.
+        The outputs of the model on these recordings.
     """
     hop, rate = room.acoustics.hop, room.acoustics.rate
     averages, words = list[Array](), list[list[Spoken]]()
@@ -193,7 +193,7 @@ def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
     """Draw the DET (detection error tradeoff) curve: share of words missed or confused, over false alarms per hour.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         curve: Result of `Heard.curve`.
         hours: Length of the recordings in hours.
     """

@@ -68,7 +68,7 @@ def hold_out(values: Array, seed: int) -> Array:
 
 
 def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
-    """Split stays into 70 % for training, 10 % for validation and 20 % for the test, in each class.
+    """Split stays in intensive care into 70 % for training, 10 % for validation and 20 % for the test, by class.
 
     Args:
         label: 0 or 1 for each stay (N,).

@@ -78,7 +78,7 @@ class Unrolls(Source):
 
     @property
     def parts(self) -> int:
-        """Number of batches in the training of one optimisee."""
+        """Number of batches in the training of one classifier (optimisee)."""
         return -(-self._steps // self._unroll)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -91,7 +91,7 @@ class Unrolls(Source):
         return step % self.parts != 0
 
     def part(self, optimisee: int, number: int) -> Batch:
-        """Return a batch (one unroll) of the training of an optimisee, both counted from 0."""
+        """Return batch `number` of the training of classifier `optimisee`, both counted from 0."""
         rng = np.random.default_rng([self._key, self._seed, optimisee])
         chosen = torch.from_numpy(rng.integers(len(self._images), size=(self._steps + 1, self._minibatch)))
         return self._images.take(chosen[number * self._unroll : (number + 1) * self._unroll + 1])
