@@ -214,7 +214,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     """Plot a metric against several costs; bars are confidence intervals.
 
     The line is the Pareto front of the points that are shown, as steps: the best metric for at most this cost. Rings
-    and labels mark the rows on the front of the validation split, whose choice favours no value that is shown.
+    and numbers mark the rows on the front of the validation split, whose choice favours no value that is shown. Long
+    bars are cut off.
 
     Args:
         path: The image file to write.
@@ -229,6 +230,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     figure = Figure(figsize=(1.6 + 4.4 * len(shown), 4.2), layout="constrained")
     axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     groups = list(dict.fromkeys(point.group for point in points))
+    numbered: dict[str, int] = {}
     for ax, name in zip(axes, shown, strict=True):
         for i, group in enumerate(groups):
             members = [point for point in points if point.group == group and name in point.costs]
@@ -245,21 +247,29 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         ax.step(at, [*values, values[-1]], where="post", color="gray", linewidth=1, zorder=0)
         ring = {"s": 90, "facecolors": "none", "edgecolors": "gray", "zorder": 3}
         ax.scatter([point.costs[name] for point in best], [point.value for point in best], **ring)
-        for i, point in enumerate(best):
-            place, offset = (point.costs[name], point.value), (4, -11 if i % 2 else 5)
-            ax.annotate(point.label, place, offset, textcoords="offset points", fontsize="x-small")
+        for point in best:
+            number = numbered.setdefault(", ".join(filter(None, [point.group, point.label])), len(numbered) + 1)
+            place = point.costs[name], point.value
+            ax.annotate(f"{number}", place, (7, 5), textcoords="offset points", fontsize="x-small")
         numbers = [point.costs[name] for point in points if name in point.costs]
         if min(numbers) > 0 and max(numbers) > _LOGARITHMIC_RATIO * min(numbers):
             plain_logarithm(ax.xaxis, ax.set_xscale)
-        # room for the labels
-        ax.margins(x=0.2)
+        ax.margins(x=0.1)
         ax.set_xlabel(costs[name])
     axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
-    if metric in _LOGARITHMIC and all(point.value > 0 for point in points):
+    # bars of few seeds are much longer than the differences between rows
+    low, high = min(point.value for point in points), max(point.value for point in points)
+    if metric in _LOGARITHMIC and low > 0:
         plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
+        axes[0].set_ylim(low / 1.5, high * 1.5)
+    else:
+        room = 0.3 * (high - low) or 0.1 * abs(high) or 1.0
+        axes[0].set_ylim(low - room, high + room)
     axes[-1].plot([], [], color="gray", linewidth=1, label="front of the test split")
     axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
-    axes[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    for label, number in numbered.items():
+        axes[-1].plot([], [], " ", label=f"{number}: {label}")
+    axes[-1].legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
 
 
