@@ -95,6 +95,6 @@ def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]
             tally.add(y, batch)
     if tally is None:
         return means.result()[metric], None
-    own = tally.without_each()
-    left = None if own is None else [figures[metric] for figures in own]
+    by_record = tally.without_each()
+    left = None if by_record is None else [figures[metric] for figures in by_record]
     return (means.result() | tally.result())[metric], left

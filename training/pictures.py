@@ -258,13 +258,13 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         ax.set_xlabel(costs[name])
     axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
     # bars of few seeds are much longer than the differences between rows
-    low, high = min(point.value for point in points), max(point.value for point in points)
-    if metric in _LOGARITHMIC and low > 0:
+    lowest, highest = min(point.value for point in points), max(point.value for point in points)
+    if metric in _LOGARITHMIC and lowest > 0:
         plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
-        axes[0].set_ylim(low / 1.5, high * 1.5)
+        axes[0].set_ylim(lowest / 1.5, highest * 1.5)
     else:
-        room = 0.3 * (high - low) or 0.1 * abs(high) or 1.0
-        axes[0].set_ylim(low - room, high + room)
+        room = 0.3 * (highest - lowest) or 0.1 * abs(highest) or 1.0
+        axes[0].set_ylim(lowest - room, highest + room)
     axes[-1].plot([], [], color="gray", linewidth=1, label="front of the test split")
     axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
     for label, number in numbered.items():
