@@ -20,11 +20,11 @@ def random_model(
     weights are random.
 
     Args:
-        config: As for `SequenceModel`.
-        *sizes: As for `SequenceModel`.
+        config: A ModelConfig, or the name of a cell, as for `SequenceModel`.
+        *sizes: I and H, unless config is a ModelConfig.
         skip: Share of neuron updates that the update rule skips on standard normal input.
         seed: Random seed of the weights.
-        **settings: As for `SequenceModel`.
+        **settings: Further settings of `SequenceModel`, unless config is a ModelConfig.
 
     Returns:
         The model, in evaluation mode.
