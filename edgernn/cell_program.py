@@ -201,14 +201,14 @@ def cell_program(cell: Cell) -> CellProgram:
 
 
 def check_table(cell: Cell, vectors: int) -> None:
-    """Check that a cell has no more gates, vectors and states than the native libraries support.
+    """Check that a cell's gates, vectors and states meet the limits of the native libraries (see `_table_limits`).
 
     Args:
         cell: The cell.
-        vectors: Number of vectors that its equations read.
+        vectors: Number of vectors that the cell's equations read.
 
     Raises:
-        ProgramError: A limit is exceeded.
+        ProgramError: A limit is not met.
     """
     _require(_table_limits(cell, vectors))
 

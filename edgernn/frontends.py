@@ -236,7 +236,7 @@ class LogMel(nn.Module):
     def _pcen(self, energy: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise energies (T, B, bands) by pcen; `last` (B, bands) is the smooth energy before the first step.
 
-        Returns the features (T, B, bands) and the smooth energy (B, bands) after the last step.
+        The results are the features (T, B, bands) and the smooth energy (B, bands) after the last step.
         """
         smooth = []
         for energy_t in energy.unbind(0):

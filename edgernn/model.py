@@ -100,7 +100,7 @@ class RecurrentModel(nn.Module):
         return torch.stack(losses).sum() if losses else None
 
     def anneal(self, epoch: int) -> None:
-        """Sharpen the surrogate gradients of the update rules; called before each epoch of training, from 0."""
+        """Sharpen the surrogate gradients of the update rules; training calls this before each epoch, from 0."""
         for layer in self.recurrent_layers():
             layer.rule.anneal(epoch)
 
@@ -374,7 +374,7 @@ class SequenceModel(RecurrentModel):
         return self._inputs(x, None)[0]
 
     def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Compute the first layer's input (see `inputs`) and the next state of the audio front end, from `state`."""
+        """Compute the first layer's input (see `inputs`) and the front end's next state; `state` is the model's."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")

@@ -127,7 +127,7 @@ def kept_cell(folder: Path, cell: str) -> str:
         cell: Cell name or FILE.py:CLASS.
 
     Returns:
-        COPY:CLASS, or `cell` unchanged.
+        COPY:CLASS with the path of the copy, or `cell` unchanged if it names no file or there is no copy.
 
     Raises:
         EdgernnError: The copy is missing or has changed, or the folder's config.json is invalid.

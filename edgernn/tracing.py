@@ -183,7 +183,8 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 
     Args:
         name: Name of the function for errors.
-        function: Function of a dict from argument key to tile (rows, widths[key]); it returns tiles (rows, width).
+        function: Function of a dict from argument key to tensor (rows, widths[key]), which returns a tuple of tensors
+            (rows, width).
         widths: Dict from argument key to width.
         width: Width of the results.
 

@@ -261,7 +261,7 @@ class Cell(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def update(self, p: Gates, state: State) -> State:
-        """Compute the next state point-wise from the pre-activations and the last state."""
+        """Compute the next states (B, H), in the order of `states`, point-wise from the gates and last states."""
 
     def zero_state(self, batch: int, like: Tensor) -> State:
         return tuple(like.new_zeros(batch, self.hidden_size) for _ in self.states)

@@ -38,9 +38,9 @@ class Kind(enum.Enum):
     """Scope of one decision of an update rule: a whole step, one neuron, or the whole state of one sample."""
 
     TIME = enum.auto()
-    """The step index alone decides, so that u of a whole sequence is known before it begins."""
+    """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
     NEURON = enum.auto()
-    """Each neuron, or each group of `group_size` neurons, decides from the input and its own part of the last state."""
+    """One decision for each neuron, or each group of `group_size` neurons, from the input and its own last state."""
     SAMPLE = enum.auto()
     """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
 
@@ -258,7 +258,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        """Compute the rule's own states after a step, from its decision, the cell's new state and its states before."""
+        """Compute the rule's own states after a step, from its decision, the cell's new state and the last `memory`."""
         if not memory:
             return memory
         assert decision.u is not None
