@@ -315,7 +315,8 @@ class SequenceModel(RecurrentModel):
 
         Args:
             x: Input (T, B, I), or words (T, B).
-            state: State to start from. Default: `initial_state`.
+            state: State to start from; UsageError unless it has one tensor for each of `state_names`. Default:
+                `initial_state`.
 
         Returns:
             Output of the last layer, (B, `width`) or (T, B, `width`), and the last state.
