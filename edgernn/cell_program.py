@@ -95,7 +95,7 @@ def _mid_is_input(cell: Cell) -> bool:
 def _trace(
     cell: Cell, method: str, gates: list[Gate], size: int, vectors: Mapping[str, int], differentiable: bool
 ) -> Program:
-    """Trace a cell's `method`, "update" or "mid", to a program; it reads `gates` and returns tensors (B, `size`)."""
+    """Trace a cell's `method` ("update" or "mid"), which reads `gates` and returns (B, `size`) each, to a program."""
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(
             f"gates, vectors, states: expected at most {INPUT} each in a cell that is translated to native code, got "

@@ -104,7 +104,7 @@ class LayerConfig:
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
-            **settings: Values of further fields by short name, such as rank=16 (see `edgernn.settings`).
+            **settings: Values of further fields by short or dotted name, such as rank=16 (see `edgernn.settings`).
 
         Returns:
             The configuration.
