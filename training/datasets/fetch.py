@@ -82,7 +82,10 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[None]:
-    """Create and lock a folder for a data set's partial downloads, and delete it at the end unless an error occurs."""
+    """Context in which a folder for the partial downloads of a data set exists and is locked.
+
+    It is deleted at the end, except after an error, so that its downloads can be resumed.
+    """
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
     try:

@@ -162,7 +162,7 @@ class Task(abc.ABC):
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """Adapt the model configuration to the task; raise UsageError for an unsupported configuration.
+        """Return the model configuration adapted to the task, or raise UsageError if the task does not support it.
 
         Called before the data is read.
         """
@@ -186,17 +186,18 @@ class Task(abc.ABC):
         return None
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
-        """Compute the loss of a batch and the state carried to the next step.
+        """Compute the loss of a batch, and the state that is carried to the next training step.
 
         The training loop adds the update rule's penalty (`Trace.budget`) and the imputer's loss.
 
         Args:
             model: The network that `build_network` returned.
-            batch: The batch of this step.
-            carry: State of the previous step; None at the first step, and if this batch does not continue the last one.
+            batch: The batch of this training step.
+            carry: State that the previous training step returned. None at the first step, and if the sequences of this
+                batch do not continue those of the previous one.
 
         Returns:
-            The loss, and the next `carry`: detached tensors of fixed shapes, or None.
+            The loss (), and the next `carry`: detached tensors of fixed shapes, or None if nothing is carried.
         """
         assert isinstance(self.objective, Objective)
         y, _ = model(batch.x)

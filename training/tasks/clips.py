@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of recorded clips, each of a word, an unknown word or silence, with marks of the quiet steps."""
+"""Batches of recorded clips, each of a word, an unknown word or silence, with a mask of the background steps."""
 
 import hashlib
 from collections.abc import Iterator
@@ -138,7 +138,7 @@ class Clips(Source, Split):
         return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)
 
     def word(self, index: int) -> tuple[int, Audio] | None:
-        """Return class and samples (S,) of the word in clip `index` (`spoken_part`), or None if the clip is silent."""
+        """Return class and samples (n,) of the word in clip `index` (`spoken_part`), or None if the clip is silent."""
         part = spoken_part(self.recorded(np.array([index]))[0], self.hop)
         return (int(self.label[index]), part) if len(part) else None
 

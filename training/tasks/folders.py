@@ -167,7 +167,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _csv_files(folder: Path) -> list[Path]:
-    """List the csv files of a folder that hold a sequence, sorted by name."""
+    """List the csv files of a folder except labels.csv and targets.csv, sorted by name."""
     paths = (path for path in folder.glob("*.csv") if path.is_file() and not path.name.startswith("."))
     return sorted(path for path in paths if path.name not in (LABELS, TARGETS))
 

@@ -208,7 +208,7 @@ class Words(Task, ABC):
         write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
     def _load(self, root: Path, seed: int) -> None:
-        """Read all clips and the noise from the folder `root`, and set the three parts of the data."""
+        """Read all clips and the noise from the folder `root`; set train, validation, test and the classes."""
         parts = word_files(root, seed)
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)

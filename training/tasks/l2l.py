@@ -300,14 +300,14 @@ class LearningToLearn(Task):
         return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
 
     def _read_mnist(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read images (N, 1, 28, 28) and labels (N,) of the training, validation and test parts."""
+        """Read MNIST; return images (N, 1, 28, 28) and labels (N,) for training, validation and test, in this order."""
         rows = _Digits()
         rows.open(source, seed)
         parts = (rows.train, rows.validation, rows.test)
         return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
 
     def _read_cifar10(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read images (N, 3, 32, 32) and labels (N,) of the training, validation and test parts."""
+        """Read CIFAR-10; return images (N, 3, 32, 32) and labels (N,) for training, validation and test, in order."""
         files = find_either(self.name, "cifar10", CIFAR10, source)
         if files[0].name.startswith(_SUBSET):
             warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)

@@ -40,7 +40,7 @@ def frame_power(clips: Audio, hop: int) -> npt.NDArray[np.float32]:
 
 
 def shifted(clips: Audio, rng: np.random.Generator, most: int) -> Audio:
-    """Shift each clip (N, S) in time by a random number of samples, up to `most` either way, and fill with zeros."""
+    """Shift each clip (N, S) in time by a random number of samples, from -most to most, and fill up with zeros."""
     padded = np.pad(clips, ((0, 0), (most, most)))
     begins = rng.integers(2 * most + 1, size=len(clips))
     return np.stack([row[begin : begin + clips.shape[1]] for row, begin in zip(padded, begins, strict=True)])

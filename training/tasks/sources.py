@@ -54,7 +54,7 @@ class Source(abc.ABC):
         return False
 
     def lr_scale(self, step: int, batch_size: int) -> float:
-        """Return a factor that multiplies the learning rate at this step."""
+        """Return the factor by which the learning rate is multiplied at this training step, 1 by default."""
         return 1.0
 
     @property

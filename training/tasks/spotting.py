@@ -33,7 +33,7 @@ class Spotted:
         hits: Number of spoken words that were detected as the right word.
         wrong: Number of spoken words that were detected as another word.
         missed: Number of spoken words that were not detected.
-        false_alarms: Number of detections where no word was spoken.
+        false_alarms: Number of all other detections: where no word was spoken, or after the first one of a word.
         hours: Length of the recordings in hours.
     """
 
