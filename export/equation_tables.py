@@ -52,7 +52,7 @@ def _forms(cell: type[Cell]) -> list[list[Cell]]:
 
 
 def _cell(forms: list[Cell]) -> dict[str, Any]:
-    """Return a cell's table: ONNX attributes as of a user-defined cell, and `constants`, its vectors not trained."""
+    """Return a cell's table: the ONNX attributes of a user-defined cell, and the number of untrained vectors."""
     cell, *_ = forms
     equations, sizes = trace_equations(cell), [vector.size for vector in cell.vectors.values()]
     gates = []
@@ -76,7 +76,7 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _map(programs: list[Program | None]) -> Program | None:
-    """Join the functions `Vector.map` of a cell's vectors into one program on all vectors; None if there are none."""
+    """Join the functions `Vector.map` of a cell into one program that maps all its vectors; None if there are none."""
     if not any(programs):
         return None
     builder, results = Builder(), []

@@ -130,7 +130,7 @@ def _energies(add: _Namespace, frontend: LogMel, frames: str) -> str:
 
 @dataclass(frozen=True)
 class FourierParts:
-    """The matrices of the two products of an FFT, and the filters in the order of its frequencies.
+    """Matrices of an FFT that is computed as two matrix products, and mel filters in the order of its frequencies.
 
     Attributes:
         n1: Size of the first product, N1.

@@ -76,7 +76,7 @@ class _Graph:
         return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
 
     def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` is the result of `kept_names`."""
+        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` is a pair as in `kept_names`."""
         value, scale = kept
         if scale is None:
             return self._cast(value, name)
@@ -261,7 +261,10 @@ def _layer(
     backwards: bool,
     counters: dict[str, list[str]],
 ) -> tuple[str, str]:
-    """Add the node of a layer; return the names of its output sequence ("" if not needed) and of its last output."""
+    """Add the node of a layer; return the names of its output sequence ("" if not needed) and of its last output.
+
+    The names of its counts, updates and macs, are appended to the lists in `counters`.
+    """
     if backwards:
         x = graph.reversed(x, f"{name}.x")
     parameters = layer_weights(layer)

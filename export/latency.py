@@ -43,7 +43,7 @@ class Latency:
 
 
 def microseconds(value: float) -> str:
-    """Format a duration in µs."""
+    """Format a duration, given in µs, as text with its unit."""
     return f"{value:.3g} µs" if value < 1000 else f"{value:,.0f} µs"
 
 

@@ -71,7 +71,7 @@ class InputCheck:
         return bad
 
     def shape(self, *leading: str) -> str:
-        """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
+        """Return the shape of x as text for error messages, with the axes `leading` first, such as "(T, B, 2)"."""
         return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
 
     def checked(self, x: ArrayLike, leading: tuple[str, ...], values: bool = True) -> Array:

@@ -88,7 +88,7 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def instruction_set() -> str | None:
-    """Return the name of the CPU instruction set that the native library selected, or None if it is missing."""
+    """Return the name of the CPU instruction set that the native library selected, or None without the library."""
     library = load_library()
     if library is None:
         return None

@@ -44,7 +44,7 @@ class SavedState:
         content: The saved state as bytes.
         counts: Number of steps of each stream (B,) at which x had a NaN or infinite number.
         state: Dict from the name of each state to its value (B, H).
-        held: Last finite x of each stream (B, I).
+        held: Last finite number of each channel of x (B, I).
     """
 
     content: bytes

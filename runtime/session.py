@@ -112,7 +112,7 @@ class Session:
     def nonfinite(self) -> NDArray[np.int64] | None:
         """Number of steps (B,) at which x had a NaN or infinite number, since each stream started.
 
-        The counts stay 0 if `on_nonfinite` is "error". None before the first step.
+        Steps are not counted if `on_nonfinite` is "error". None before the first step or `restore_state`.
         """
         return None if self._stream is None else self._stream.nonfinite
 
@@ -132,7 +132,7 @@ class Session:
         return sum(layer_sizes(self.info)) * (2 if self.info["model"]["bidirectional"] else 1)
 
     def shape(self, *leading: str) -> str:
-        """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
+        """Return the shape of x as text for error messages, with the axes `leading` first, such as "(T, B, 2)"."""
         return self._check.shape(*leading)
 
     @property
@@ -213,7 +213,7 @@ class Session:
         return self._packed
 
     def _saved_model(self) -> Model:
-        """Return the identity of the model, which its saved states contain."""
+        """Return the identity of the model, which a saved state contains and `restore_state` compares."""
         packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
@@ -323,7 +323,7 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run a padded batch in parts (`split_batch`) and return a dict as `_call` does; y is 0 at padded steps."""
+        """Run a padded batch in parts (`split_batch`) and return a dict as `_call` does; outputs are 0 at padded steps."""
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
         if self.info["model"]["head"]["output"] == "last":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurement of a benchmark case: a layer whose outputs are checked, and which several runtimes then compute."""
+"""Measurement of a benchmark case: a layer that several runtimes compute, checked first and then timed."""
 
 import datetime
 import tempfile
@@ -165,8 +165,8 @@ def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[st
 
     Returns:
         The case's entry in the report. `contenders` maps each name to medians and quartiles of its µs per step and of
-        the ratio of edgernn's time to its time. `best_peer` is the fastest other runtime without rounding, or None, and
-        `targets` are the results of `judged`.
+        the ratio of edgernn's time to its time. `best_peer` is the fastest other runtime that computes in
+        float32, or None, and `targets` are the results of `judged`.
     """
     listed = {}
     for name, rounds in times.items():

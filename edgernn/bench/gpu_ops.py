@@ -245,7 +245,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
 
 
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
-    """Return a dict from name to a forward call to time: torch's GRU and LSTM, and the CUDA kernels listed in TIMED."""
+    """Return a dict from name to a function that runs a forward pass: torch's GRU and LSTM, CUDA kernels in TIMED."""
     known, x = forms(), torch.randn(T, B, 2, device=device)
     runs: dict[str, Callable[[], Any]] = {}
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):

@@ -57,7 +57,7 @@ class SuiteSizes:
         wide_steps: T for `widths`.
         rounds: Number of timing rounds of each measurement.
         training: Arguments of `edgernn train`.
-        workers: Concurrent processes for checks; 0 checks in this process.
+        workers: Number of concurrent processes for the checks; 0 runs them in this process.
         minutes: Time limit of the suite.
     """
 

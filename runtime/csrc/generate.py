@@ -176,7 +176,7 @@ def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
 
 
 def rule_list() -> str:
-    """Generate rules/list.h, the C++ header that lists all update rules."""
+    """Return the text of rules/list.h: the list of all update rules."""
     includes = "\n".join(f'#include "{_rule_file(rule)}"' for rule in RULES.values())
     structs = ", ".join(map(_camel, RULES))
     return _header(

@@ -101,7 +101,8 @@ class RuleTable:
     A rule with equations updates where its score is above 0. A memory is a state of the rule itself.
 
     Attributes:
-        kind: What is decided: TIME (by the step number), NEURON (for each neuron) or SAMPLE (for the whole state).
+        kind: TIME if the step number alone decides, NEURON if the rule decides for each neuron, SAMPLE if it makes one
+            decision for all neurons.
         dense: True if every neuron is updated at every step.
         inclusive: True if a score of exactly 0 updates, too.
         memories: Dict from the name of each memory to its size: "H", "I" or "1".
