@@ -323,7 +323,7 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run a padded batch in parts (`split_batch`) and return a dict as `_call` does; outputs are 0 at padded steps."""
+        """Run a padded batch in parts (`split_batch`); return a dict as `_call` does. Outputs are 0 at padded steps."""
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
         if self.info["model"]["head"]["output"] == "last":
