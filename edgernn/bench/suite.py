@@ -134,11 +134,11 @@ def alone(case: Case, settings: Rounds) -> dict[str, Any]:
     """Time a benchmark case in a process of its own, on as many processors as it has threads.
 
     Args:
-        case: The case.
+        case: The benchmark case.
         settings: Number of timing rounds, their length and warm-up.
 
     Returns:
-        The case's report, or its name and the failure.
+        The case's entry in the report, or a dict with its `name`, its `group` and the reason, `failed`.
     """
     work = measure_load if case.group == LOAD else measure
     try:
@@ -155,7 +155,7 @@ def _pin(threads: int) -> None:
 
 
 def summary(entry: dict[str, Any]) -> str:
-    """Describe the result of a benchmark case in one line."""
+    """Describe a case's entry in the report in one line: µs per step, and the ratios that have targets."""
     if "failed" in entry:
         return f"{entry['name']}: {entry['failed']}"
     us = entry["contenders"]["edgernn"]["us"]
