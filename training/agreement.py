@@ -18,7 +18,7 @@ WITHIN, ABOVE, BELOW, INCOMPARABLE = "within", "above", "below", "not comparable
 VERDICTS = (WITHIN, ABOVE, BELOW, INCOMPARABLE)
 # significance level of the tests
 SIGNIFICANCE = 0.05
-# keys of a figure in a recipe
+# keys of a paper's number in a recipe file
 PARTS = frozenset({"mean", "interval", "sd"})
 
 

@@ -111,7 +111,7 @@ def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
 
 
 def report_ready() -> None:
-    """Tell process 0, which started this process, that it is running."""
+    """Report to process 0, which waits in `launched`, that this process is running."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
     store.set(_ready(int(os.environ["RANK"])), "")

@@ -13,7 +13,7 @@ from edgernn.training.paper_table import grid, number
 from edgernn.training.recipe import Table, label, load_table, table_names
 from edgernn.training.table import TABLE
 
-# folders of tables: output of `reproduce`, and the measured ones of a checkout
+# folders with results of tables: the default of `reproduce`, and the results that a checkout contains
 RESULTS = (Path("runs"), Path("docs") / "results")
 
 

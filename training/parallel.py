@@ -84,10 +84,10 @@ class Group:
         return nn.parallel.DistributedDataParallel(loss, find_unused_parameters=True)
 
     def part(self, batch: Batch, seed: int, step: int) -> Batch:
-        """Select the sequences of a batch that this process trains on, and seed its random generator.
+        """Select the sequences of a batch that this process trains on; seed the random generator, except in process 0.
 
-        They have the indices rank, rank + size, ... Without any, the process gets the sequences of process 0 with
-        weight 0. The attributes `weight` and `present` are set.
+        The sequences have the indices rank, rank + size, ... A process without any gets those of process 0 with weight
+        0. The attributes `weight` and `present` are set.
 
         Args:
             batch: The whole batch.

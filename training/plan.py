@@ -288,7 +288,7 @@ def first_difference(
 ) -> tuple[str, Any, Any] | None:
     """Find the first difference between the config.json of two runs that may affect their results.
 
-    Entries about the machine, the command line and the places of data are ignored.
+    Entries that cannot affect the results are ignored: machine, versions, command line, and paths of data.
 
     Args:
         old: Content of a config.json, or an inner dict of it.

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: the settings with which the rows of a paper's table are trained.
+"""Recipes: the settings with which the rows of a paper's table of results are trained.
 
-A table of results in a paper is one file, `recipes/TABLE.toml`. A recipe is a row of it, TABLE/ROW. The file has
-these keys:
+Each table has a file, `recipes/TABLE.toml`. A recipe describes one of its rows, and has the name TABLE/ROW. The file
+has these keys:
 
 title, paper       content of the table, and where it is printed
-columns            metrics of result.json, and "gmean", "flops" (see `paper_table.figure`), in the paper's order
+columns            names of the table's columns in the paper's order: keys of result.json, or computed ones such as
+                   "gmean" (see `paper_table.figure`)
 seeds              number of trainings per row; paper-seeds: the number in the paper (optional)
 note               remarks for a reader of the table (optional)
-interval           the meaning of the ± or (·) beside the paper's figures (optional)
+interval           the meaning of the number after ± or in parentheses that the paper prints (optional)
 hours              time of all trainings on one CPU core, in hours (optional)
 latency            true if the table shows the latency of its exported models, which
                    `edgernn reproduce TABLE --measure-latency` measures (see `run_latency`) (optional)
 needs              requirements that are not met everywhere, such as a GPU or a data set (optional)
 task, cell, rule   as in `edgernn train`, for every row without its own (optional)
-[not-comparable]   columns whose figures cannot be compared with the paper's, and the reason (optional)
-[[claims]]         sentences of the paper that our runs can test (see `agreement.Claim`): text, column, rows (the row
-                   that is said to have more, then the other), kind ("mean", "no-more" or "spread"), variant, than, size
-                   (optional)
-series             series of numbers that the table keeps of each run, for pictures (see `series`) (optional)
+[not-comparable]   columns in which our results cannot be compared with the paper's, and the reason (optional)
+[[claims]]         sentences of the paper that our runs can test, with the keys text, column, rows, kind, variant, than
+                   and size (see `agreement.Claim`) (optional)
+series             names of the series, such as "loss", that table.json keeps of each run for plots (see the module
+                   `series`) (optional)
 [[pictures]]       pictures of the table (see `table_pictures`) (optional)
 [search]           settings to search for every row, besides the row's own search (optional)
 [settings]         settings of all rows
@@ -29,14 +30,14 @@ series             series of numbers that the table keeps of each run, for pictu
 
 A row has these keys:
 
-stands-for         the row of the paper
+stands-for         the row or part of the paper that this row reproduces, in words
 task, cell, rule   override those of the table
 settings           override those of the table
 search             settings and the values that `edgernn reproduce TABLE --search` tries on the validation split; the
                    chosen values are in `settings` (optional)
-reported           the paper's figures by column, in the unit of the table and with the digits that it prints; or by
-                   variant, as reported."T=10". A figure is a number, or {mean, interval, sd} (see
-                   `agreement.Reported`)
+reported           the numbers that the paper prints, by column, in the unit of the table and with the printed digits;
+                   or by variant in a table with [vary], as reported."T=10". An entry is a number, or {mean, interval,
+                   sd} (see `agreement.Reported`)
 not-comparable     overrides that of the table (optional)
 
 `edgernn train --recipe FILE.toml:ROW` reads a user's own file of this form; ROW is optional in a file with one row. The
@@ -285,7 +286,7 @@ def over(settings: Settings, others: Settings) -> Settings:
     return {**{key: value for key, value in settings.items() if key not in overridden}, **others}
 
 
-# a setting, and the settings that cannot stand beside it
+# a setting, and the settings that it excludes
 _EXCLUDED = (
     ("steps", {"epochs"}),
     ("epochs", {"steps"}),

@@ -66,7 +66,9 @@ class Picture(abc.ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Trend(Picture):
-    """Plot of a column of the table over a varied setting, one line per row name: means and 95 % confidence intervals.
+    """Plot of a column of the table over a varied setting: means over the seeds and their 95 % confidence intervals.
+
+    A line joins the rows that differ only in this setting.
 
     Attributes:
         kind: See `Picture`.
@@ -155,7 +157,7 @@ class Boxes(Picture):
         kind: See `Picture`.
         of: Names of columns or series; each has its own row of plots.
         panels: See `Trend`.
-        every: Number of steps per box, to cut a series into several boxes; None: one box for all steps.
+        every: Number of successive values per box, to cut a series into several boxes; None: one box.
         violins: True for violin plots around the boxes.
         log: True for a logarithmic vertical axis.
     """
@@ -294,7 +296,7 @@ class Searched(Picture):
 
 
 def column_title(name: str) -> str:
-    """Return the axis label of a column or a series."""
+    """Return the axis label for the name of a column of the table or of a recorded series."""
     return COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
 
 
@@ -364,7 +366,7 @@ def _series(row: Row, name: str) -> list[list[float]]:
 
 
 def _parts(series: list[list[float]], every: int | None) -> list[list[float]]:
-    """Cut the series of all seeds into intervals of `every` steps, and join the seeds' values of each interval.
+    """Cut the series of all seeds into intervals of `every` values, and join the seeds' values of each interval.
 
     Return a list of values per interval. None for `every` means a single interval.
     """

@@ -160,7 +160,7 @@ def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
     claims = []
     for claim in table.claims:
         places = zip(claim.rows, (claim.variant, claim.variant if claim.than is None else claim.than), strict=True)
-        # a figure that no run has is an empty list
+        # a column without a result has an empty list of values
         first, second = (
             dict(zip(row["seeds"], values, strict=True)) if (values := row["columns"][claim.column]["values"]) else {}
             for row in (by_name[place] for place in places)

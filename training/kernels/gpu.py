@@ -128,7 +128,7 @@ def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> li
         inputs: Tensors in the order of `Layout.inputs`.
         key: Key of the layout, from `register`.
         keep: True to return the pre-activations p, which backward needs.
-        slope: Slope of the rule's likelihood.
+        slope: Slope of the update rule's likelihood (`UpdateRule.likelihood`).
 
     Returns:
         Tensors in the order of `Layout.outputs`.
@@ -172,7 +172,7 @@ def sequence_backward(
         outputs: Outputs of `sequence`.
         grads: Gradients of the outputs in the order of `Layout.output_grads`; None for a gradient of zero.
         key: Key of the layout, from `register`.
-        slope: Slope of the rule's likelihood.
+        slope: Slope of the update rule's likelihood (`UpdateRule.likelihood`).
 
     Returns:
         Gradients of the inputs, in their order.
