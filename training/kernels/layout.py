@@ -44,7 +44,7 @@ class Rule:
     """Equations of an update rule, which decides which neurons change at a step, for the Triton kernels.
 
     Attributes:
-        kind: Scope of one decision: all sequences at a time step, one neuron, or one sample.
+        kind: Scope of one decision: a whole time step, one neuron, or the whole state of one sample.
         vectors: Pairs of name and size, "H" or "1", of the rule's weights that the equations read.
         memory: Names of the rule's own states, which have one value per decision.
         inclusive: True if a score of 0 is an update, too.

@@ -130,7 +130,7 @@ def _token_variables() -> dict[str, str]:
 
     The dict is empty if the user has set a token, or has turned tokens off.
 
-    Without them, Ray would create a token in the home folder, where processes that start at the same time race. The
+    Without a token, Ray would create one in the home folder, where processes that start at the same time race. The
     result is cached because Ray reads the token once per process.
     """
     has_token = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))

@@ -17,7 +17,7 @@ from edgernn.training.table import Failures
 COSTS = {"work": "multiply-adds executed per step", "latency": "latency, µs per step"}
 
 
-# device and data folder, for the command that trains a row again
+# device and the user's data folder (or None), as options of the command that trains a row again
 Repeat = tuple[str, Path | None]
 
 
