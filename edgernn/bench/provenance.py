@@ -30,7 +30,10 @@ def machine() -> dict[str, Any]:
 
 
 def gpu() -> dict[str, str]:
-    """Return the name of the first GPU as `gpu` and its `driver` version; both are unknown without nvidia-smi."""
+    """Return the name of the first GPU as `gpu` and the version of its driver as `driver`.
+
+    Without nvidia-smi, or if it fails, they are the strings "unknown GPU" and "unknown".
+    """
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         output = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout

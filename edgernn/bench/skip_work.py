@@ -115,7 +115,7 @@ def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> st
 
 
 def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[str, Any]:
-    """Count the work of a layer for all shares of skipped updates.
+    """Count the instructions and the bytes loaded by a layer's steps, for each share of skipped updates.
 
     Args:
         cell: Name of the cell.
@@ -125,7 +125,9 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[st
 
     Returns:
         Dict with the `cell`, its sizes `I` and `H`, the `weight_bytes`, the counts of the layer without a rule as
-        `dense`, and `points`: a dict with the fields of `StepWork` and `skipped` for each group size and share `skip`.
+        `dense`, and `points`. That is a list of dicts, one for each pair of a group size (neurons that share a
+        decision) and a wanted share of skipped updates, with `group_size`, `skip` (the wanted share), `skipped` (the
+        measured share) and the fields of `StepWork`.
 
     Raises:
         EdgernnError: Valgrind is missing, or the program fails.

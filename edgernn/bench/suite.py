@@ -149,7 +149,7 @@ def alone(case: Case, settings: Rounds) -> dict[str, Any]:
 
 
 def _pin(threads: int) -> None:
-    """Limit this process to `threads` processors, so that libraries start as many threads."""
+    """Limit this process to `threads` processors, so that libraries start only `threads` threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 

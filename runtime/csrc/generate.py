@@ -117,7 +117,7 @@ def _struct(forms: list[Cell]) -> str:
     if any(trace_equations(other) != equations for other in others):
         raise ProgramError(
             f"{cell.form}: expected the same equations for all variants (sizes, options) of a cell, got different "
-            "ones; change them"
+            "ones; write equations that do not depend on sizes and options"
         )
     mid_is_input = equations.mid_is_input
     sizes = [vector.size for vector in cell.vectors.values()]

@@ -356,7 +356,10 @@ def _layout(layer: RecurrentLayer) -> Layout:
     if why := refusal(layer):
         raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
-        raise UsageError(f"there is no kernel for {layer.kind}: Triton kernels support neither norm nor rank")
+        raise UsageError(
+            f"there is no kernel for {layer.kind}: Triton kernels support neither the option norm nor the option rank; "
+            "leave them out"
+        )
     try:
         layout = make_layout(layer)
     except ProgramError as error:
