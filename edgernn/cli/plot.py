@@ -31,15 +31,9 @@ def _text(result: dict[str, Any]) -> str:
 def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) -> dict[str, Any]:
     """Plot training runs, given by their directories, as PNG and SVG files.
 
-    The kinds of plots are, with their names for --kind:
-
-    \b
-    learning: Learning curves.
-    pattern: The neurons that are updated at each step.
-    tradeoff: The metric against the share of skipped updates, and against
-        the weight λ of the penalty on updates.
-    cobweb: Cobweb diagrams of the state.
-    kept: The forget gate (the share of the state that is kept) over time.
+    The kinds of plots are: learning, the learning curves; pattern, the neurons that are updated at each step; tradeoff,
+    the metric against the share of skipped updates, and against the weight λ of the penalty on updates; cobweb, cobweb
+    diagrams of the state; kept, the forget gate (the share of the state that is kept) over time.
     """
     from edgernn.training.plot import plot
 
