@@ -97,14 +97,14 @@ class LayerConfig:
         rule_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> "LayerConfig":
-        """Create a configuration from a cell, an update rule and settings.
+        """Create the configuration of a layer from a cell, an update rule and settings.
 
         Args:
-            cell: See `named`.
-            rule: See `named`.
+            cell: Cell class, FILE.py:CLASS, or a name, as for the method `named`.
+            rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
-            **settings: Values of further fields, by short or dotted name (see `edgernn.settings`).
+            **settings: Values of further fields by short or dotted name, such as rank=16 (see `edgernn.settings`).
 
         Returns:
             The configuration.
@@ -122,7 +122,7 @@ class LayerConfig:
         cell_options: Mapping[str, Any] | None = None,
         rule_options: Mapping[str, Any] | None = None,
     ) -> "LayerConfig":
-        """Return a copy with another cell and update rule.
+        """Return a copy of this configuration with another cell and update rule.
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
@@ -151,7 +151,7 @@ class LayerConfig:
 
     @property
     def name(self) -> str:
-        """Name of the cell with its update rule, such as sarnn, gru or gru + random."""
+        """Name of the cell together with its update rule, such as sarnn (gru with selective), gru, or gru + random."""
         cell, rule = (part if isinstance(part, str) else part.name for part in (self.cell.name, self.rule.name))
         return combined_name(cell, rule)
 
@@ -188,7 +188,7 @@ class LayerConfig:
 
 @configuration
 class InputConfig:
-    """Input of a model: its size, its standardisation, or the vocabulary of its words."""
+    """Input of a model: its size, the mean and std that standardise it, and the vocabulary size if it is words."""
 
     size: Annotated[Size, Word("input_size"), NOT_SET] = 1
     mean: tuple[float, ...] = (0.0,)
@@ -198,7 +198,7 @@ class InputConfig:
 
 @configuration
 class HeadConfig:
-    """Output layer (head) of a model: reads the last or every step, through a linear map if `size` is set."""
+    """Output of a model, at the last step or at every step; a linear layer (head) computes it if `size` is set."""
 
     size: Annotated[int | None, Field(ge=1), Word("output_size"), NOT_SET] = None
     output: Annotated[Literal["last", "all"], NOT_SET] = "last"
@@ -268,7 +268,7 @@ class ModelConfig:
         rule_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> "ModelConfig":
-        """Create a configuration from arguments with short names.
+        """Create the configuration of a model from arguments with short names.
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name; see `LayerConfig.named`.
@@ -303,10 +303,11 @@ class ModelConfig:
     def from_words(
         cls, words: Mapping[str, object], cell: str, rule: str | None = None, input_size: int = 1
     ) -> "ModelConfig":
-        """Create a configuration from settings of the command line.
+        """Create the configuration of a model from KEY=VALUE settings of the command line.
 
         Args:
-            words: Dict from short or dotted name to value, for fields of the model and options of cell and rule.
+            words: Dict from short or dotted name of a setting to its value. A setting is a field of the model or an
+                option of the constructor of the cell or the rule.
             cell: Cell name or FILE.py:CLASS.
             rule: Rule name. Default: the rule that the cell's name implies, else "always".
             input_size: I.
@@ -332,7 +333,7 @@ class ModelConfig:
 
     @property
     def sizes(self) -> list[int]:
-        """Number of neurons H of each layer."""
+        """List of the numbers of neurons H of the layers, first layer first."""
         return [self.hidden_size] * (self.layers - 1) + [self.last_size or self.hidden_size]
 
 
@@ -343,7 +344,7 @@ def _numbers(value: Tensor | Sequence[float] | float) -> tuple[float, ...]:
 
 
 def check_together(config: ModelConfig) -> None:
-    """Raise UsageError for settings of a model that exclude each other."""
+    """Raise UsageError if settings of a model exclude each other, such as `bidirectional` and `imputer`."""
     words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
     if config.last_size is not None and config.layers == 1:
         raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
@@ -368,7 +369,7 @@ def check_together(config: ModelConfig) -> None:
 
 
 def _check_frontend(config: ModelConfig) -> None:
-    """Raise UsageError for settings that exclude an audio front end, or that need one."""
+    """Raise UsageError if settings of a model exclude its audio front end, or need one that the model lacks."""
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:

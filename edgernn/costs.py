@@ -31,7 +31,7 @@ class Cost:
         parameters: Number of learned weights, without the zeros of block-sparse weights.
         weight_bytes: Bytes of these weights in float32.
         macs: Multiply-adds with nothing skipped.
-        macs_executed: Multiply-adds if only the given share of neurons is updated.
+        macs_executed: Multiply-adds if only a share of the neurons is updated: `update_rate` of the function `cost`.
         flops_paper: Operations in the convention of the SA-RNN paper.
         frontend_macs: Multiply-adds of the audio front end, which `macs` and `macs_executed` do not include.
     """
@@ -90,7 +90,7 @@ def named_cost(
     update_rate: float = 1.0,
     **settings: Any,
 ) -> Cost:
-    """Compute the cost of a model from names and sizes, without an output layer (head).
+    """Compute the cost of a model from the names of its cell and rule and its sizes, without an output layer (head).
 
     Args:
         cell: Cell name or FILE.py:CLASS.
@@ -112,10 +112,10 @@ def named_cost(
 
 
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
-    """Compute the cost of a model as the sum over its layers.
+    """Compute the cost of a model as the sum over its recurrent layers.
 
-    `parameters` and `weight_bytes` also count the output layer (head), the embedding and the audio front end; the other
-    figures do not.
+    `parameters` and `weight_bytes` also count the output layer (head), the embedding and the audio front end. Of these,
+    multiply-adds are counted for the front end only, in `frontend_macs`.
 
     Args:
         model: The model.

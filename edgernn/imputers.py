@@ -45,8 +45,9 @@ class Imputed:
 class Imputer(nn.Module, abc.ABC):
     """Base class of imputers, which fill in missing values of F = input_size / 3 features for a cell with H neurons.
 
-    Class attributes: `name` and `paper`; `memory`, the names of the imputer's states, (B, F) each.
-    `total` sums a tensor over the processes of data-parallel training; None in a single process.
+    Class attributes: `name`, the name on the command line; `paper`, the source; and `memory`, the names of the
+    imputer's own states, (B, F) each.
+    `total` is a function that sums a tensor over the processes of data-parallel training, or None in a single process.
     Parameters start as U(-1/√H, 1/√H). An input_size that is not a multiple of 3 raises UsageError.
     """
 

@@ -52,7 +52,10 @@ class Step:
 
 
 class Unroller(Protocol):
-    """Type of a faster implementation of a layer's loop over time. It returns None for tensors that it cannot run."""
+    """Type of a faster implementation of a layer's loop over time.
+
+    It returns what `RecurrentLayer.forward` returns, or None for tensors that it cannot run.
+    """
 
     name: str
 
@@ -88,7 +91,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if the cell also reads x_{t-1}, and all inputs are known before the first step, as without imputer."""
+        """True if the cell also reads x_{t-1} and no imputer computes x, so that x is known before the first step."""
         return self.cell.reads_last and self.imputer is None
 
     @property
@@ -126,7 +129,7 @@ class RecurrentLayer(nn.Module):
         return (*state, *(like.new_zeros(batch, width) for width in list(self.widths.values())[len(state) :]))
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Compute the values that are the same at all steps, once per sequence x (T, B, I); see `Cell.constants`."""
+        """Return a dict of the tensors that are the same at all steps of x (T, B, I); see `Cell.constants`."""
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
@@ -145,8 +148,8 @@ class RecurrentLayer(nn.Module):
             t: Step count before the sequence, if the cell counts steps.
 
         Returns:
-            The products (projections) of the cell and of the update rule. With an imputer they have no columns, because
-            their inputs are known only step by step.
+            The products (projections) of the cell and of the update rule: (T, B, rows of W) and (T, B, E). With an
+            imputer both have no columns, because their inputs are known only step by step.
         """
         if self.imputer is not None:
             empty = x.new_zeros(*x.shape[:-1], 0)
@@ -225,5 +228,5 @@ class RecurrentLayer(nn.Module):
         return Trace(updated, budget, imputed, loss)
 
     def macs(self) -> int:
-        """Count the multiply-adds of a step with nothing skipped."""
+        """Count the multiply-adds of one step of the cell, the rule and the imputer, with nothing skipped."""
         return sum(self.cell.macs()) + self.rule.macs() + (0 if self.imputer is None else self.imputer.macs())

@@ -22,11 +22,11 @@ class RuleEquations:
     """Equations of an update rule that decides per neuron or per sample, traced to programs.
 
     Attributes:
-        programs: Dict from method of the rule to its program: `score` and `likelihood`; for a rule with own states
-            (memories) also `evidence`, `drive` and `advance`.
-        names: Dict from the number of a program's argument to what it stands for, the same for all programs:
-            "s_" and the name of a state of the cell; the name of a memory or of a weight; or "e", "u", "score",
-            "drive", "evidence" or "slope" as in the methods of `UpdateRule`.
+        programs: Dict from the name of a method of the rule to its program: `score` and `likelihood`; for a rule with
+            own states (memories) also `evidence`, `drive` and `advance`.
+        names: Dict from the key of a program's argument to its name, the same for all programs: "s_" and the name of a
+            state of the cell; the name of a memory or of a weight; or "e", "u", "score", "drive", "evidence" or
+            "slope" as in the methods of `UpdateRule`.
         weights: Dict from each weight that the programs may read to its size: "H", one value per neuron or group of
             neurons, or "1".
     """

@@ -57,7 +57,7 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
         bytes that stepping one sequence needs besides the packed model.
 
     Raises:
-        EdgernnError: The file cannot be read.
+        EdgernnError: The file cannot be read, or the native library is missing.
         UsageError: The model cannot run step by step, as it needs whole sequences.
     """
     content = pack(read_model(model), model, names=True)
@@ -72,12 +72,12 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
 
     Args:
         content: The file's content.
-        path: The file, for errors.
+        path: Path of the file, for error messages.
         names: Whether to add the names of the classes, if the file has one for each output. A saved state fits the
             packed model with and without names.
 
     Returns:
-        The packed model.
+        The content of the packed model.
 
     Raises:
         EdgernnError: The content is not that of a valid exported file.
@@ -110,7 +110,7 @@ def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
 
 
 class _Packer:
-    """Builder of a packed model from an ONNX model, its description and the sizes of its states."""
+    """Builder of a packed model from an ONNX model, its description (`read_info`) and the sizes of its states."""
 
     def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
         self._weights, self._info = Weights(model, path), info
@@ -170,7 +170,7 @@ class _Packer:
         ]
 
     def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
-        """Add the tensors of a front end (audio features); the mel filters become (bands, N/2 + 1)."""
+        """Add the tensors of an audio front end; its mel filters are reordered to (bands, N/2 + 1), N the FFT size."""
         try:
             kind = NORMALISATIONS.index(settings["normalise"])
             # smoothing rate of the tracked value; only a noise floor has another rate when it falls
@@ -256,12 +256,12 @@ def _add_names(packed: bytes, classes: Any) -> bytes:
 
 
 def _group_size(node: "onnx.NodeProto") -> int:
-    """Return the number of neurons that share an update decision, from the attributes of an ONNX node."""
+    """Return how many neurons share one update decision, from the attributes of an ONNX node (1 by default)."""
     return next((a.i for a in node.attribute if a.name == "group_size"), 1)
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
-    """Pack the equations of a node's user-defined cell; return no bytes for a built-in cell."""
+    """Pack the equations of a node's user-defined cell as bytes; return b"" for a built-in cell."""
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:
         return b""

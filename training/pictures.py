@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class NothingToDrawError(Exception):
-    """Raised if the runs lack the data that a plot needs."""
+    """Raised if the training runs to plot lack the data that the plot needs."""
 
 
 # colour of a single run; several runs get matplotlib's colours
@@ -32,12 +32,12 @@ _LOGARITHMIC_RATIO = 4
 def learning_curve(
     path: Path, runs: Mapping[str, list[dict[str, Any]]], metric: str, solved: float | None, can_skip: bool
 ) -> None:
-    """Plot training loss, validation metric and skip percentage over steps.
+    """Plot training loss, validation metric and percentage of skipped updates over the training steps.
 
     Args:
         path: The image file to write.
         runs: Dict from a run's name, shown in the legend, to its lines of metrics.jsonl.
-        metric: Main metric.
+        metric: Name of the main metric, a key of these lines.
         solved: Threshold of the metric, drawn as a line; None for no line.
         can_skip: True to plot the percentage of skipped updates as well.
     """
@@ -72,9 +72,10 @@ def learning_curve(
 
 
 def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
-    """Draw which neurons are updated at which step of a sequence, in black, below the input.
+    """Plot a sequence and, below it, which neurons are updated at which step, in black.
 
-    Neurons of several layers are stacked, the first layer on top. Groups of neurons that share a decision have one row.
+    A row of the lower plot is a neuron, or a group of neurons that share a decision. The rows of several layers are
+    stacked, the first layer on top.
 
     Args:
         path: The image file to write.
@@ -105,7 +106,9 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
 
 
 def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) -> None:
-    """Draw which neurons are updated at which step, for several models side by side (SA-RNN paper, Figure 3).
+    """Plot which neurons are updated at which step, in black, for several models side by side.
+
+    Source: SA-RNN paper, Figure 3.
 
     Args:
         path: The image file to write.
@@ -136,12 +139,12 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Percentage of skipped updates and metric of a run, or means over runs, at one weight λ of the penalty on updates.
+    """A point in the plot `tradeoff`: results of one run, or means over runs, at one weight λ of the update penalty.
 
     Attributes:
         group: Name of the curve that the point belongs to.
         skip_percent: Percentage of updates skipped.
-        value: The metric.
+        value: Value of the metric.
         weight: λ, the weight of the penalty on updates in the loss (setting lambda).
         interval: Confidence interval of the value over several runs; None for a single run.
     """
@@ -160,7 +163,7 @@ def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> Non
 
     Args:
         path: The image file to write.
-        outcomes: The points, one for each run or mean over runs.
+        outcomes: The points, in any order.
         metric: Name of the metric.
     """
     from matplotlib.figure import Figure
@@ -191,14 +194,14 @@ def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> Non
 
 @dataclass(frozen=True)
 class Point:
-    """A point in the plot of Pareto fronts: one combination of cell, rule and settings of a sweep.
+    """A point in the plot `fronts`: the means over seeds of one combination of cell, rule and settings of a sweep.
 
     Attributes:
-        group: Cell and rule of the row, which set its colour.
-        label: Label of the point.
-        value: The metric.
-        interval: Confidence interval of the metric.
-        costs: Dict from the name to the value of each cost; an unknown cost is left out.
+        group: Names of cell and rule; points of the same group have the same colour.
+        label: Label of the point, listed if it is on a Pareto front.
+        value: Mean of the metric over the seeds.
+        interval: Confidence interval of this mean; None for a single seed.
+        costs: Dict from the name of each measured cost to its value.
         fronts: Names of the costs for which the row is on the Pareto front of the validation split.
     """
 
@@ -219,8 +222,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
 
     Args:
         path: The image file to write.
-        points: The rows of the sweep.
-        costs: Dict from a cost's name to its axis label; a cost that no point has is left out.
+        points: The points, one for each combination of cell, rule and settings.
+        costs: Dict from a cost's name to its axis label. A cost gets its own plot, unless no point has it.
         metric: Name of the metric.
         higher_is_better: Whether a larger metric is better.
     """
@@ -285,7 +288,10 @@ def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> l
 
 
 def plain_logarithm(axis: Any, set_scale: Any) -> None:
-    """Make an axis logarithmic, with tick labels in plain decimal notation."""
+    """Make a matplotlib axis logarithmic, with tick labels in plain decimal notation.
+
+    `axis` is ax.xaxis or ax.yaxis, and `set_scale` is ax.set_xscale or ax.set_yscale.
+    """
     from matplotlib.ticker import LogLocator, NullFormatter
 
     set_scale("log")
@@ -295,14 +301,15 @@ def plain_logarithm(axis: Any, set_scale: Any) -> None:
 
 
 def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
-    """Compute the update pattern (groups of neurons of all layers, T): 1 where a group is updated, else 0.
+    """Run a model on a sequence, and record which neurons are updated at each step.
 
     Args:
         model: The model.
         x: Sequence (T, 1, I).
 
     Returns:
-        The pattern, and the share of neurons that are updated.
+        The update pattern (rows, T), 1 where updated, else 0; and the mean share of neurons updated at a step. A row is
+        a neuron, or a group of neurons that share a decision. The first layer's rows come first.
     """
     with torch.no_grad():
         model(x)
@@ -319,12 +326,12 @@ def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
 
 
 def _row_title(model: SequenceModel) -> str:
-    """Return what a row in the picture of the model's update pattern stands for."""
+    """Return the axis label of an update pattern's rows: "neuron", or such as "group of 4 neurons"."""
     sizes = sorted({layer.rule.group_size for layer in model.recurrent_layers()})
     return "neuron" if sizes == [1] else f"group of {' or '.join(map(str, sizes))} neurons"
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure to an image file."""
+    """Write a matplotlib figure to an image file; its suffix sets the format."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=120)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `edgernn bench`: time a model beside other runtimes."""
+"""The command `edgernn bench`: time a model and compare it with other runtimes."""
 
 from pathlib import Path
 from typing import Any
@@ -138,11 +138,12 @@ def command(
     target: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
+    """Time MODEL beside ONNX Runtime's GRU and LSTM of the same size, after a check of its outputs.
 
     MODEL is a file, or a name that `edgernn models` lists.
-    MODEL itself is timed twice: in the native library and as standard ONNX operators. All of these are timed in turns:
-    times are medians over rounds, and each ratio compares times of the same round. --steps 1 times calls of one step.
+    MODEL itself is timed twice: in the native library and as standard ONNX operators. The check is that both give the
+    same outputs. All contenders are timed in turns: times are medians over rounds, and each ratio compares times of the
+    same round. To time calls of a single step, give --steps 1.
 
     With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.

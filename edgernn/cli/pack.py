@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `edgernn pack`: convert an ONNX file for C programs."""
+"""The command `edgernn pack`: convert an ONNX file to a packed model for C programs."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of update rules, which decide at each step which neurons change."""
+"""Base class of update rules, which select at each step the neurons of a recurrent layer that change."""
 
 import abc
 import enum
@@ -38,15 +38,15 @@ class Kind(enum.Enum):
     """Scope of one decision of an update rule: a whole step, one neuron, or the whole state of one sample."""
 
     TIME = enum.auto()
-    """The step index alone decides, so that u of a whole sequence is known before it begins."""
+    """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
     NEURON = enum.auto()
-    """Each neuron, or each group of `group_size` neurons, decides from the input and its own part of the last state."""
+    """One decision for each neuron, or each group of `group_size` neurons, from the input and its own last state."""
     SAMPLE = enum.auto()
     """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
 
     @property
     def size(self) -> str:
-        """Number of update decisions per sample: "1", or "H" for one per neuron."""
+        """Number of update decisions per sample and step: "H" for the kind NEURON, else "1"."""
         return "H" if self is Kind.NEURON else "1"
 
 
@@ -75,7 +75,7 @@ KEPT_SHARE = 0.5
 
 
 class StraightThrough(torch.autograd.Function):
-    """Straight-through estimator: returns the mask `active` as floats, and its gradient goes to the likelihood."""
+    """Straight-through estimator: returns the mask `active` as floats, and passes its gradient to `likelihood`."""
 
     @staticmethod
     def forward(ctx: Any, active: Tensor, likelihood: Tensor) -> Tensor:
@@ -140,17 +140,17 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def is_dense(cls) -> bool:
-        """Return True if all neurons are updated at all steps. Names of layers and kernels leave out such a rule."""
+        """Return True if the rule updates all neurons at all steps. Names of layers and kernels leave it out."""
         return cls.kind is Kind.TIME and not cls.can_skip
 
     @classmethod
     def has_equations(cls) -> bool:
-        """Return True if `score` defines the decisions. Kernels that train are generated for such rules."""
+        """Return True if the rule defines `score`. Kernels for training are generated from its equations then."""
         return cls.score is not UpdateRule.score
 
     @classmethod
     def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
-        """Return those options of the rule whose defaults depend on the training.
+        """Return defaults of those options of the rule's constructor that depend on the training.
 
         Args:
             seed: Seed of the training.
@@ -164,12 +164,12 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def steerable(cls) -> bool:
-        """Return True if decisions are learned, so that the weight λ of the penalty on updates affects them."""
+        """Return True if the decisions are learned, so that the weight λ of the penalty on updates affects them."""
         return cls.kind is not Kind.TIME
 
     @property
     def groups(self) -> int:
-        """Number of groups of neurons that share a decision; the last may have fewer than `group_size` neurons."""
+        """Number of groups of neurons, ⌈H / group_size⌉, that share a decision; the last group may be smaller."""
         return -(-self.hidden_size // self.group_size)
 
     @property
@@ -184,11 +184,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute e (T, B, E), the part of the scores that depends on the input x (T, B, I) alone; the rule sets E."""
+        """Compute e (T, B, E), the part of `score` that depends on the input x (T, B, I) alone; a rule chooses E."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Compute the score that decides about an update: a neuron is updated where it is above 0.
+        """Compute the score: a neuron is updated where it is above 0, or also where it is 0 if `inclusive`.
 
         Args:
             e: Input part of the score (B, E), one step of the result of `project`.
@@ -205,7 +205,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        """Decide which neurons change at a step.
+        """Select the neurons that change at a step.
 
         Args:
             e: Projection of the input (B, E), one step of `project`.
@@ -226,7 +226,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def group_means(self, state: State) -> State:
-        """Average each state (..., B, H) over groups of neurons that share an update decision, (..., B, groups)."""
+        """Average each state (..., B, H) over the neurons that share an update decision, to (..., B, groups)."""
         size, missing = self.group_size, self.groups * self.group_size - self.hidden_size
         if size == 1:
             return state
@@ -238,13 +238,13 @@ class UpdateRule(nn.Module, abc.ABC):
         return tuple(mean * (size / counts) for mean in means)
 
     def per_neuron(self, decisions: Tensor) -> Tensor:
-        """Repeat the value of each group (..., B, groups) for its neurons (..., B, H)."""
+        """Repeat a value for each group of neurons (..., B, groups) for all neurons of the group (..., B, H)."""
         if self.group_size == 1:
             return decisions
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """Return the update mask u (T, B, H) of the next `steps` steps, for the kind TIME; None if all are updated."""
+        """Return the update mask u (T, B, H) of the next T = `steps` steps, for the kind TIME; None if u is 1."""
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
@@ -258,7 +258,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        """Compute the rule's memory (its own states) after a step from decision, new state and last memory."""
+        """Compute the rule's own states after a step, from its decision, the cell's new state and the last `memory`."""
         if not memory:
             return memory
         assert decision.u is not None
@@ -294,15 +294,15 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
 
     def recurrent_mask(self) -> Tensor | None:
-        """Return the mask (H, H) of 0 and 1 that multiplies the rows of each gate in R and C; None for no mask."""
+        """Return a mask (H, H) of 0 and 1 that multiplies the rows (H, H) of each gate in R and C; None for no mask."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
-        """Compute the multiply-adds of a step with skipped work left out, including those of the rule.
+        """Compute the multiply-adds per step of the cell and the rule, without the work that the rule skips.
 
         Args:
             cell: The cell.
-            update_rate: Share of the neurons that change.
+            update_rate: Mean share of the neurons that change at a step.
             busy_rate: Share of the steps at which any neuron changes. All other steps also skip the work that neurons
                 share. Default: 1, or 0 if update_rate is 0.
 
@@ -323,7 +323,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Distance (B,) of the closest update decision to its threshold; below `tie`, rounding may flip it."""
+        """Compute for each sample (B,) the distance of its closest decision to the threshold; see `tie`."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self.group_means(state), memory).abs().amin(-1)
@@ -348,7 +348,10 @@ class UpdateRule(nn.Module, abc.ABC):
         """Adapt the rule, such as the slope of its surrogate gradient, before each training epoch, counted from 0."""
 
     def force(self, rate: float) -> None:
-        """Set the parameters so that about `rate` of the neurons change on standard normal input (for benchmarks)."""
+        """Set the parameters so that about a share `rate` of neurons changes on standard normal input, for benchmarks.
+
+        Raise UsageError for a rate that the rule cannot reach.
+        """
         if rate != 1:
             raise UsageError(
                 f"skip: expected 0 with the rule {self.name}, which updates every neuron at every step, got "
@@ -356,11 +359,11 @@ class UpdateRule(nn.Module, abc.ABC):
             )
 
     def macs(self) -> int:
-        """Count the multiply-adds of the rule itself per step."""
+        """Count the multiply-adds per step of the rule's own equations."""
         return sum(p.numel() for p in self.parameters() if p.ndim > 1)
 
     def flops_paper(self) -> float:
-        """Count the operations of the rule itself per step, in the convention of the SA-RNN paper."""
+        """Count the operations per step of the rule's own equations, in the convention of the SA-RNN paper."""
         return 0.0
 
 

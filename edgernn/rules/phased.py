@@ -87,7 +87,7 @@ class Phased(Timed):
         self.rule_s.copy_((order + golden) / self.hidden_size * self.rule_tau)
 
     def _phase(self, t: Tensor) -> Tensor:
-        """Compute the phase φ (..., H) of each neuron in its period, from 0 to 1."""
+        """Compute the phase φ (..., H) in [0, 1) of each neuron in its period, at the steps t (..., 1)."""
         # fmod is exact, and differs from mod by a whole period at most, so its gradient is the same
         turns = (torch.fmod(t, self.rule_tau) + torch.fmod(self.rule_s, self.rule_tau)) / self.rule_tau
         return turns - torch.floor(turns)

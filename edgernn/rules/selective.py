@@ -89,5 +89,5 @@ class Selective(UpdateRule):
 
     @property
     def _additions(self) -> int:
-        """Count the additions per step for the means over groups of neurons."""
+        """Number of additions per step for the means of h over groups of neurons; 0 without groups."""
         return self.hidden_size if self.group_size > 1 else 0

@@ -73,9 +73,11 @@ class _SweepFile:
 
 @dataclass(frozen=True)
 class SweepRow(Row):
-    """One combination of cell, rule and settings of a sweep; `settings` are those of [vary] and [search].
+    """One combination of cell, rule and settings of a sweep, with a training per seed.
 
-    Rows with the same `rivals` number differ only in [search], and the best of them is chosen.
+    `settings` are the values of the settings in [vary] and [search]. `cell` is the cell's name as shown in the table.
+    `rule` is None if the cell's name implies it. Rows with the same number `rivals` differ only in settings of
+    [search]; the best of them is chosen for the Pareto fronts.
     """
 
     cell: str
@@ -90,10 +92,10 @@ class Sweep:
     Attributes:
         path: The file.
         task: Name of the task.
-        seeds: Seeds of each row.
-        varied: Names in [vary].
-        searched: Names in [search].
-        rows: The rows.
+        seeds: Seeds of each row's trainings.
+        varied: Names of the settings in [vary].
+        searched: Names of the settings in [search].
+        rows: The rows, one for each combination of cell, rule and settings.
         cell_files: Dict from the path of a copy that is still missing to the content of the user's cell file.
     """
 
@@ -107,7 +109,9 @@ class Sweep:
 
 
 def load_sweep(path: Path, out: Path) -> Sweep:
-    """Read the TOML file of a sweep, which trains all combinations of cells, rules and settings.
+    """Read the TOML file of a sweep, and list its rows: all combinations of cells, rules and settings.
+
+    Combinations that give the same model are one row. Nothing is trained or written.
 
     Args:
         path: The file.
@@ -117,7 +121,8 @@ def load_sweep(path: Path, out: Path) -> Sweep:
         The sweep.
 
     Raises:
-        UsageError: The file does not exist, or has an unknown name or a bad setting.
+        UsageError: The file does not exist, has an unknown name or a bad setting, or two different cells have the same
+            name.
         EdgernnError: The file has another mistake.
     """
     if not path.is_file():
@@ -187,7 +192,20 @@ def _groups(file: _SweepFile, path: Path) -> list[_Part]:
 
 
 def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
-    """Map each FILE.py:CLASS to the same class in the copy of the file that the sweep keeps."""
+    """Return where the sweep keeps copies of users' cells: a dict from FILE.py:CLASS to OUT/cells/FILE.py:CLASS.
+
+    Nothing is copied. A warning says if an existing copy differs from the user's file.
+
+    Args:
+        cells: Names of cells; those other than FILE.py:CLASS are left out.
+        out: Folder of the runs.
+
+    Returns:
+        The dict.
+
+    Raises:
+        UsageError: Two different files have the same name.
+    """
     copies: dict[str, str] = {}
     sources: dict[str, Path] = {}
     for word in filter(is_cell_file, cells):

@@ -43,8 +43,8 @@ class Mortality(Task):
     The loss is label_weight times the binary cross entropy, plus the setting `imputation` times the imputer's loss,
     summed over directions. With two directions, consistency times the mean absolute difference of their imputed values
     is added. Metrics, each over a whole split: auc, the area under the ROC curve of death; mae, the mean absolute error
-    of the held-out values in standard deviations; mre, mae divided by their mean absolute value; accuracy;
-    cross_entropy.
+    of the held-out values in standard deviations; mre, mae divided by the mean absolute standardised held-out value;
+    accuracy; cross_entropy.
 
     Settings:
 
@@ -171,7 +171,7 @@ def roc_auc(score: Any, positive: Any) -> float:
         positive: Booleans (N,), at least one true and one false.
 
     Returns:
-        The probability that a random positive scores above a random negative.
+        The probability that a random positive has a higher score than a random negative.
     """
     _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
     # the mean rank of equal scores, counted from 1
@@ -182,7 +182,7 @@ def roc_auc(score: Any, positive: Any) -> float:
 
 
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a model on x; returns logits (D, B) and standardised imputed values (D, T, B, F).
+    """Run a model on x; return the logits of death (D, B) and the standardised values with imputed gaps (D, T, B, F).
 
     D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F the number of features.
     """

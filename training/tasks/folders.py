@@ -28,7 +28,8 @@ _WAYS = f"{LABELS}, {TARGETS}, or a subfolder for each class"
 class _Files(NamedTuple):
     """The csv files of a part (training, validation or test), with the class or the target numbers of each file.
 
-    Both labels and targets are None with predict=next.
+    labels has the name of the class of each file, targets has O numbers for each file (N, O); the other one is None.
+    Both are None with predict=next.
     """
 
     folder: Path
@@ -101,7 +102,7 @@ class Folder(OwnData):
         return _Files(folder, inside, labels=[path.parent.name for path in inside])
 
     def _sequences(self, files: _Files) -> Tensor:
-        """Read the sequences (N, T, I) of one part: training, validation or test."""
+        """Read the csv files of one part as sequences (N, T, I), or raise EdgernnError if their shapes differ."""
         tables = [read_csv(path) for path in files.paths]
         _check_same(files, [table.values.shape[1] for table in tables], "columns")
         rows = [len(table.values) for table in tables]
@@ -117,7 +118,10 @@ class Folder(OwnData):
         )
 
     def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
-        """Read the targets of each part (training, ...): numbers (N, O), or labels (N,), which set `classes`."""
+        """Return the targets, as a dict from part (a key of `_PARTS`) to tensor; for labels, also set `classes`.
+
+        Numbers are float32 (N, O), labels int64 (N,).
+        """
         numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
         if len(numbers) == len(files):
             for part, values in numbers.items():
@@ -143,10 +147,11 @@ class Folder(OwnData):
 
 
 def _parts(source: Path) -> dict[str, Path]:
-    """Find the folder of each part: training, validation and test.
+    """Find the folder of each part of the user's data, as a dict from "train", "validation" and "test" to folder.
 
-    The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` itself is the training
-    part.
+    If `source` has a subfolder train and no csv files, its subfolders train, val and test are the parts; those that do
+    not exist are not in the dict. EdgernnError is raised for any other subfolder. Otherwise `source` itself is the
+    training part, and the only one.
     """
     names = [sub.name for sub in _subfolders(source)]
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
@@ -162,7 +167,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _csv_files(folder: Path) -> list[Path]:
-    """List the csv files of a folder that hold a sequence, sorted by name."""
+    """List the csv files of a folder except labels.csv and targets.csv, sorted by name."""
     paths = (path for path in folder.glob("*.csv") if path.is_file() and not path.name.startswith("."))
     return sorted(path for path in paths if path.name not in (LABELS, TARGETS))
 
@@ -177,7 +182,10 @@ def _fingerprint(source: Path) -> str:
 
 
 def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> None:
-    """Raise EdgernnError if the csv files differ in their numbers of rows or columns; `unit` names what is counted."""
+    """Raise EdgernnError if the csv files differ in `counts`, their numbers of rows or columns.
+
+    `unit` is "rows" or "columns", for the message, which ends with `hint`.
+    """
     others = [i for i, count in enumerate(counts) if count != counts[0]]
     if others:
         first, other = files.paths[0].name, files.paths[others[0]].name
@@ -187,7 +195,7 @@ def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> 
 
 
 def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
-    """Read labels.csv: the class of each file, in the order of `paths`."""
+    """Read labels.csv, the file `table`; return the name of the class of each file in `paths`, in their order."""
     rows = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
@@ -198,7 +206,7 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
 
 
 def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
-    """Read targets.csv: the target numbers (N, O) of the files, in the order of `paths`."""
+    """Read targets.csv, the file `table`; return the target numbers (N, O) of the files in `paths`, in their order."""
     rows = _rows_by_file(table, paths)
     width = len(rows[paths[0].name][1]) if paths else 0
     for name, (line, cells) in rows.items():
@@ -217,7 +225,10 @@ def _number(table: Path, line: int, cell: str) -> float:
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
-    """Read labels.csv or targets.csv as a dict from file name to line number and the cells after the name."""
+    """Read labels.csv or targets.csv as a dict from file name to its line number and the cells after the name.
+
+    EdgernnError is raised unless the table has exactly one row for each file in `paths`.
+    """
     rows: dict[str, tuple[int, list[str]]] = {}
     known = {path.name for path in paths}
     reader = csv.reader(io.StringIO(read_text(table), newline=""), strict=True)

@@ -29,7 +29,9 @@ _HELD_OUT = 12
 
 @dataclass
 class LabelledImages(Task):
-    """Base class of image classification into ten classes. A subclass sets the folder of its files and the steps.
+    """Base class of image classification into ten classes.
+
+    A subclass sets `folder`, the folder of its data set, and may override `steps`, which converts images to sequences.
 
     x (T, B, I): pixel values 0 to 255, as in the file. The model standardises them to
     (x / 255 - pixel_mean) / pixel_std. target (B,): 0 to 9.
@@ -64,7 +66,10 @@ class LabelledImages(Task):
         self.std = (WHITE * self.pixel_std,) * self.input_size
 
     def _check_data_set(self, labels_file: Path) -> None:
-        """Raise EdgernnError for files of Fashion-MNIST in place of MNIST or vice versa, as they share names."""
+        """Raise EdgernnError if the labels are those of Fashion-MNIST instead of MNIST, or vice versa.
+
+        The files of both data sets have the same names.
+        """
         digest = hashlib.sha256(read_all(labels_file)).hexdigest()
         for key, other in SETS.items():
             if key != self.folder and digest in {file.sha256 for file in other.files.values()}:
@@ -76,7 +81,7 @@ class LabelledImages(Task):
                 )
 
     def steps(self, images: Tensor) -> Tensor:
-        """Convert images (N, 28, 28) to sequences (N, T, I): row by row by default."""
+        """Convert images (N, 28, 28) to sequences (N, T, I). By default a step is a row of an image."""
         return images
 
     def _read(self, images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:

@@ -74,7 +74,11 @@ class Seizures(Detection):
 
 
 def _recordings(table: CsvTable, seizure: Array) -> Array:
-    """Return the recording of each row as a number (N,), from the column recording or the ids."""
+    """Return the number of the recording that each row is from (N,), by the column recording or the column of ids.
+
+    EdgernnError is raised if there is neither, or if a recording has rows of both classes. `seizure` has the class of
+    each row.
+    """
     if _RECORDING in table.text:
         names = table.text[_RECORDING]
     else:

@@ -36,7 +36,10 @@ class ImageSplit(Split):
 
 
 def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and standard deviation (channels, 1, 1) of uint8 images; the latter is 1 for a constant channel."""
+    """Compute the mean and the standard deviation of each channel of uint8 images, (channels, 1, 1) each.
+
+    The images are (N, channels, rows, columns). A constant channel gets a standard deviation of 1.
+    """
     # from counts of the 256 values, because all images in float32 take four times the memory
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]).double()
     share, values = counts / counts.sum(1, keepdim=True), torch.arange(256.0, dtype=torch.float64)
@@ -54,9 +57,9 @@ class Unrolls(Source):
 
     Args:
         images: The images to draw from.
-        steps: Training steps of an optimisee.
-        unroll: Training steps in a batch.
-        minibatch: Images in a minibatch.
+        steps: Number of training steps of an optimisee.
+        unroll: Number of its training steps in a batch.
+        minibatch: Number of images in a minibatch.
         key: Random key; sources with different keys draw different images.
         seed: Random seed.
         optimisees: Number of optimisees in an epoch.
