@@ -18,18 +18,20 @@ namespace edgernn::EDGERNN_ISA {
 // A part of a step, Mid or Update, and the kept sums of its gates.
 struct ColumnGroup {
   const GroupWeights& weights;
-  float* changes;  // (chunk, B, floats): changes by x, and then the sums of a step
+  float* changes;  // (chunk, B, floats): products with the changes of some rows
   float* kept;     // (B, floats)
 };
 
 struct ColumnScratch {
   DenseScratch dense;
-  float* sent_x;  // (chunk + 1, B, columns of W): before the chunk, and after each step
-  float* sent_h;  // (B, padded H)
-  Changes x;      // (chunk * B) rows
-  Changes h;      // B rows
-  float* kept_mid;
-  float* kept;
+  float* sent_x;    // (chunk + 1, B, columns of W): before the chunk, and after each step
+  float* sent_h;    // (B, padded H)
+  Changes x;        // (chunk * B) rows
+  Changes h;        // B rows
+  float* kept_mid;  // (B, floats of the gates marked kMid)
+  float* kept;      // (B, floats of all other gates)
+  float* zeros;     // (the most floats of both,)
+  std::int64_t zero_floats;
   float* age;    // (B,)
   bool* renews;  // (B,): the sums of a sample are computed anew at this step
   std::uint64_t bytes;
@@ -44,9 +46,12 @@ struct ColumnScratch {
     sent_h = arena.Allocate<float>(batch * PadToLanes(sizes.hidden));
     x.Allocate(rows, sizes.columns, &arena);
     h.Allocate(batch, sizes.hidden, &arena);
-    kept_mid = arena.Allocate<float>(batch * PadToLanes(MidSize(cell, sizes)) *
-                                     cell.mid_gates.all.count);
-    kept = arena.Allocate<float>(batch * PadToLanes(sizes.hidden) * cell.update_gates.all.count);
+    const std::int64_t mid_floats = PadToLanes(MidSize(cell, sizes)) * cell.mid_gates.all.count;
+    const std::int64_t floats = PadToLanes(sizes.hidden) * cell.update_gates.all.count;
+    kept_mid = arena.Allocate<float>(batch * mid_floats);
+    kept = arena.Allocate<float>(batch * floats);
+    zero_floats = mid_floats > floats ? mid_floats : floats;
+    zeros = arena.Allocate<float>(zero_floats);
     age = arena.Allocate<float>(batch);
     renews = arena.Allocate<bool>(batch);
     bytes = arena.used();
@@ -75,8 +80,7 @@ struct ColumnRun {
   // The multiply-adds of a step that no value saves: the products with c and m.
   std::int64_t WholeMacs() const {
     const GateGroup& group = cell.update_gates;
-    return sizes.hidden *
-           (sizes.hidden * group.c.count + MidSize(cell, sizes) * group.m.count);
+    return sizes.hidden * (sizes.hidden * group.c.count + MidSize(cell, sizes) * group.m.count);
   }
 
   // Calls visit(group, kept, offset, rows): for each gate with kept sums, the place of its first
@@ -132,11 +136,18 @@ struct ColumnRun {
       std::memcpy(sent, sent - batch * columns, Bytes(columns));
       scratch.x.Find(row, x + row * columns, thresholds[0], Rule::kLargestChange, sent);
     }
-    for (const ColumnGroup& group : {mid, update}) {
-      std::memset(group.changes, 0, Bytes(rows * group.weights.Floats()));
-      AddChanges(group.weights, group.weights.group->x, group.weights.w, scratch.x, rows,
-                 group.changes);
-    }
+    for (const ColumnGroup& group : {mid, update})
+      InputProduct(group).StartWide(rows, group.changes);
+  }
+
+  ChangeProduct InputProduct(const ColumnGroup& group) const {
+    const GroupWeights& from = group.weights;
+    return {from, from.group->x, from.w, scratch.x, scratch.zeros};
+  }
+
+  ChangeProduct StateProduct(const ColumnGroup& group) const {
+    const GroupWeights& from = group.weights;
+    return {from, from.group->h, from.r, scratch.h, scratch.zeros};
   }
 
   // Computes the sums of a sample from the values that were sent.
@@ -154,25 +165,31 @@ struct ColumnRun {
     add(from.group->h, from.r, scratch.sent_h + b * PadToLanes(sizes.hidden));
   }
 
-  // Computes the sums of a step whose first row in the chunk is `first`.
+  // Brings the kept sums to a step whose first row in the chunk is `first`.
   void Sum(const ColumnGroup& group, std::int64_t first) const {
-    const GroupWeights& from = group.weights;
-    const std::int64_t floats = from.Floats();
-    float* sums = group.changes + first * floats;
-    AddChanges(from, from.group->h, from.r, scratch.h, call.batch, sums);
-    float* kept = group.kept;
-    for (std::int64_t b = 0; b < call.batch; ++b, sums += floats, kept += floats) {
+    const std::int64_t floats = group.weights.Floats();
+    if (floats == 0) return;
+    ChangeProduct inputs = InputProduct(group), states = StateProduct(group);
+    float* const sums = group.changes + first * floats;
+    for (std::int64_t b = 0; b < call.batch; ++b) {
+      float* const kept = group.kept + b * floats;
       if (scratch.renews[b]) {
-        Renew(group, first + b, b, sums);
-        std::memcpy(kept, sums, Bytes(floats));
-        continue;
-      }
-      for (std::int64_t j = 0; j < floats; j += kLanes) {
-        const Vec sum = Load(kept + j) + Load(sums + j);
-        Store(kept + j, sum);
-        Store(sums + j, sum);
+        Renew(group, first + b, b, kept);
+      } else {
+        inputs.Add(first + b, sums + b * floats, kept);
       }
     }
+    states.StartWide(call.batch, sums);
+    for (std::int64_t b = 0; b < call.batch; ++b) {
+      if (!scratch.renews[b]) states.Add(b, sums + b * floats, group.kept + b * floats);
+    }
+    // some cells overwrite the sums
+    if (cell.untiled) std::memcpy(sums, group.kept, Bytes(call.batch * floats));
+  }
+
+  // The sums that the other terms of a step are added to.
+  float* SumsOf(const ColumnGroup& group, std::int64_t first) const {
+    return cell.untiled ? group.changes + first * group.weights.Floats() : group.kept;
   }
 };
 
@@ -228,8 +245,8 @@ struct ColumnDriver {
     const CellKernel& cell = *kernel.cell;
     const LayerSizes sizes = InFloat32(typed);
     const std::int64_t hidden = sizes.hidden, wide = PadToLanes(hidden), batch = call.batch;
-    const DenseWeights weights(
-        cell, sizes, const_cast<char*>(static_cast<const char*>(packed)) + kAlignment);
+    const DenseWeights weights(cell, sizes,
+                               const_cast<char*>(static_cast<const char*>(packed)) + kAlignment);
     const GateGroup rest_mid = WithoutSums(cell.mid_gates);
     const GateGroup rest_update = WithoutSums(cell.update_gates);
     DenseWeights rest = weights;
@@ -237,7 +254,7 @@ struct ColumnDriver {
     rest.update.group = &rest_update;
     const CallParams params(cell, weights.params, call.length);
     ColumnScratch scratch(cell, sizes, call.steps, batch, base);
-    const ColumnRun<Rule> run{cell, sizes, weights, call, static_cast<const float*>(packed),
+    const ColumnRun<Rule> run{cell,   sizes, weights, call, static_cast<const float*>(packed),
                               scratch};
     DenseScratch& dense = scratch.dense;
     for (int s = 0; s < cell.states; ++s) {
@@ -246,6 +263,7 @@ struct ColumnDriver {
     std::memcpy(scratch.sent_x, call.memory_in[0], Bytes(batch * sizes.columns));
     ReadState(call.memory_in[1], batch, hidden, scratch.sent_h);
     std::memcpy(scratch.age, call.memory_in[2], Bytes(batch));
+    std::memset(scratch.zeros, 0, Bytes(scratch.zero_floats));
     run.template CopySums<false>(const_cast<float*>(call.memory_in[3]));
     for (std::int64_t b = 0; call.macs != nullptr && b < batch; ++b) {
       call.macs[b] = call.steps * run.WholeMacs();
@@ -277,8 +295,8 @@ struct ColumnDriver {
       run.Sum(run.mid, row);
       run.Sum(run.update, row);
       if (cell.reads_input) step.x = dense.x + row * PadToLanes(sizes.input);
-      step.mid_sums = dense.mid_sums + row * weights.mid.Floats();
-      step.sums = dense.sums + row * weights.update.Floats();
+      step.mid_sums = run.SumsOf(run.mid, row);
+      step.sums = run.SumsOf(run.update, row);
       if (call.y != nullptr) step.y = call.y + t * batch * hidden;
       step.Run(batch);
     }

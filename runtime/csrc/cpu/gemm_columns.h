@@ -69,9 +69,7 @@ template <int kCount, int NB>
   const float* const w =
       static_cast<const float*>(product.w) + PackedOffset(panel, block, 0, kCount, product.depth);
   const std::int64_t step = panel.size * kCount * kLanes;
-  const TileSums<kCount> sums(product, block, {to, 0}, {to, 0});
-  Vec p[1][NB][kCount];
-  sums.ReadAll(p);
+  Vec p[NB][kCount] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t k = list[i];
     const float* const column = w + k * step;
@@ -80,11 +78,18 @@ template <int kCount, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        p[0][j][g] = p[0][j][g] + Load(column + (j * kCount + g) * kLanes) * value;
+        p[j][g] = p[j][g] + Load(column + (j * kCount + g) * kLanes) * value;
       }
     }
   }
-  sums.WriteAll(p);
+#pragma GCC unroll 16
+  for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+    for (int g = 0; g < kCount; ++g) {
+      float* const sum = to + (j * product.gates + product.places.at[g]) * kLanes;
+      Store(sum, Load(sum) + p[j][g]);
+    }
+  }
 }
 
 using ColumnsTile = void (*)(const Product&, const std::int32_t*, std::int64_t, std::int64_t,
@@ -106,35 +111,58 @@ constexpr ColumnsTile kColumnsTiles[kMaxTerm][kTileSizes] = {
     {ChooseColumnsTile<3, 1>(), ChooseColumnsTile<3, 2>(), ChooseColumnsTile<3, 4>()},
     {ChooseColumnsTile<4, 1>(), ChooseColumnsTile<4, 2>(), ChooseColumnsTile<4, 4>()}};
 
-// Adds the products of float32 weights with the changes of `rows` rows to the sums (rows, floats of
-// the group) of some gates. A row has the same bits alone.
-[[gnu::noinline]] inline void AddChanges(const GroupWeights& weights, const GateList& places,
-                                         const PackedMatrix& matrix, const Changes& changes,
-                                         std::int64_t rows, float* sums) {
-  if (places.count == 0) return;
-  unsigned started = ~0u;
+// The products of one term of a group with changes, which are added to kept sums. All of them start
+// from zero, and zeros change no sum, so a row has the same bits with any way of computing it.
+struct ChangeProduct {
+  const GroupWeights& weights;
+  const GateList& places;
+  const Changes& changes;
   Product product;
-  weights.MakeProduct(places, matrix, changes.values, rows, changes.stride, changes.columns, {},
-                      &started, &product);
-  const std::int64_t floats = weights.Floats(), gates = product.gates * kLanes;
-  const std::int32_t* list = changes.lists;
-  for (std::int64_t row = 0; row < rows;) {
-    std::int64_t end = row + 1;
-    product.a = changes.values + row * changes.stride;
-    if (changes.IsWide(row)) {
-      while (end < rows && changes.IsWide(end)) ++end;
-      StartSums(product, end - row, sums + row * floats);
-    } else if (changes.counts[row] > 0) {
-      ForTiles(FitTile(places.count, 1), 1, product.blocks,
-               [&](std::int64_t, std::int64_t block, TileShape shape) {
-                 kColumnsTiles[places.count - 1][shape.blocks](
-                     product, list + row * changes.ListStride(), changes.counts[row], block,
-                     sums + row * floats + block * gates);
-               });
-    }
-    row = end;
+
+  // zeros: (floats of the group,)
+  ChangeProduct(const GroupWeights& weights, const GateList& places, const PackedMatrix& matrix,
+                const Changes& changes, const float* zeros)
+      : weights(weights), places(places), changes(changes) {
+    unsigned started = 0;
+    weights.MakeProduct(places, matrix, changes.values, 1, changes.stride, changes.columns, {},
+                        &started, &product);
+    product.b = const_cast<float*>(zeros);
   }
-}
+
+  // Computes the products of the rows of which nearly all elements changed, in `sums` (rows,
+  // floats).
+  [[gnu::noinline]] void StartWide(std::int64_t rows, float* sums) {
+    for (std::int64_t row = 0; places.count > 0 && row < rows; ++row) {
+      const std::int64_t first = row;
+      while (row < rows && changes.IsWide(row)) ++row;
+      if (row == first) continue;
+      product.a = changes.values + first * changes.stride;
+      StartSums(product, row - first, sums + first * weights.Floats());
+    }
+  }
+
+  // Adds the product of a row to kept sums, from `sums` if it was computed there.
+  [[gnu::noinline]] void Add(std::int64_t row, const float* sums, float* kept) {
+    const std::int64_t gates = product.gates * kLanes;
+    if (places.count == 0 || changes.counts[row] == 0) return;
+    if (changes.IsWide(row)) {
+      for (std::int64_t at = 0; at < weights.Floats(); at += gates) {
+        for (int i = 0; i < places.count; ++i) {
+          float* const to = kept + at + places.at[i] * kLanes;
+          Store(to, Load(to) + Load(sums + at + places.at[i] * kLanes));
+        }
+      }
+      return;
+    }
+    product.a = changes.values + row * changes.stride;
+    ForTiles(FitTile(places.count, 1), 1, product.blocks,
+             [&](std::int64_t, std::int64_t block, TileShape shape) {
+               kColumnsTiles[places.count - 1][shape.blocks](
+                   product, changes.lists + row * changes.ListStride(), changes.counts[row], block,
+                   kept + block * gates);
+             });
+  }
+};
 
 }  // namespace edgernn::EDGERNN_ISA
 
