@@ -60,6 +60,7 @@ FUZZ_SEED := 1
 FUZZ_SECONDS := 600
 PROGRAMS := 10000
 MODELS := 4000
+CALLS := 5000
 
 # build the kernels of one instruction set only, which takes a third of the time
 CHECKED_ISA := avx2
@@ -74,10 +75,10 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-wheels check-sdk check-instructions check-added-rule \
-    check-sanitizers check-fuzz check-threads check-faults check-readers check-supply-chain check-programs check-models \
-    check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
+    check-sanitizers check-calls check-fuzz check-threads check-faults check-readers check-supply-chain \
+    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu
+.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu
 
 setup: $(STAMP)
 
@@ -204,15 +205,23 @@ check-instructions: setup
 check-added-rule: setup
 	$(BIN)/python -m pytest tests/checks/added_rule.py
 
-# -O0 compiles far faster; detect_leaks=0: Python and torch do not free all memory at exit
-check-sanitizers: setup
+# detect_leaks=0: Python and torch do not free all memory at exit
+SANITIZED_ENVIRONMENT := EDGERNN_ISA=$(CHECKED_ISA) EDGERNN_LIBRARY=build/sanitized/libedgernn_ops.so \
+    LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
+    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
+
+check-sanitizers: sanitized
+	$(SANITIZED_ENVIRONMENT) \
+	    $(BIN)/python -m pytest -x -m 'not slow' --capture=sys -p no:cacheprovider $(SANITIZED_TESTS)
+
+check-calls: sanitized
+	$(SANITIZED_ENVIRONMENT) $(BIN)/python -m tests.fuzz_op_calls $(CALLS) $(if $(OUT),--out $(OUT))
+
+# -O0 compiles far faster
+sanitized: setup
 	cmake -S . -B build/sanitized -DEDGERNN_SANITIZE=ON -DEDGERNN_ISAS=$(CHECKED_ISA) \
 	    -DCMAKE_CXX_FLAGS_RELEASE='-O0 -DNDEBUG'
 	cmake --build build/sanitized --parallel 2 --target edgernn_ops edgernn_train
-	EDGERNN_ISA=$(CHECKED_ISA) EDGERNN_LIBRARY=build/sanitized/libedgernn_ops.so \
-	    LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
-	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	    $(BIN)/python -m pytest -x -m 'not slow' --capture=sys -p no:cacheprovider $(SANITIZED_TESTS)
 
 CONFIGURE_FUZZ := cmake -S . -B build/fuzz -DEDGERNN_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DEDGERNN_ISAS=$(CHECKED_ISA) \
     -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG'

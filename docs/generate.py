@@ -37,6 +37,7 @@ from edgernn.bench.skip_curve import table as skip_table
 from edgernn.bench.skip_streams import table as skip_streams_table
 from edgernn.bench.skip_work import table as skip_work_table
 from edgernn.bench.training_steps import table as training_table
+from edgernn.bench.worst_steps import table as worst_steps_table
 from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs, table
 from edgernn.rules import RULES
@@ -89,11 +90,12 @@ PAGES = {
     "frontends": ("Audio front end", ["edgernn.frontends"]),
     "weights": ("Normalised, low-rank and sparse weights", ["edgernn.cells.norm"]),
 }
-# tables over skipped updates: (title, name of the report, module of edgernn.bench, function that formats the report)
+# tables of skipped updates: (title, name of the report, module of edgernn.bench, function that formats the report)
 SKIP_TABLES = (
     ("Time over skipped updates", "skip-curve", "skip_curve", skip_table),
     ("Many streams", "skip-streams", "skip_streams", skip_streams_table),
     ("Instructions and bytes over skipped updates", "skip-work", "skip_work", skip_work_table),
+    ("Instructions of the worst step", "worst-steps", "worst_steps", worst_steps_table),
 )
 # (I, H) for the costs on the pages; most cells save work where I < H
 SIZE = (64, 256)

@@ -31,7 +31,11 @@ ADDING_ROWS = {
 GROUP_TABLES = {
     "groups-adding": ("adding, MSE × 10⁴", "mse", 1e4),
     "groups-seizures": ("Seizures, accuracy, %", "accuracy", 1.0),
+    "groups-char": ("char, nats × 100", "cross_entropy", 100.0),
+    "groups-keywords": ("words, accuracy, %", "accuracy_words", 1.0),
 }
+# numbers of neurons that share a decision
+GROUP_SIZES = ("4", "8", "16", "32")
 
 
 def adding() -> str:
@@ -94,24 +98,30 @@ def light() -> str:
 
 def groups() -> str:
     """Return tables of the score and the time of groups of neurons, by `edgernn reproduce groups-NAME`."""
-    scores, times, timed, commands = [], [], [], []
+    reports = {table: json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8")) for table in GROUP_TABLES}
+    scores, times, timed = [], [], []
     for table, (title, column, factor) in GROUP_TABLES.items():
-        report = json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8"))
-        commands.append(f"`{report['command']}`")
-        for skip in dict.fromkeys(row["variant"]["skip"] for row in report["rows"]):
-            rows = [row for row in report["rows"] if row["variant"]["skip"] == skip]
-            single, *others = ([factor * value for value in row["columns"][column]["values"]] for row in rows)
-            cells = [f"{sum(single) / len(single):.1f}", *(_compared(values, single) for values in others)]
-            scores.append(f"| {title} | {100 * skip:.0f} % | {' | '.join(cells)} |")
-            ratios = [f"{row['latency']['ratio']['mean']:.2f}" for row in rows]
-            times.append(f"| {title.partition(',')[0]} | {100 * skip:.0f} % | {' | '.join(ratios)} |")
-            timed += [row["latency"] for row in rows]
-    sizes = [row["name"].rpartition("-")[2] for row in rows[1:]]
-    head = f"skipped | single neurons | {' | '.join(f'groups of {size}' for size in sizes)} |"
-    line = "|---|---:|" + "---:|" * (1 + len(sizes))
+        rows = reports[table]["rows"]
+        for skip in dict.fromkeys(row["variant"]["skip"] for row in rows):
+            by_size = {row["name"].rpartition("-")[2]: row for row in rows if row["variant"]["skip"] == skip}
+            values = {
+                size: [factor * value for value in row["columns"][column]["values"]] for size, row in by_size.items()
+            }
+            single = values["1"]
+            compared = [_compared(values[size], single) if size in values else "-" for size in GROUP_SIZES]
+            scores.append(
+                f"| {title} | {100 * skip:.0f} % | {sum(single) / len(single):.1f} | {' | '.join(compared)} |"
+            )
+            ratios = {size: f"{row['latency']['ratio']['mean']:.2f}" for size, row in by_size.items()}
+            shown = [ratios.get(size, "-") for size in ("1", *GROUP_SIZES)]
+            times.append(f"| {title.partition(',')[0]} | {100 * skip:.0f} % | {' | '.join(shown)} |")
+            timed += [row["latency"] for row in by_size.values()]
+    head = f"skipped | single neurons | {' | '.join(f'groups of {size}' for size in GROUP_SIZES)} |"
+    line = "|---|---:|" + "---:|" * (1 + len(GROUP_SIZES))
+    commands = [f"`{report['command']}`" for report in reports.values()]
     how = filled(
         "Means over seeds; after them the difference from single neurons ± half the width of its 95 % confidence "
-        f"interval, paired by seed, bold if the interval excludes 0. By {' and '.join(commands)}."
+        f"interval, paired by seed, bold if the interval excludes 0. By {', '.join(commands[:-1])} and {commands[-1]}."
     )
     score_table = "\n".join([f"| score | {head}", line, *scores])
     time_table = "\n".join([f"| time | {head}", line, *times])

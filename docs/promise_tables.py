@@ -21,7 +21,7 @@ def promises() -> str:
     """Return the table of promises: each with its command and its last figures."""
     faults, harden, damaged = _report("faults"), _report("hardening"), _report("damaged-files")
     first = _report("long-run")["streams"][0]
-    times = _report("step-times")
+    times, calls = _report("step-times"), _report("op-calls")
     slowest = max(times["rules"].values(), key=lambda rule: float(rule["p99.99"]))
     ratios = sorted(case["ratio"] for case in harden["cases"])
     total = sum(count for counts in faults["counts"].values() for count in counts.values())
@@ -67,6 +67,12 @@ def promises() -> str:
             "No file crashes a reader, asks for much memory, or ends in a traceback",
             "`make check-readers`, `make check-models`, `make check-fuzz`, `make check-fuzz32`, `make check-programs`",
             f"{damaged['files']:,} damaged files of {damaged['kinds']} kinds: {damaged['faults']} faults",
+        ),
+        (
+            "No call of the op crashes or writes outside its memory, whatever its inputs are",
+            "`make check-calls CALLS=1000000`",
+            f"{calls['ran'] + calls['refused']:,} random calls under sanitizers: {calls['ran']:,} ran, "
+            f"{calls['refused']:,} were refused with a sentence",
         ),
         (
             "Streams on many threads and in forked processes do not disturb each other",

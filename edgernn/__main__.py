@@ -8,7 +8,7 @@ from edgernn.cli.frame import main
 
 
 def run() -> NoReturn:
-    """Run the command line and exit with its status."""
+    """Run the command line `edgernn` on the arguments of this process, and exit with its exit status."""
     status = main()
     # imported by commands that train only; importing it here would load torch
     if parallel := sys.modules.get("edgernn.training.parallel"):

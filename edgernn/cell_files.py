@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User-defined cells from Python files, written FILE.py:CLASS wherever a cell name is accepted.
+"""User-defined cells: subclasses of `Cell` in Python files, named by FILE.py:CLASS wherever a cell name is accepted.
 
-Loading such a file executes it. A run directory keeps a copy (`KEPT`), which is executed when the run is used.
-Exported and packed files carry the equations as data and execute nothing.
+Loading such a file executes it. A run directory, which a training writes, keeps a copy of the file (`KEPT`). The copy
+is executed when the run is used. Exported and packed files carry the equations as data and execute nothing.
 """
 
 import ast
@@ -43,7 +43,7 @@ class ClassSource:
         return hashlib.sha256(self.content).hexdigest()
 
     def record(self) -> dict[str, str]:
-        """Dict with the class name and the SHA-256 of the file: the entry `cell_file` of config.json."""
+        """Return the entry `cell_file` of config.json: "class", the class name, and "sha256", the hash of the file."""
         return {"class": self.name, "sha256": self.sha256}
 
 
@@ -57,7 +57,7 @@ def is_cell_file(cell: object) -> bool:
 
 
 def split_word(word: str) -> tuple[Path, str]:
-    """Split FILE.py:CLASS into the file's path and the class name, which is "" if left out."""
+    """Split FILE.py:CLASS into the file's path and the class name, "" for FILE.py; raise UsageError for other text."""
     match = _WORD.fullmatch(word)
     if match is None:
         raise UsageError(f"cell: expected FILE.py:CLASS, such as cells.py:MyCell, got {word!r}")
@@ -65,7 +65,7 @@ def split_word(word: str) -> tuple[Path, str]:
 
 
 def label(cell: str) -> str:
-    """Short name of a cell, for directory names: CLASS for FILE.py:CLASS, else the name itself. Reads no file."""
+    """Return a cell's short name for directory names: CLASS for FILE.py:CLASS, FILE for FILE.py, else `cell` itself."""
     if not is_cell_file(cell):
         return cell
     path, name = split_word(cell)
@@ -73,7 +73,7 @@ def label(cell: str) -> str:
 
 
 def source_of(cell: type[Cell]) -> ClassSource | None:
-    """Return the source of a class that `load_cell` loaded, or None for any other class."""
+    """Return the class name and file content of a cell that `load_cell` loaded, or None for any other class."""
     return _sources.get(cell)
 
 
@@ -81,15 +81,16 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
     """Load the cell class that FILE.py:CLASS names.
 
     Args:
-        word: FILE is relative to the working directory. `:CLASS` may be left out if the file defines one cell.
-        taken: Names of built-in cells, which a user's cell must not reuse.
+        word: FILE.py:CLASS, or FILE.py if the file defines one cell. FILE is relative to the working directory.
+        taken: Names of built-in cells, which the class attribute `name` of the user's cell must not repeat.
 
     Returns:
         The class. Files with the same content yield the same class.
 
     Raises:
-        UsageError: The file or class is missing, the class is not a cell, or its name is taken.
-        EdgernnError: The file cannot be executed, or one step of the cell fails.
+        UsageError: The file or class is missing, the class is not a cell, its name is taken, or the file imports a
+            module from its own folder.
+        EdgernnError: The file cannot be executed, or one small step of the cell, run as a check, fails.
     """
     path, name = split_word(word)
     try:
@@ -120,7 +121,7 @@ def load_kept(folder: Path, config: dict[str, Any]) -> type[Cell] | None:
         The class, or None if the run has a built-in cell.
 
     Raises:
-        EdgernnError: The copy is missing, or its SHA-256 differs from that in config.json.
+        EdgernnError: The copy is missing, its SHA-256 differs from that in config.json, or `load_cell` fails on it.
     """
     entry = config.get("cell_file")
     if entry is None:
@@ -129,7 +130,7 @@ def load_kept(folder: Path, config: dict[str, Any]) -> type[Cell] | None:
 
 
 def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
-    """Replace the file in FILE.py:CLASS by the copy in a run directory.
+    """Change FILE.py:CLASS to name the copy of FILE.py in a run directory; no file is changed.
 
     Args:
         folder: The run directory.
@@ -137,7 +138,7 @@ def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
         cell: Cell name or FILE.py:CLASS.
 
     Returns:
-        COPY:CLASS, or `cell` unchanged if it names no file or the run keeps no copy.
+        COPY:CLASS with the path of the copy, or `cell` unchanged if it names no file or the run keeps no copy.
 
     Raises:
         EdgernnError: The copy is missing, or its SHA-256 differs from that in config.json.
@@ -215,7 +216,10 @@ def _describe(error: BaseException) -> str:
 
 
 def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
-    """Find a cell class in a loaded Python file and validate it; the name "" stands for the only cell class."""
+    """Return the cell class `name` of a loaded Python file, or its only cell class if `name` is "".
+
+    Raise UsageError if the file has no such class, or the class is not a valid cell.
+    """
     defined = {
         key: value
         for key, value in vars(module).items()
@@ -234,9 +238,12 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
     value = vars(module)[name]
     if not (isinstance(value, type) and issubclass(value, Cell)):
         kind = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
-        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}")
+        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}; name a class of cells")
     if name not in defined:
-        raise UsageError(f"{path}: {name}: expected a class defined in this file, got one from {value.__module__}")
+        raise UsageError(
+            f"{path}: {name}: expected a class defined in this file, got one imported from {value.__module__}; "
+            "define it here"
+        )
     return _checked(path, value)
 
 
@@ -256,7 +263,7 @@ def _checked(path: Path, cell: type[Cell]) -> type[Cell]:
 
 @cache
 def _try_step(path: Path, cell: type[Cell]) -> None:
-    """Run one small step of a user's cell, so that a mistake in its equations is reported before data are read."""
+    """Raise EdgernnError if one small step of a user's cell fails, so that mistakes show before data are read."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # equations that mix x and h require I = H
         if _step_error(cell, 2) is not None and (error := _step_error(cell, 3)) is not None:
@@ -267,7 +274,10 @@ def _try_step(path: Path, cell: type[Cell]) -> None:
 
 
 def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:
-    """Error of one step of a cell with I = `inputs` and H = 3; None if it runs or needs further arguments."""
+    """Run one step of a cell with I = `inputs` and H = 3, and return its error.
+
+    The result is None if the step succeeds, or if the cell's constructor needs further arguments.
+    """
     try:
         cell = cell_type(inputs, 3)
     except TypeError as error:

@@ -78,7 +78,11 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
 
 
 def _mid_is_input(cell: Cell) -> bool:
-    """Return True if m, the result of `Cell.mid`, has size I, False if H; a copy with I != H decides."""
+    """Return True if m, the result of `Cell.mid`, has size I, and False if it has size H.
+
+    The size is taken from a copy of the cell with I = 3 and H = 5, as the cell itself may have I = H. Any other size
+    raises ProgramError.
+    """
     probe = copy.copy(cell)
     probe.input_size, probe.hidden_size = 3, 5
     if probe.mid_size not in (3, 5):
@@ -91,7 +95,7 @@ def _mid_is_input(cell: Cell) -> bool:
 def _trace(
     cell: Cell, method: str, gates: list[Gate], size: int, vectors: Mapping[str, int], differentiable: bool
 ) -> Program:
-    """Trace `method` ("update" or "mid"), which reads the gates `gates` and whose results have `size` columns."""
+    """Trace a cell's `method` ("update" or "mid"), which reads `gates` and returns (B, `size`) each, to a program."""
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(
             f"gates, vectors, states: expected at most {INPUT} each in a cell that is translated to native code, got "
@@ -151,7 +155,7 @@ class CellProgram:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """The scalar properties of the cell as integers: `states` and the four flags."""
+        """The integers `states`, `mid_is_input`, `reads_last`, `square` and `mid_vanishes`, in this order."""
         return self.states, int(self.mid_is_input), int(self.reads_last), int(self.square), int(self.mid_vanishes)
 
     def attributes(self) -> dict[str, list[int] | list[float]]:
@@ -197,14 +201,14 @@ def cell_program(cell: Cell) -> CellProgram:
 
 
 def check_table(cell: Cell, vectors: int) -> None:
-    """Check that a cell has no more gates, vectors and states than the native libraries support.
+    """Check that a cell's gates, vectors and states meet the limits of the native libraries (see `_table_limits`).
 
     Args:
         cell: The cell.
-        vectors: Number of vectors that its equations read.
+        vectors: Number of vectors that the cell's equations read.
 
     Raises:
-        ProgramError: A limit is exceeded.
+        ProgramError: A limit is not met.
     """
     _require(_table_limits(cell, vectors))
 
@@ -216,7 +220,10 @@ def _require(limits: Iterator[tuple[bool, str]]) -> None:
 
 
 def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
-    """Yield (is met, error text) for each limit on cells of the native libraries for inference and training."""
+    """Yield each limit of the native libraries, for inference and for training, on the cells that they can run.
+
+    A limit is a pair: True if the cell meets it, and its text for errors, such as "at most 8 gates, got 9".
+    """
     gates, states = cell.gates, len(cell.states)
     yield len(gates) <= MOST_GATES, f"at most {MOST_GATES} gates, got {len(gates)}"
     yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} `vectors`, got {vectors}"
@@ -231,7 +238,7 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
-    """Yield (is met, error text) for each further limit on cells of the native library for inference."""
+    """Yield the further limits of the native library for inference, as pairs like those of `_table_limits`."""
     for term, mid in product("xhcm", (False, True)):
         count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"
@@ -269,9 +276,9 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
 
 def maps(cell: Cell) -> list[Program | None]:
-    """Trace the function that is applied to each parameter vector before use (`Vector.map`) to a program.
+    """Trace `Vector.map`, the function that is applied to a parameter vector before use, for each vector of a cell.
 
-    The list is in the order of `cell.vectors`, with None for a vector that is used as it is.
+    The result is a list of programs in the order of `cell.vectors`, with None for a vector without such a function.
     """
 
     def program(name: str, vector: Vector) -> Program | None:

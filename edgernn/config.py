@@ -73,7 +73,10 @@ class NormConfig:
 
 @configuration
 class LayerConfig:
-    """Configuration of a recurrent layer, without its sizes. Only the first layer of a model has the imputer."""
+    """Configuration of a recurrent layer, without its sizes.
+
+    Only the first layer of a model has the imputer, which fills in missing values.
+    """
 
     cell: CellConfig = CellConfig()
     rule: RuleConfig = RuleConfig()
@@ -94,20 +97,20 @@ class LayerConfig:
         rule_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> "LayerConfig":
-        """Create a configuration from a cell, an update rule and settings.
+        """Create the configuration of a layer from a cell, an update rule and settings.
 
         Args:
-            cell: See `named`.
-            rule: See `named`.
+            cell: Cell class, FILE.py:CLASS, or a name, as for the method `named`.
+            rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
-            **settings: Values of further fields, by short or dotted name (see `edgernn.settings`).
+            **settings: Values of further fields by short or dotted name, such as rank=16 (see `edgernn.settings`).
 
         Returns:
             The configuration.
 
         Raises:
-            UsageError: An unknown name or a bad value.
+            UsageError: A name is unknown, or a value is invalid.
         """
         layer = build(cls, bind(settings, layer=fields_of(cls))["layer"])
         return layer.named(cell, rule, cell_options, rule_options)
@@ -119,7 +122,7 @@ class LayerConfig:
         cell_options: Mapping[str, Any] | None = None,
         rule_options: Mapping[str, Any] | None = None,
     ) -> "LayerConfig":
-        """Return a copy with another cell and update rule.
+        """Return a copy of this configuration with another cell and update rule.
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
@@ -131,7 +134,7 @@ class LayerConfig:
             The new configuration.
 
         Raises:
-            UsageError: An unknown name.
+            UsageError: A name is unknown.
         """
         cell_type, rule_type = resolve(cell, rule)
         imputer = resolve_imputer(cell, self.imputer)
@@ -148,7 +151,7 @@ class LayerConfig:
 
     @property
     def name(self) -> str:
-        """Name of the cell with its update rule, such as sarnn, gru or gru + random."""
+        """Name of the cell together with its update rule, such as sarnn (gru with selective), gru, or gru + random."""
         cell, rule = (part if isinstance(part, str) else part.name for part in (self.cell.name, self.rule.name))
         return combined_name(cell, rule)
 
@@ -157,7 +160,7 @@ class LayerConfig:
         """Classes of the cell and of the update rule.
 
         Raises:
-            UsageError: An unknown name.
+            UsageError: A name is unknown.
         """
         return resolve(self.cell.name, self.rule.name)
 
@@ -185,7 +188,7 @@ class LayerConfig:
 
 @configuration
 class InputConfig:
-    """Input of a model: its size, its standardisation, or the vocabulary of its words."""
+    """Input of a model: its size, the mean and std that standardise it, and the vocabulary size if it is words."""
 
     size: Annotated[Size, Word("input_size"), NOT_SET] = 1
     mean: tuple[float, ...] = (0.0,)
@@ -195,7 +198,7 @@ class InputConfig:
 
 @configuration
 class HeadConfig:
-    """Output layer (head) of a model: reads the last or every step, through a linear map if `size` is set."""
+    """Output of a model, at the last step or at every step; a linear layer (head) computes it if `size` is set."""
 
     size: Annotated[int | None, Field(ge=1), Word("output_size"), NOT_SET] = None
     output: Annotated[Literal["last", "all"], NOT_SET] = "last"
@@ -232,7 +235,7 @@ class DropoutConfig:
 
 @configuration
 class ModelConfig:
-    """Configuration of a SequenceModel: its recurrent layers, front end, input, output layer (head) and dropout."""
+    """Configuration of a SequenceModel: layers, audio front end, input, output layer (head) and dropout."""
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
@@ -265,16 +268,17 @@ class ModelConfig:
         rule_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> "ModelConfig":
-        """Create a configuration from arguments with short names.
+        """Create the configuration of a model from arguments with short names.
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name; see `LayerConfig.named`.
-            input_size: I, the size of the input, or of the embedding of words; hop with a front end.
+            input_size: I, the size of the input, or of the embedding of words. With an audio front end it must be the
+                hop, the number of new samples at each step.
             hidden_size: H, the number of neurons in a layer.
             output_size: O, the size of the head's output. Default: no head.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             output: "last" for the output of the last step, "all" for the outputs of all steps.
-            mean: Mean (I,), or one number, that the model subtracts from its input or from a front end's features.
+            mean: Mean (I,), or one number, that the model subtracts from its input or an audio front end's features.
             std: Standard deviation (I,), or one number, that the model then divides the same values by.
             vocabulary: Number of words if the input is word numbers. Default: the input is floats.
             cell_options: Options of the cell's constructor.
@@ -285,7 +289,7 @@ class ModelConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown name or a bad value.
+            UsageError: A name is unknown, or a value is invalid.
         """
         config = build(cls, bind({"hidden_size": hidden_size, **settings}, model=fields_of(cls))["model"])
         return dataclasses.replace(
@@ -299,10 +303,11 @@ class ModelConfig:
     def from_words(
         cls, words: Mapping[str, object], cell: str, rule: str | None = None, input_size: int = 1
     ) -> "ModelConfig":
-        """Create a configuration from settings of the command line.
+        """Create the configuration of a model from KEY=VALUE settings of the command line.
 
         Args:
-            words: Dict from short or dotted name to value, for fields of the model and options of cell and rule.
+            words: Dict from short or dotted name of a setting to its value. A setting is a field of the model or an
+                option of the constructor of the cell or the rule.
             cell: Cell name or FILE.py:CLASS.
             rule: Rule name. Default: the rule that the cell's name implies, else "always".
             input_size: I.
@@ -311,7 +316,7 @@ class ModelConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown cell, rule or setting, or a bad value.
+            UsageError: A cell, rule or setting is unknown, or a value is invalid.
         """
         cell_type, rule_type = resolve(cell, rule)
         parts = {"cell": options_of(cell_type), "rule": options_of(rule_type)}
@@ -323,12 +328,12 @@ class ModelConfig:
 
     @property
     def features(self) -> int:
-        """Number of features of a step that the first layer, or its imputer, reads."""
+        """Number of features that the first layer reads at a step, from the input or from an audio front end."""
         return self.input.size if self.frontend.name is None else self.frontend.bands
 
     @property
     def sizes(self) -> list[int]:
-        """Number of neurons H of each layer."""
+        """List of the numbers of neurons H of the layers, first layer first."""
         return [self.hidden_size] * (self.layers - 1) + [self.last_size or self.hidden_size]
 
 
@@ -339,10 +344,10 @@ def _numbers(value: Tensor | Sequence[float] | float) -> tuple[float, ...]:
 
 
 def check_together(config: ModelConfig) -> None:
-    """Raise UsageError for settings of a model that exclude each other."""
+    """Raise UsageError if settings of a model exclude each other, such as `bidirectional` and `imputer`."""
     words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
     if config.last_size is not None and config.layers == 1:
-        raise UsageError("last_size: expected layers of at least 2, got 1; set hidden_size for a single layer")
+        raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
     if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
         raise UsageError(
             "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
@@ -357,13 +362,14 @@ def check_together(config: ModelConfig) -> None:
     _check_frontend(config)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
-            "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels, as it reads values, masks "
+            "imputer: expected without vocabulary, dropout_input, mask_steps and mask_channels, as it reads "
+            "values, masks "
             "and times; leave them out"
         )
 
 
 def _check_frontend(config: ModelConfig) -> None:
-    """Raise UsageError for settings that exclude a front end, or that need one."""
+    """Raise UsageError if settings of a model exclude its audio front end, or need one that the model lacks."""
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:

@@ -71,8 +71,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         A module that reads (T, B, I) and returns the outputs of all steps.
 
     Raises:
-        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, a front end, low-rank
-            or normalised weights, a last layer of another size, or standardises its input.
+        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, an audio front end,
+            low-rank or normalised weights, a last layer of another size, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
@@ -120,16 +120,20 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
 
 
 def _suffixes(module: nn.RNNBase) -> list[str]:
-    """List the suffixes of torch's parameter names, such as l0_reverse, in the order of our layers."""
+    """List the suffixes of torch's parameter names, such as l0_reverse, in the order of `model.recurrent_layers()`."""
     directions = ("", "_reverse") if module.bidirectional else ("",)
     return [f"l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]
 
 
 def _separate_biases(module: nn.RNNBase) -> int:
-    """Count the elements of a bias vector that cannot be added to those of the other: H in a GRU (r b_hn), else 0."""
+    """Return how many elements of torch's two biases stay separate: H in a GRU, which multiplies b_hn by r, else 0."""
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 
 
 def _merge_biases(b_ih: Tensor, b_hh: Tensor, merged: int) -> Tensor:
-    """Merge torch's two biases: the sums of the first `merged` ones, then the remaining ones of b_ih and of b_hh."""
+    """Merge torch's two biases into the bias of a cell.
+
+    The result begins with the sums of their first `merged` elements. The other elements of b_ih follow, then the other
+    elements of b_hh.
+    """
     return torch.cat([b_ih[:merged] + b_hh[:merged], b_ih[merged:], b_hh[merged:]])

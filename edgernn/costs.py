@@ -8,8 +8,8 @@ flops_paper     operations as the SA-RNN paper counts them. A row of n weights c
                 additions; a gate's row spans input and state. The sum over all rows is multiplied by the share of
                 neurons that are updated, and the cost of the rule and of the imputer is added. Biases and point-wise
                 operations are free
-frontend_macs   multiply-adds of a step of the front end, if the model has one, with a real FFT (`LogMel.macs`); the
-                other figures do not include them
+frontend_macs   multiply-adds of a step of the audio front end, if the model has one, with a real FFT (`LogMel.macs`);
+                the other figures do not include them
 """
 
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class Cost:
         parameters: Number of learned weights, without the zeros of block-sparse weights.
         weight_bytes: Bytes of these weights in float32.
         macs: Multiply-adds with nothing skipped.
-        macs_executed: Multiply-adds if only the given share of neurons is updated.
+        macs_executed: Multiply-adds if only a share of the neurons is updated: `update_rate` of the function `cost`.
         flops_paper: Operations in the convention of the SA-RNN paper.
-        frontend_macs: Multiply-adds of the front end, which `macs` and `macs_executed` do not include.
+        frontend_macs: Multiply-adds of the audio front end, which `macs` and `macs_executed` do not include.
     """
 
     parameters: int
@@ -90,7 +90,7 @@ def named_cost(
     update_rate: float = 1.0,
     **settings: Any,
 ) -> Cost:
-    """Compute the cost of a model from names and sizes, without an output layer (head).
+    """Compute the cost of a model from the names of its cell and rule and its sizes, without an output layer (head).
 
     Args:
         cell: Cell name or FILE.py:CLASS.
@@ -104,7 +104,7 @@ def named_cost(
         The cost of one step.
 
     Raises:
-        UsageError: An unknown name or a bad setting.
+        UsageError: A name is unknown, or a setting is invalid.
     """
     with torch.device("meta"):
         model = SequenceModel(cell, input_size, hidden_size, rule=rule, **settings)
@@ -112,9 +112,10 @@ def named_cost(
 
 
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
-    """Compute the cost of a model as the sum over its layers.
+    """Compute the cost of a model as the sum over its recurrent layers.
 
-    `parameters` and `weight_bytes` also count the head, the embedding and the front end; the other figures do not.
+    `parameters` and `weight_bytes` also count the output layer (head), the embedding and the audio front end. Of these,
+    multiply-adds are counted for the front end only, in `frontend_macs`.
 
     Args:
         model: The model.

@@ -7,18 +7,18 @@ from edgernn.program import Builder, Program
 
 
 def gradient(program: Program, grads: Sequence[int], *, with_results: bool = False) -> Program:
-    """Build the program that computes the gradients of a program, by reverse-mode differentiation.
+    """Build the program that computes the gradients of a program's arguments, by reverse-mode differentiation.
 
     Ties of min and max: two equal operands get half of the gradient each, as in torch. If one of them is a constant,
     the first operand gets all of it, so that the order of the operands distinguishes clamp from relu.
 
     Args:
         program: The program.
-        grads: Keys of the new arguments that hold the gradients of the results.
+        grads: Keys of the new arguments that hold the incoming gradients, one for each result of `program`.
         with_results: Return the program's own results after the gradients.
 
     Returns:
-        A program with one result per argument of `program`, its gradient.
+        A program whose results are the gradients of the arguments of `program`, in their order.
     """
     builder = Builder()
     values = builder.include(program, [builder.argument(key) for key in program.arguments])
@@ -45,7 +45,18 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
 
 
 def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
-    """Compute the gradients of an operation's operands from the gradient of its value y; None for a gradient of 0."""
+    """Add the operations that compute the gradients of one operation's operands.
+
+    Args:
+        builder: Builder of the gradient's program. All values are given by their indices in it.
+        name: Name of the operation in `OPS`.
+        grad: Gradient of the operation's result.
+        y: Result of the operation.
+        operands: Operands of the operation.
+
+    Returns:
+        The gradient of each operand, or None where it is 0.
+    """
     op, one = builder.op, builder.constant(1.0)
     a, b, c = (*operands, one, one)[:3]
 

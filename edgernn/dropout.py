@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout for recurrent networks: variational dropout, embedding dropout, DropConnect and masks of whole stretches.
+"""Dropout for recurrent networks: variational dropout, embedding dropout, DropConnect, and SpecAugment's masks.
 
 In dropout, all entries that are not dropped are divided by 1 - rate, so that the mean stays the same. The functions do
 not know about training mode: callers use them in training only. The combination of dropouts follows Merity, Keskar,
@@ -70,18 +70,18 @@ def words(embedded: Tensor, tokens: Tensor, vocabulary: int, rate: float) -> Ten
 
 
 def masked(x: Tensor, steps: int, channels: int) -> Tensor:
-    """Mask a stretch of steps and a stretch of channels of each sequence, as SpecAugment does.
+    """Mask successive steps and successive channels of each sequence, at random positions, as SpecAugment does.
 
     Source: Park et al., "SpecAugment: A Simple Data Augmentation Method for Automatic Speech Recognition",
     Interspeech 2019, https://arxiv.org/abs/1904.08779, without time warping.
 
     Args:
         x: Sequences (T, B, I).
-        steps: Largest number of masked steps; each number from 0 is equally likely.
-        channels: Largest number of masked channels, likewise.
+        steps: Largest number of masked steps. The actual number is uniform from 0 to this one.
+        channels: Largest number of masked channels. The actual number is uniform from 0 to this one.
 
     Returns:
-        The sequences, in which the mean of a sequence replaces what is masked; x itself if both numbers are 0.
+        The sequences, with each masked value replaced by the mean of its sequence; x itself if both limits are 0.
     """
     if not steps and not channels:
         return x
@@ -91,7 +91,7 @@ def masked(x: Tensor, steps: int, channels: int) -> Tensor:
 
 
 def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
-    """Draw masks (count, size) with one random stretch of up to `most` true values in each row."""
+    """Draw a mask (count, size), in each row of which 0 to `most` successive values at a random position are True."""
     length = torch.randint(min(most, size) + 1, (count, 1), device=like.device)
     begin = (torch.rand(count, 1, device=like.device) * (size - length + 1)).long()
     places = torch.arange(size, device=like.device)
@@ -99,7 +99,7 @@ def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
 
 
 def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
-    """Raise UsageError if a layer does not support DropConnect at the rate `recurrent`.
+    """Raise UsageError if a layer does not support DropConnect of its recurrent weights at the rate `recurrent`.
 
     It is not supported for cells without recurrent weights, and for low-rank weights, which are stored as two factors.
     """
@@ -112,7 +112,7 @@ def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
 def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_forward: float = 0.0) -> Runs:
     """Return a function that runs a layer with dropped weights (DropConnect).
 
-    The mask is drawn in this call and is the same at all steps of all sequences. W multiplies the input, R the
+    Each call draws one mask, which the function applies at all steps of all sequences. W multiplies the input, R the
     output h, C the cell state c, and V the result of `Cell.mid`.
 
     Source: Wan et al., "Regularization of Neural Networks using DropConnect", 2013.
@@ -123,7 +123,7 @@ def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_for
         feed_forward: Dropout rate of W and V.
 
     Returns:
-        The function; the layer itself if no weight is dropped.
+        The function, which takes and returns what the layer does; the layer itself if no weight is dropped.
     """
     weights = {name: (weight, recurrent) for name, weight in _weights(layer, "RC").items()}
     weights |= {name: (weight, feed_forward) for name, weight in _weights(layer, "WV").items()}

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 
 class EdgernnError(ValueError):
-    """Error that the user can fix, such as bad data, a corrupt file or a wrong shape. Exit code 1."""
+    """Error that the user can fix, such as bad data, a corrupt file or a wrong shape. The command line exits with 1."""
 
 
 class UsageError(EdgernnError):
-    """Unknown name or bad value of an argument, in Python or on the command line. Exit code 2."""
+    """Unknown name or bad value of an argument, in Python or on the command line, which then exits with 2."""
 
 
 class MissingPackageError(UsageError, ImportError):
-    """Missing Python package, which an extra such as edgernn[train] installs. Exit code 2."""
+    """Missing Python package, which an extra such as edgernn[train] installs. The command line exits with 2."""
 
 
 class EdgernnWarning(RuntimeWarning):
@@ -22,15 +22,15 @@ class EdgernnWarning(RuntimeWarning):
 
 
 def nearest(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """Create the error for an unknown name, with a suggestion.
+    """Create the error for an unknown name; its message suggests the most similar valid name and lists all.
 
     Args:
-        kind: Kind of the name, such as "cell".
+        kind: What the name stands for, such as "cell", for the message.
         name: The unknown name.
         known: All valid names.
 
     Returns:
-        The error, which the caller raises.
+        The error. The caller raises it.
     """
     names = sorted(known)
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -13,7 +13,7 @@ def needed_by(user: str) -> Iterator[None]:
     """Turn a failed import inside the block into an error that says which extra, such as edgernn[train], to install.
 
     Args:
-        user: Name of the feature that needs the package, for the error.
+        user: Name of the feature that needs the package, such as "edgernn.training", for the error.
 
     Raises:
         MissingPackageError: A package of an extra is not installed.
@@ -32,7 +32,7 @@ def needed_by(user: str) -> Iterator[None]:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Read the extras of edgernn from the installed metadata: a dict from each to the import names of its packages."""
+    """Read the extras of edgernn from the installed metadata: a dict from extra to the import names of its packages."""
     from importlib.metadata import requires
 
     extras: dict[str, list[str]] = {}
@@ -49,7 +49,7 @@ def _is_missing(package: str) -> bool:
 
 
 def _runtime() -> str:
-    """Return the extra with the installed ONNX Runtime, "gpu" or "cpu"; "cpu" if none is installed."""
+    """Return the extra that installs the ONNX Runtime found here: "gpu" for onnxruntime-gpu, else "cpu"."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

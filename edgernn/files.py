@@ -33,7 +33,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file atomically: the temporary file replaces `path` at the end, and is removed on an error.
+    """Write a file atomically: a temporary file replaces `path` at the end of the block, and is removed on an error.
 
     Args:
         path: The file to create or replace. Its folder is created if it is missing.
@@ -83,7 +83,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def _create(path: Path) -> tuple[int, Path]:
-    """Create and lock a temporary file for `path`; return its descriptor and its path."""
+    """Create and lock a temporary file in the folder of `path`; return its file descriptor and its path."""
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
         if fcntl is not None:
@@ -97,7 +97,7 @@ def _create(path: Path) -> tuple[int, Path]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files for `path` of processes that were killed: nobody locks them."""
+    """Remove temporary files for `path` that killed processes left; a running process keeps a lock on its file."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}{glob.escape(path.suffix)}"):
         with suppress(OSError), leftover.open("rb") as file:
             if fcntl is not None:
@@ -106,7 +106,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically.
+    """Write bytes to a file, atomically.
 
     Use it for all files that can be serialised to bytes: Python reports a full disk, some libraries do not.
     """
@@ -115,24 +115,26 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file atomically."""
+    """Write text to a UTF-8 file, atomically."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically; NaN and infinity raise ValueError."""
+    """Write a value as JSON to a file, atomically; raise ValueError if it contains NaN or infinity."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; raise EdgernnError if it is missing or not JSON."""
+    """Return the content of a JSON file; raise EdgernnError if it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
     # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
     except (ValueError, RecursionError) as error:
-        raise EdgernnError(f"{path}: expected a JSON file, got other or damaged text ({error})") from None
+        raise EdgernnError(
+            f"{path}: expected a JSON file, got other or damaged text ({error}); restore or replace it"
+        ) from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> None:
@@ -145,7 +147,7 @@ def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> No
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, Any]"]:
-    """Read arrays of an npz file.
+    """Read arrays by their names from an npz file.
 
     Args:
         path: The file.

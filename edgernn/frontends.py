@@ -28,7 +28,7 @@ Samples = Annotated[int, Field(ge=1)]
 
 @configuration
 class FrontendConfig:
-    """Which front end a model has, and the definition of its features."""
+    """Which audio front end a model has, and the definition of its features."""
 
     name: Annotated[
         Literal["logmel"] | None,
@@ -72,7 +72,7 @@ _CACHED = 1 << 18
 
 
 def fft_size(window_size: int) -> int:
-    """Return the size of the FFT: the smallest power of two that is at least the window."""
+    """Return the size N of the FFT: the smallest power of two that is at least `window_size`, in samples."""
     return 1 << (window_size - 1).bit_length()
 
 
@@ -96,10 +96,11 @@ def mel_filters(config: FrontendConfig) -> NDArray[np.float64]:
         config: The definition of the features.
 
     Returns:
-        Weights (bands, N/2 + 1) of the frequencies of an FFT of size N = `fft_size`.
+        Weights (bands, N/2 + 1) of the frequencies of an FFT of size N = `fft_size(window_size)`.
 
     Raises:
-        UsageError: The frequencies exceed half the sample rate or are not in order, or a filter has no frequency.
+        UsageError: The frequencies exceed half the sample rate or are not in order, or a filter covers no frequency of
+            the FFT.
     """
     half = config.sample_rate / 2
     low, high = config.low_frequency, half if config.high_frequency is None else config.high_frequency
@@ -148,7 +149,7 @@ class LogMel(nn.Module):
     Shapes: log_alpha = log α, log_delta = log δ and log_r = log r (bands,) are learned; initially α = 0.98, δ = 2 and
     r = 0.5. The states are samples (window_size - hop,), noise_floor = n and smooth_energy = m (bands,). They start at
     0, and n and m take the value of the first step that is not digital silence. A window shorter than the hop, a filter
-    without a frequency, and frequencies above half the sample rate raise UsageError.
+    that covers no frequency of the FFT, and frequencies above half the sample rate raise UsageError.
     Source of the noise floor: the asymmetric filter of Kim, Stern, "Power-Normalized Cepstral Coefficients (PNCC) for
     Robust Speech Recognition", IEEE/ACM TASLP 24 (7), 2016, here for the logarithm of the energy.
     Source of pcen: Wang et al., "Trainable Frontend for Robust and Far-Field Keyword Spotting", 2017,
@@ -181,12 +182,12 @@ class LogMel(nn.Module):
 
     @property
     def memory(self) -> str | None:
-        """Name of the state of the normalisation, (B, bands), or None if it has none."""
+        """Name of the state (B, bands) of the normalisation: "noise_floor", "smooth_energy", or None for "log"."""
         return {"log": None, "floor": "noise_floor", "pcen": "smooth_energy"}[self.config.normalise]
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each state to its size."""
+        """Dict from the name of each state to its number of values per sequence, in the order of the state tuple."""
         overlap = self.config.window_size - self.config.hop
         samples = {"samples": overlap} if overlap else {}
         return samples | ({} if self.memory is None else {self.memory: self.config.bands})
@@ -195,7 +196,7 @@ class LogMel(nn.Module):
         return tuple(like.new_zeros(batch, width) for width in self.widths.values())
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute the features (T, B, bands) of samples x (T, B, hop), and the next state."""
+        """Compute the features (T, B, bands) of samples x (T, B, hop), and the state after them."""
         named = dict(zip(self.widths, state, strict=True))
         signal = x.transpose(0, 1).reshape(x.shape[1], -1)
         if "samples" in named:
@@ -214,7 +215,7 @@ class LogMel(nn.Module):
     def energies(self, signal: Tensor) -> Tensor:
         """Compute the mel energies (T, B, bands) of a signal (B, window_size + (T - 1) hop)."""
         frames = signal.unfold(1, self.config.window_size, self.config.hop)
-        # some steps at a time, so that all numbers of a part stay in the processor's cache
+        # some steps at a time, so that all values of one chunk stay in the processor's cache
         steps = max(1, _CACHED // (len(signal) * self.size))
         energies = []
         for part in torch.split(frames, steps, 1):
@@ -224,7 +225,7 @@ class LogMel(nn.Module):
         return torch.cat(energies)
 
     def _floors(self, x: Tensor, last: Tensor) -> Tensor:
-        """Compute the noise floors (T, B, bands) of x; `last` (B, bands) is the floor before the first step."""
+        """Compute the noise floors (T, B, bands) of log energies x; `last` (B, bands) is the floor before step 0."""
         floors = []
         for x_t in x.unbind(0):
             rate = torch.where(x_t < last, self.config.floor_fall, self.config.floor_rise)
@@ -233,7 +234,10 @@ class LogMel(nn.Module):
         return torch.stack(floors)
 
     def _pcen(self, energy: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise energies (T, B, bands); return the features and the last smooth energy (B, bands)."""
+        """Normalise energies (T, B, bands) by pcen; `last` (B, bands) is the smooth energy before the first step.
+
+        The results are the features (T, B, bands) and the smooth energy (B, bands) after the last step.
+        """
         smooth = []
         for energy_t in energy.unbind(0):
             last = torch.where(last > 0, last + self.config.pcen_smoothing * (energy_t - last), energy_t)

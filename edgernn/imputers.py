@@ -43,10 +43,11 @@ class Imputed:
 
 
 class Imputer(nn.Module, abc.ABC):
-    """Base class of imputers for F = input_size / 3 features, in front of a cell with H neurons.
+    """Base class of imputers, which fill in missing values of F = input_size / 3 features for a cell with H neurons.
 
-    Class attributes: `name` and `paper`; `memory`, the names of the imputer's states, (B, F) each.
-    `total` sums a tensor over the processes of data-parallel training; None in a single process.
+    Class attributes: `name`, the name on the command line; `paper`, the source; and `memory`, the names of the
+    imputer's own states, (B, F) each.
+    `total` is a function that sums a tensor over the processes of data-parallel training, or None in a single process.
     Parameters start as U(-1/√H, 1/√H). An input_size that is not a multiple of 3 raises UsageError.
     """
 
@@ -108,8 +109,9 @@ class GRUD(Imputer):
     the cell then steps from γh_t ⊙ h_{t-1} on [x̂_t, m_t]
 
     Shapes: impute_d = d and impute_e = e (F,), impute_D = D (H, F), impute_g = g (H,); constant impute_mean (F,), by
-    default 0. The memory x_seen = x' starts at 0. Only the first state of the cell decays. d is a diagonal matrix, as
-    in Che et al.; the EINS paper writes a full matrix. The masks enter every gate that reads x, as V m in the paper.
+    default 0. The imputer's state x_seen = x' starts at 0. Only the first state of the cell decays. d is a diagonal
+    matrix, as in Che et al.; the EINS paper writes a full matrix. The masks enter every gate that reads x, as V m in
+    the paper.
     The paper's GRU has its reset gate before the product: `gru-before`.
     Source: Che et al., "Recurrent Neural Networks for Multivariate Time Series with Missing Values", 2018,
     https://arxiv.org/abs/1606.01865; System C.1 of the EINS paper.

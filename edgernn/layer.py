@@ -23,7 +23,7 @@ class Trace:
 
     Attributes:
         decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step.
-        budget: The penalty on updates, a scalar that training multiplies by λ and adds to the loss.
+        budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
         imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
         sent_inputs: Mask (T, B, columns of W) of the inputs that a rule of the kind COLUMN sends anew, or None.
@@ -54,7 +54,10 @@ class Step:
 
 
 class Unroller(Protocol):
-    """Type of a faster implementation of a layer's loop over time. It returns None for tensors that it cannot run."""
+    """Type of a faster implementation of a layer's loop over time.
+
+    It returns what `RecurrentLayer.forward` returns, or None for tensors that it cannot run.
+    """
 
     name: str
 
@@ -65,7 +68,7 @@ class RecurrentLayer(nn.Module):
     """Runs one cell over a sequence in one direction; an update rule selects the neurons that change at each step.
 
     forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state consists of the cell's
-    states, the memories of the rule and of the imputer, the step count `COUNT` if the cell depends on it, and the
+    states, those of the rule and of the imputer (memories), the step count `COUNT` if the cell depends on it, and the
     previous input `LAST` if the cell reads it, in this order. `widths` is a dict from their names to their sizes. If an
     `unroller` is set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
     `step_weights` (T, B) are factors of the steps in the penalty on updates (`Trace.budget`) of the next forward
@@ -91,7 +94,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if the cell also reads x_{t-1} and no imputer is set: all inputs are known before the first step."""
+        """True if the cell also reads x_{t-1} and no imputer computes x, so that x is known before the first step."""
         return self.cell.reads_last and self.imputer is None
 
     @property
@@ -105,7 +108,7 @@ class RecurrentLayer(nn.Module):
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """Return the name of the kernel for this layer with the cell equations `form`; "*" means a user's own cell."""
+        """Return the name of this layer's native kernel with the cell equations `form`; "*" means a user's own cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.is_dense() else [form, self.rule.name]
@@ -129,7 +132,7 @@ class RecurrentLayer(nn.Module):
         return (*state, *(like.new_zeros(batch, width) for width in list(self.widths.values())[len(state) :]))
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Compute the values that are the same at all steps, once per sequence x (T, B, I); see `Cell.constants`."""
+        """Return a dict of the tensors that are the same at all steps of x (T, B, I); see `Cell.constants`."""
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
@@ -148,8 +151,9 @@ class RecurrentLayer(nn.Module):
             t: Step count before the sequence, if the cell counts steps.
 
         Returns:
-            The products (projections) of the cell and of the update rule. With an imputer, or under a rule of the kind
-            COLUMN, they have no columns, because their inputs are known only step by step.
+            The products (projections) of the cell and of the update rule: (T, B, rows of W) and (T, B, E). With an
+            imputer, or under a rule of the kind COLUMN, both have no columns, because their inputs are known only step
+            by step.
         """
         if self.imputer is not None or self.rule.kind is Kind.COLUMN:
             empty = x.new_zeros(*x.shape[:-1], 0)
@@ -236,5 +240,5 @@ class RecurrentLayer(nn.Module):
         return Trace(updated, budget, imputed, loss, sent_inputs=torch.stack(inputs) if inputs else None)
 
     def macs(self) -> int:
-        """Count the multiply-adds of a step with nothing skipped."""
+        """Count the multiply-adds of one step of the cell, the rule and the imputer, with nothing skipped."""
         return sum(self.cell.macs()) + self.rule.macs() + (0 if self.imputer is None else self.imputer.macs())

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Description of the machine that a figure was measured on."""
+"""Description of the machine on which times are measured."""
 
 import platform
 from pathlib import Path
 
 
 def processor() -> str:
-    """Model name of the CPU, or "unknown"."""
+    """Return the model name of the CPU, or "unknown"."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():

@@ -22,7 +22,8 @@ class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
-    recurrent_layers(); `joined` merges the records of a layer that ran in several parts. Do not derive from a subclass.
+    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. Derive a new
+    network from this class rather than from another network.
     """
 
     traces: list[Trace]
@@ -34,19 +35,19 @@ class RecurrentModel(nn.Module):
         self._background_weight = 1.0
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """List all recurrent layers in the order of their creation: per layer, forward before backward direction."""
+        """List the `RecurrentLayer` objects of the network, in the order of their registration as submodules."""
         return [module for module in self.modules() if isinstance(module, RecurrentLayer)]
 
     @contextmanager
     def marked(self, background: Tensor | None, weight: float = 1.0) -> Iterator[None]:
-        """Context in which steps of the input of a `SequenceModel` are marked as background.
+        """Mark input steps of a `SequenceModel` as background in the forward passes inside the block.
 
         Args:
-            background: True at steps (T, B) at which nothing happens. None marks none.
-            weight: Factor of these steps in the penalty on updates.
+            background: Mask (T, B), True at steps without an event. None marks no steps.
+            weight: Factor of the marked steps in the penalty on updates.
 
         Yields:
-            Nothing.
+            None, while the marks are set.
         """
         self._background, self._background_weight = background, weight
         try:
@@ -56,20 +57,21 @@ class RecurrentModel(nn.Module):
 
     @property
     def update_rate(self) -> float:
-        """Share of neurons that were updated in the last forward pass, from 0 to 1."""
+        """Mean share of neurons updated at a step of the last forward pass, 0 to 1; RuntimeError if there was none."""
         return self._rate([trace.decisions for trace in self.traces])
 
     @property
     def foreground(self) -> float:
-        """Share of the steps of the last forward pass that are not background; 1 if none is marked."""
+        """Share of the steps of the last forward pass that are not marked as background (`marked`)."""
         marks = [trace.background for trace in self.traces if trace.background is not None]
         return 1 - float(marks[0].to(torch.float64).mean()) if marks else 1.0
 
     @property
     def foreground_rate(self) -> float:
-        """Share of neurons that were updated at the steps of the last forward pass that are not background.
+        """Mean share of neurons updated at a step of the last forward pass, over the steps that are not background.
 
-        It is `update_rate` if no step is marked, and NaN if all are background.
+        Background steps are those that `marked` marks. The share is `update_rate` if no step is marked, and NaN if all
+        are background.
         """
         return self._rate(
             [
@@ -79,7 +81,7 @@ class RecurrentModel(nn.Module):
         )
 
     def _rate(self, decisions: list[Tensor | None]) -> float:
-        """Mean of the layers' decisions, weighted by their sizes; None counts as 1."""
+        """Mean share of updated neurons over layers, weighted by size, from a mask per layer (None: all updated)."""
         rates = [1.0 if u is None else float(u.to(torch.float64).mean()) for u in decisions]
         if not rates:
             raise RuntimeError("update_rate: the model has not been run yet; call it first")
@@ -88,17 +90,17 @@ class RecurrentModel(nn.Module):
 
     @property
     def budget(self) -> Tensor:
-        """Penalty on updates in the last forward pass, summed over layers; training multiplies it by λ."""
+        """Penalty on updates in the last forward pass, summed over layers; the loss contains it times λ (lambda)."""
         return torch.stack([t.budget for t in self.traces]).sum()
 
     @property
     def imputation_loss(self) -> Tensor | None:
-        """Loss of the imputer's estimates in the last forward pass, or None if the model fills in no missing values."""
+        """Loss of the imputer's estimates in the last forward pass, or None if the model has no imputer."""
         losses = [trace.imputation_loss for trace in self.traces if trace.imputation_loss is not None]
         return torch.stack(losses).sum() if losses else None
 
     def anneal(self, epoch: int) -> None:
-        """Sharpen the surrogate gradients of the update rules; called before each epoch of training, from 0."""
+        """Sharpen the surrogate gradients of the update rules; training calls this before each epoch, from 0."""
         for layer in self.recurrent_layers():
             layer.rule.anneal(epoch)
 
@@ -110,8 +112,8 @@ class RecurrentModel(nn.Module):
         Kusupati et al. 2018, arXiv:1901.02358.
 
         Args:
-            step: Number of the step, from 0.
-            steps: Number of steps of the training.
+            step: Index of the next training step, from 0.
+            steps: Total number of training steps.
         """
         final = _final_pruning(steps)
         if step < steps // 3 or step > final or (step < final and step % 15):
@@ -126,12 +128,15 @@ class RecurrentModel(nn.Module):
 
 
 def _final_pruning(steps: int) -> int:
-    """Return the number of the training step, from 0, before which weights are pruned for the last time."""
+    """Return the index, from 0, of the training step before which `prune` prunes weights for the last time."""
     return 2 * steps // 3
 
 
 def joined(traces: list[Trace]) -> Trace:
-    """Merge the records (`Trace`) of a layer that ran over consecutive parts of a sequence."""
+    """Merge the records (`Trace`) of a layer that ran over consecutive parts of a sequence.
+
+    The merged record has the masks of all steps and the sum of the penalties. Its other fields are None.
+    """
     decisions = [trace.decisions for trace in traces if trace.decisions is not None]
     return Trace(torch.cat(decisions) if decisions else None, torch.stack([trace.budget for trace in traces]).sum())
 
@@ -158,7 +163,7 @@ class SequenceModel(RecurrentModel):
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
     O is `output_size`; without a head it is `width`, the size of the last layer's output. The state is a flat tuple of
-    tensors in the order of `state_names`: (B, H) for a cell's state, also (B, 1) for a rule's memory.
+    tensors in the order of `state_names`: (B, H) for a state of a cell, also (B, 1) for a state of an update rule.
 
     Example: SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16). The settings are:
 
@@ -242,7 +247,7 @@ class SequenceModel(RecurrentModel):
                 "tied: expected a vocabulary, as the head shares the weights of its embedding; leave out tied"
             )
         if size != words:
-            raise UsageError(f"tied: expected output_size={words}, the vocabulary, got {size}")
+            raise UsageError(f"tied: expected output_size={words}, the size of the vocabulary, got {size}")
         if self.width != self.config.input.size:
             hint = "" if self.config.bidirectional else "; set hidden_size or, with several layers, last_size"
             expected = f"a last layer as wide as the embedding, {self.config.input.size}"
@@ -274,12 +279,12 @@ class SequenceModel(RecurrentModel):
         return self.config.bidirectional
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """List all layers, one per layer and direction, forward before backward."""
+        """List the `RecurrentLayer` objects, first layer first; a bidirectional layer has two, forward first."""
         return list(self.layers)  # type: ignore[arg-type]
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Names of the state's tensors, such as layer0.h, or layer0.reverse.h for a backward cell."""
+        """Names of the state's tensors in their order, such as layer0.h, or layer0.reverse.h for a backward cell."""
         names = [] if self.frontend is None else [f"frontend.{s}" for s in self.frontend.widths]
         for i in range(len(self.layers)):
             layer, direction = divmod(i, self.directions)
@@ -288,7 +293,7 @@ class SequenceModel(RecurrentModel):
 
     @property
     def streaming(self) -> bool:
-        """True if a sequence may be processed in parts that carry the state over."""
+        """True if a sequence may be processed in parts, each starting from the last state of the part before."""
         return not self.bidirectional and all(layer.cell.streaming for layer in self.recurrent_layers())
 
     @property
@@ -296,7 +301,7 @@ class SequenceModel(RecurrentModel):
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the state before the first step: the states of the front end, if any, then those of the layers."""
+        """Return the state before the first step: the states of the audio front end, if any, then of the layers."""
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
         return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 
@@ -310,7 +315,8 @@ class SequenceModel(RecurrentModel):
 
         Args:
             x: Input (T, B, I), or words (T, B).
-            state: State to start from. Default: `initial_state`.
+            state: State to start from; UsageError unless it has one tensor for each of `state_names`. Default:
+                `initial_state`.
 
         Returns:
             Output of the last layer, (B, `width`) or (T, B, `width`), and the last state.
@@ -347,9 +353,10 @@ class SequenceModel(RecurrentModel):
         return y, tuple(last)
 
     def _steps(self, y: Tensor, reverse: bool) -> tuple[Tensor | None, Tensor | None]:
-        """Return marks of background steps (nothing happens) and their weights in the update penalty, (T, B) each.
+        """Return the mask of background steps and the weight of every step in the penalty on updates, (T, B) each.
 
-        Both are in the order in which the layer reads its input y, and None without marks.
+        The steps are in the order in which the layer reads its input y (T, B, ...), backwards if `reverse`. Both
+        results are None if no steps are marked (`marked`).
         """
         background = self._background
         if background is None:
@@ -364,11 +371,11 @@ class SequenceModel(RecurrentModel):
         return locked(y, self.config.dropout.output) if self.training else y
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Validate x and compute the first layer's input (T, B, I): embedded words, or features or x standardised."""
+        """Validate x and compute the first layer's input (T, B, I): embedded words, or standardised features or x."""
         return self._inputs(x, None)[0]
 
     def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Compute the first layer's input (see `inputs`) from a model's state; return the front end's state, too."""
+        """Compute the first layer's input (see `inputs`) and the front end's next state; `state` is the model's."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")

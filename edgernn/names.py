@@ -35,7 +35,7 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
         The cell class and the rule class.
 
     Raises:
-        UsageError: An unknown name; the message suggests the nearest known one.
+        UsageError: The name is unknown; the message suggests the nearest known one.
     """
     default = DEFAULT_RULE
     if is_cell_file(cell):
@@ -57,13 +57,13 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """List the names of a layer's imputer, cell and update rule, without missing ones and dense rules."""
+    """List the names of a layer's imputer, cell and update rule, without None and a rule that updates every neuron."""
     implied = rule in RULES and RULES[rule].is_dense()
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 
 
 def combined_name(cell: str, rule: str) -> str:
-    """Return the name of a cell with an update rule: sarnn, gru, or gru + random."""
+    """Return the name of a cell with an update rule, such as sarnn (gru with selective), gru, or gru + random."""
     names = {pair: name for name, pair in COMBINATIONS.items()}
     return names.get((cell, rule)) or " + ".join(parts(cell, rule))
 
@@ -76,10 +76,10 @@ def resolve_imputer(cell: str | type[Cell], imputer: str | type[Imputer] | None 
         imputer: A class or a name. Default: the imputer that the cell's name implies, if any.
 
     Returns:
-        The imputer class, or None.
+        The imputer class, or None if neither argument names one.
 
     Raises:
-        UsageError: An unknown name; the message suggests the nearest known one.
+        UsageError: The name is unknown; the message suggests the nearest known one.
     """
     if imputer is None and isinstance(cell, str) and cell in IMPUTING:
         _, imputer = IMPUTING[cell]

@@ -32,7 +32,7 @@ class Op:
 
     Attributes:
         name: Name in `OPS`.
-        code: Number in serialised programs.
+        code: Number that stands for the operation in serialised programs.
         arity: Number of operands.
         compute: The operation on torch tensors.
     """
@@ -84,8 +84,8 @@ class Instruction:
 class Program:
     """Point-wise function as a list of elementary operations, in single static assignment form.
 
-    Values are numbered consecutively: arguments, then constants, then instructions. Parts that do not fit together
-    raise ProgramError.
+    Values are numbered consecutively: arguments, then constants, then instructions. Inconsistent fields, such as
+    an operand that is not an earlier value, raise ProgramError.
 
     Attributes:
         arguments: Key of each argument; its meaning is up to the caller.
@@ -119,7 +119,7 @@ class Program:
         return len(self.arguments) + len(self.constants) + len(self.instructions)
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Evaluate the program on tensors, one for each argument, in their dtype; for tests and checks."""
+        """Return the program's results for tensors, one for each argument, in their dtype; for tests and checks."""
         if len(values) != len(self.arguments):
             raise ProgramError(f"values: expected {len(self.arguments)}, one for each argument, got {len(values)}")
         like = values[0] if values else torch.zeros(())
@@ -151,7 +151,9 @@ class Program:
         if self.size > most_values:
             raise ProgramError(f"equations: expected at most {most_values} operations, got {self.size}; simplify them")
         if len(self.results) > most_results:
-            raise ProgramError(f"equations: expected at most {most_results} results, got {len(self.results)}")
+            raise ProgramError(
+                f"equations: expected at most {most_results} results, got {len(self.results)}; simplify them"
+            )
         ints = [len(part) for part in (self.arguments, self.constants, self.instructions, self.results)]
         ints += self.arguments
         for instruction in self.instructions:
@@ -174,7 +176,9 @@ class Program:
         """
         counts = ints[:4]
         if len(counts) < 4 or min(counts) < 0:
-            raise ProgramError(f"serialised equations: expected four counts of at least 0, got {list(counts)}")
+            raise ProgramError(
+                f"serialised equations: expected four counts of at least 0, got {list(counts)}; export the model again"
+            )
         arguments, constants, instructions, results = counts
         length = 4 + arguments + 4 * instructions + results
         if len(ints) != length or len(numbers) != constants:
@@ -195,7 +199,10 @@ class Program:
                 )
             arity = OPS[_NAMES[code]].arity
             if any(operands[arity:]):
-                raise ProgramError(f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}")
+                raise ProgramError(
+                    f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}; export the "
+                    "model again"
+                )
             decoded.append(Instruction(_NAMES[code], tuple(operands[:arity])))
         return cls(tuple(ints[4:first]), tuple(numbers), tuple(decoded), tuple(ints[last:]))
 
@@ -245,19 +252,19 @@ class Builder:
         return self._value(key, Instruction(name, operands))
 
     def number(self, value: int) -> float | None:
-        """Return the constant with this index, or None if the value with this index is computed."""
+        """Return the constant at this index, or None if the value at this index is an argument or is computed."""
         entry = self._values[value]
         return entry if isinstance(entry, float) else None
 
     def include(self, program: Program, arguments: Sequence[int]) -> list[int]:
-        """Inline another program.
+        """Inline another program: add its constants and operations to this builder.
 
         Args:
             program: The program.
-            arguments: Values of this builder for the program's arguments.
+            arguments: Indices in this builder of the values to use as the program's arguments.
 
         Returns:
-            The builder's value for each value of the program.
+            The index in this builder of each value of the program, in the order of the program.
         """
         values = [*arguments, *(self.constant(number) for number in program.constants)]
         for instruction in program.instructions:
@@ -265,7 +272,7 @@ class Builder:
         return values
 
     def finish(self, results: Sequence[int]) -> Program:
-        """Return the program with these results, without values that no result depends on."""
+        """Return the program whose results are the values at these indices, without values that they do not need."""
         needed = set(results)
         for value in range(len(self._values) - 1, -1, -1):
             entry = self._values[value]
@@ -290,7 +297,10 @@ class Builder:
         return self._numbers[key]
 
     def _simplify(self, name: str, operands: tuple[int, ...]) -> int | None:
-        """Simplify x + 0, x · 1, 0 - x, x · -1, -(-x) and (1 / x) · number to one value; return None for others."""
+        """Return the index of an equal but simpler value, or None if there is none.
+
+        Simplified are x + 0, x - 0, x · 1, x / 1, 0 - x, x · -1, -(-x), and (1 / x) · number.
+        """
         last = self.number(operands[-1])
         if (name in ("add", "sub") and last == 0) or (name in ("mul", "div") and last == 1):
             return operands[0]

@@ -24,18 +24,18 @@ class Progress:
         self._bar: Any = None
 
     def note(self, text: str) -> None:
-        """Print a line of text above the bar."""
+        """Print a line of text to standard error, above the bar if there is one."""
         if self._bar is None:
             print(text, file=sys.stderr, flush=True)
         else:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, title: str, total: int | None, done: int = 0, *, line: str = "", in_bytes: bool = False) -> None:
-        """Begin a task, which ends the previous one.
+        """Begin to show the progress of a task, and end that of the previous task.
 
         Args:
-            title: Name beside the bar.
-            total: Number of parts; None if unknown.
+            title: Name of the task, shown beside the bar.
+            total: Number of parts of the task, such as training steps; None if unknown.
             done: Number of parts that are done already.
             line: Line to print if there is no bar.
             in_bytes: True if the parts are bytes.
@@ -59,7 +59,7 @@ class Progress:
             done: Number of parts done.
             line: Line to print if there is no bar and the interval since the last line is over. The line of the last
                 part is always printed.
-            **figures: Figures beside the bar, which stay until they are replaced.
+            **figures: Values by name, such as loss=0.1, to show beside the bar until they are replaced.
         """
         self.done = done
         if self._bar is None:
@@ -73,7 +73,7 @@ class Progress:
         self._bar.update(self._task, completed=done, figures=in_words(self._figures), refresh=refresh)
 
     def is_due(self) -> bool:
-        """True if it is time for the next line; this restarts the interval."""
+        """Return True if `every` seconds have passed since the last True, or since the task began."""
         now = time.monotonic()
         is_due = now - self._told >= self._every
         self._told = now if is_due else self._told
@@ -81,19 +81,19 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Estimate the seconds until the task is done, at its mean pace."""
+        """Estimated seconds until the task is done, from the mean time per part so far."""
         pace = (time.monotonic() - self._started) / max(1, self.done - self._first)
         return pace * ((self.total or 0) - self.done)
 
     def close(self) -> None:
-        """End the progress line that is shown, if any."""
+        """Stop drawing the bar, if there is one."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
 
 def in_words(figures: Mapping[str, float | str]) -> str:
-    """Format names and their figures as one line."""
+    """Format a dict from name to value as one line, such as "loss 0.1234  lr 0.001"; numbers get 4 digits."""
     return "  ".join(f"{name} {value if isinstance(value, str) else f'{value:.4g}'}" for name, value in figures.items())
 
 

@@ -21,17 +21,17 @@ _STEPS, _BATCH, _HALVINGS = 100, 4, 11
 def random_model(
     config: ModelConfig | str, *sizes: int, skip: float = 0.0, seed: int = 0, **settings: Any
 ) -> SequenceModel:
-    """Create a model with random weights and without an output layer (head).
+    """Create a model with random weights, which has an output layer (head) only if its size is given.
 
-    The weights are N(0, 1/(4·columns)), so small that rounding errors decay over time. The nonzero blocks of sparse
-    weights are random.
+    The weights of cells are N(0, 1/(4·columns)), so small that rounding errors decay over time. The nonzero blocks of
+    sparse weights are random.
 
     Args:
-        config: As for `SequenceModel`.
-        *sizes: As for `SequenceModel`.
+        config: A ModelConfig, or the name of a cell, as for `SequenceModel`.
+        *sizes: I, H and, for a head, O, unless config is a ModelConfig.
         skip: Share of neuron updates that the update rule skips on standard normal input.
         seed: Random seed of the weights.
-        **settings: As for `SequenceModel`.
+        **settings: Further settings of `SequenceModel`, unless config is a ModelConfig.
 
     Returns:
         The model, in evaluation mode.

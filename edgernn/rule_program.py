@@ -22,11 +22,11 @@ class RuleEquations:
     """Equations of an update rule that decides per neuron or per sample, traced to programs.
 
     Attributes:
-        programs: Dict from method of the rule to its program: `score` and `likelihood`; with a memory also
-            `evidence`, `drive` and `advance`.
-        names: Dict from the number of a program's argument to what it stands for, the same for all programs:
-            "s_" and the name of a state of the cell; the name of a memory or of a weight; or "e", "u", "score",
-            "drive", "evidence" or "slope" as in the methods of `UpdateRule`.
+        programs: Dict from the name of a method of the rule to its program: `score` and `likelihood`; for a rule with
+            own states (memories) also `evidence`, `drive` and `advance`.
+        names: Dict from the key of a program's argument to its name, the same for all programs: "s_" and the name of a
+            state of the cell; the name of a memory or of a weight; or "e", "u", "score", "drive", "evidence" or
+            "slope" as in the methods of `UpdateRule`.
         weights: Dict from each weight that the programs may read to its size: "H", one value per neuron or group of
             neurons, or "1".
     """
@@ -37,7 +37,7 @@ class RuleEquations:
 
 
 class _Method(nn.Module):
-    """Module whose forward is one method of an update rule, so that the rule's weights can be replaced."""
+    """Module whose forward is a method of an update rule, for torch's functional_call with other weights."""
 
     def __init__(self, rule: UpdateRule, method: str) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
     programs = {}
 
     def add(method: str, names: list[str], width: int, call: Callable[[Mapping[str, Tensor]], tuple[Any, ...]]) -> None:
-        """Trace one method of the rule; `call` makes its arguments from a dict from name to tensor."""
+        """Trace one method of the rule; `call` builds the method's arguments from a dict from name to tensor."""
         equation = _Method(rule, method)
         # values of a whole sample (B, 1) cannot be combined with a vector (H,)
         read = [name for name, size in weights.items() if size == "1" or width == _WIDTH]

@@ -51,7 +51,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Expected:
-    """Annotation with the description of valid values for errors, in place of one derived from the type."""
+    """Annotation with a description of the valid values, which errors show in place of one derived from the type."""
 
     words: str
 
@@ -87,7 +87,10 @@ class Setting:
         return TypeAdapter(self.hint, config=_STRICT)
 
     def read(self, value: object) -> Any:
-        """Convert text, or validate a Python object; raise UsageError for an invalid value."""
+        """Convert text to the setting's type, or validate a Python value; raise UsageError if it is invalid.
+
+        The text "none" becomes None if the setting may be None.
+        """
         try:
             if value == "none" and _is_optional(self.hint):
                 return None
@@ -99,7 +102,7 @@ class Setting:
 
 
 def _parts(hint: Any) -> Iterable[Any]:
-    """List the members of a union type, without annotations; for any other type, the type itself."""
+    """Yield the members of a union type, without annotations; for any other type, yield the type itself."""
     if typing.get_origin(hint) is Annotated:
         yield from _parts(typing.get_args(hint)[0])
     elif isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -114,7 +117,10 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _plain_types(hint: Any) -> list[type]:
-    """Return [int] if all values of a type hint but None and classes are int; likewise float, bool, str; else []."""
+    """Return [int], [float], [bool] or [str] if a type hint allows values of that type alone, else [].
+
+    None and class objects (type[...]) may be allowed in addition. A Literal has the type of its first value.
+    """
     plain = []
     for part in _parts(hint):
         kind = type(typing.get_args(part)[0]) if typing.get_origin(part) is Literal else part
@@ -146,7 +152,7 @@ def _container(kind: Any) -> str:
 
 
 def expected(hint: Any) -> str:
-    """Describe the valid values of a setting, such as "a number above 0", for errors."""
+    """Describe the values that a type hint with its annotations allows, such as "a number above 0", for errors."""
     if words := _in_words(hint):
         return words
     plain = _plain_types(hint)
@@ -160,7 +166,7 @@ def expected(hint: Any) -> str:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, Field))
 def configuration(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass that raises UsageError for values of another type or beyond the limits."""
+    """Turn a class into a frozen dataclass that raises UsageError for a value of another type or beyond its limits."""
     checked = checked_dataclass(cls, frozen=True, config=ConfigDict(extra="forbid", **_STRICT))
     construct: Callable[..., None] = checked.__init__
 
@@ -175,7 +181,7 @@ def configuration(cls: type[T]) -> type[T]:
 
 
 def _usage_error(owner: type, error: ValidationError) -> UsageError:
-    """Convert the first problem of a ValidationError to a UsageError."""
+    """Convert the first problem of a ValidationError, raised by the constructor of `owner`, to a UsageError."""
     problem = error.errors()[0]
     name = str(problem["loc"][0]).rstrip("_") if problem["loc"] else owner.__name__
     hints = typing.get_type_hints(owner, include_extras=True)
@@ -189,7 +195,7 @@ def _usage_error(owner: type, error: ValidationError) -> UsageError:
 
 
 def fields_of(owner: type) -> dict[str, Setting]:
-    """List all settings of a configuration class and of those nested in it: a dict from short name to setting."""
+    """Return the fields that users can set in a configuration class, nested ones included: a dict by short name."""
     return {setting.name: setting for setting in _leaves(owner, ())}
 
 
@@ -206,7 +212,10 @@ def _leaves(owner: type, path: tuple[str, ...]) -> Iterable[Setting]:
 
 
 def options_of(owner: type) -> dict[str, Setting]:
-    """List the options of a cell or update rule: constructor arguments of a plain type, other than the sizes."""
+    """Return the options of a cell or update rule as a dict from name to setting.
+
+    Options are the constructor's arguments of type int, float, bool or str, without the sizes.
+    """
     hints = typing.get_type_hints(owner.__init__, include_extras=True)  # type: ignore[misc]
     options = {}
     for name, parameter in inspect.signature(owner).parameters.items():
@@ -216,7 +225,7 @@ def options_of(owner: type) -> dict[str, Setting]:
 
 
 def split_words(words: Iterable[str]) -> dict[str, str]:
-    """Split `key=value` arguments into a dictionary; raise UsageError for another form or a repeated key."""
+    """Convert `key=value` arguments to a dict from key to value; raise UsageError for other text or a repeated key."""
     settings: dict[str, str] = {}
     words = list(words)
     for word in words:
@@ -239,18 +248,18 @@ Values = dict[tuple[str, ...], Any]
 
 
 def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[str, Values]:
-    """Assign the user's values to the settings that their keys name.
+    """Assign a user's values to the settings that their keys name, and convert them to the types of the settings.
 
     Args:
         values: Dict from key to value. A key is a short name, or a dotted name that may begin with the owner or leave
             out its first parts: norm.steps for model.layer.norm.steps.
-        **owners: For each owner, such as model, a dict from short name to setting.
+        **owners: Dicts from short name to setting, by the name of their owner: model, cell, ....
 
     Returns:
-        For each owner, a dict from the path of a setting to its converted value.
+        Dict from owner to the values assigned in it: a dict from the path of a setting to the converted value.
 
     Raises:
-        UsageError: An unknown or ambiguous key, a bad value, or a setting that is given twice.
+        UsageError: A key is unknown or ambiguous, a value is invalid, or a setting is given twice.
     """
     assigned: dict[str, Values] = {name: {} for name in owners}
     for key, value in values.items():
@@ -273,7 +282,7 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
 
 
 def build(owner: type[T], values: Values) -> T:
-    """Create a configuration of class `owner` from a dict from path to value, with defaults for all other fields."""
+    """Create a configuration of class `owner`; `values` maps paths of fields to values, other fields get defaults."""
     hints = typing.get_type_hints(owner)
     arguments: dict[str, Any] = {}
     for name in {path[0] for path in values}:
@@ -283,25 +292,25 @@ def build(owner: type[T], values: Values) -> T:
 
 
 def record(configuration: Any) -> dict[str, Any]:
-    """Convert a configuration to JSON values; classes are replaced by their `name`."""
+    """Convert a configuration to nested dicts of JSON values; a class becomes its attribute `name`."""
     text = json.dumps(dataclasses.asdict(configuration), allow_nan=False, default=lambda value: value.name)
     fields: dict[str, Any] = json.loads(text, object_hook=lambda d: {key.rstrip("_"): v for key, v in d.items()})
     return fields
 
 
 def load(owner: type[T], fields: object, where: str) -> T:
-    """Restore a configuration from the JSON values to which `record` has converted it.
+    """Restore a configuration from the nested dicts of JSON values to which `record` has converted it.
 
     Args:
         owner: Class of the configuration.
         fields: Result of `record`.
-        where: Path of the file for errors.
+        where: Path of the file that holds `fields`, for errors.
 
     Returns:
         The configuration.
 
     Raises:
-        EdgernnError: `fields` has another form.
+        EdgernnError: `fields` is not a configuration of this class.
     """
     try:
         return TypeAdapter(owner).validate_json(json.dumps(fields))
@@ -315,18 +324,18 @@ def load(owner: type[T], fields: object, where: str) -> T:
 
 
 def parse(owner: type[T], values: object, where: str) -> T:
-    """Create a dataclass from a part of a user's TOML file, and check it.
+    """Validate a table of a user's TOML file and convert it to a dataclass.
 
     Args:
-        owner: Dataclass with the config `FILE`.
-        values: Content of that part.
-        where: Path of the file and name of the part; errors begin with it.
+        owner: Class to create: a dataclass with the pydantic config `FILE`.
+        values: Content of the table.
+        where: Path of the file and name of the table; errors begin with it.
 
     Returns:
         The dataclass.
 
     Raises:
-        EdgernnError: A missing or an unknown key, or a bad value.
+        EdgernnError: A key is missing or unknown, or a value is invalid.
     """
     try:
         return TypeAdapter(owner).validate_python(values)
@@ -337,7 +346,7 @@ def parse(owner: type[T], values: object, where: str) -> T:
 
 
 def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
-    """Find the first mistake in a file: the keys that lead to it, and its description.
+    """Find the first mistake in the content of a TOML file: the keys that lead to it, and its description.
 
     A missing key comes first, because an unknown key may be a misspelling of it.
     """

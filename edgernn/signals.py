@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
     @classmethod
     def by(cls, number: int, text: str) -> "Interrupted":
-        """Create the exception for a signal of the operating system."""
+        """Create the exception for the signal `number` of the operating system, with the message `text`."""
         interrupt = cls(text)
         interrupt.number = number
         return interrupt
@@ -68,7 +68,7 @@ def raising() -> Iterator[None]:
 
 @contextmanager
 def noting() -> Iterator[Callable[[], int]]:
-    """Record signals inside the block, so that the caller can stop cleanly; a second Ctrl-C interrupts at once.
+    """Record SIGINT, SIGTERM and SIGHUP inside the block instead of raising; a Ctrl-C after the first signal raises.
 
     Yields:
         A function that returns the number of the first signal, or 0 if there was none.
@@ -89,7 +89,7 @@ def noting() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def delaying() -> Iterator[None]:
-    """Raise a signal of this block after it; for calls of packages that an exception would leave half done."""
+    """Delay signals that arrive inside the block until its end, for calls that an exception would leave half done."""
     with noting() as noted:
         yield
     if number := noted():
@@ -113,7 +113,7 @@ def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[i
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Return True if the code of this frame runs during the import of a module."""
+    """Return True if a stack frame, where a signal arrived, is inside the import of a module."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             return True
@@ -122,7 +122,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Send a signal to this process again, a little later."""
+    """Send a signal to this process again after `_PAUSE` seconds."""
     timer = threading.Timer(_PAUSE, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()

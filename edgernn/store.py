@@ -21,12 +21,12 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file."""
+    """Write tensors by name, and metadata if any, to a safetensors file, atomically."""
     write_bytes(path, save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, dict(metadata or {})))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; raise EdgernnError if it is missing, truncated or of another format."""
+    """Return the tensors of a safetensors file by name; raise EdgernnError if it is missing or damaged."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
         return tensors
@@ -39,12 +39,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> None:
-    """Write the weights of a model to a safetensors file in a folder."""
+    """Write the parameters and buffers of a model to the safetensors file `name` in a folder."""
     write_tensors(folder / name, model.state_dict(), {"format": "pt"})
 
 
 def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> None:
-    """Load the weights of a model in place.
+    """Load the parameters and buffers of a model in place from a safetensors file.
 
     Args:
         model: The model.
@@ -52,7 +52,7 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
         name: Name of the safetensors file.
 
     Raises:
-        EdgernnError: The names or shapes of the tensors are not those of the model.
+        EdgernnError: The file cannot be read, or its tensors have other names or shapes than those of the model.
     """
     tensors, expected = read_tensors(folder / name), model.state_dict()
     if tensors.keys() != expected.keys():
@@ -68,7 +68,7 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json of a run directory; raise EdgernnError if it is invalid or has an older format."""
+    """Return the content of a run directory's config.json; raise EdgernnError if it is missing, invalid or too old."""
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
@@ -127,9 +127,9 @@ def kept_cell(folder: Path, cell: str) -> str:
         cell: Cell name or FILE.py:CLASS.
 
     Returns:
-        COPY:CLASS, or `cell` unchanged.
+        COPY:CLASS with the path of the copy, or `cell` unchanged if it names no file or there is no copy.
 
     Raises:
-        EdgernnError: The copy is missing or has changed.
+        EdgernnError: The copy is missing or has changed, or the folder's config.json is invalid.
     """
     return kept_word(folder, read_config(folder), cell) if (folder / CONFIG).is_file() else cell

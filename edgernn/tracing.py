@@ -183,7 +183,8 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 
     Args:
         name: Name of the function for errors.
-        function: Function of a dict from argument key to tile (rows, widths[key]); it returns tiles (rows, width).
+        function: Function of a dict from argument key to tensor (rows, widths[key]), which returns a tuple of tensors
+            (rows, width).
         widths: Dict from argument key to width.
         width: Width of the results.
 
@@ -250,7 +251,7 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
 
 
 def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
-    """Draw random test values from a fixed seed: a tensor (rows, widths[key]) for each argument key."""
+    """Draw random test values with a fixed seed: a dict from argument key to a tensor (rows, widths[key])."""
     generator = torch.Generator().manual_seed(0)
     return {key: 2 * torch.randn(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
 
@@ -268,7 +269,16 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
-    """Rewrite a torch.fx graph to a program; `keys` identify its arguments, `width` is the width of its results."""
+    """Rewrite a torch.fx graph to a program, or raise ProgramError if programs cannot express it.
+
+    Args:
+        graph: The graph.
+        keys: Keys of the program's arguments, in the order of the graph's placeholders.
+        width: Number of columns of the results.
+
+    Returns:
+        The program.
+    """
     builder = Builder()
     values: dict[fx.Node, _Value] = {}
     argument_keys = iter(keys)
@@ -290,7 +300,7 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
 
 
 def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder, width: int) -> _Value:
-    """Rewrite one torch operator to operations of a program."""
+    """Rewrite one torch operator to operations of a program; return their result. Others raise ProgramError."""
     name = str(getattr(node.target, "_opname", getattr(node.target, "__name__", node.target)))
     # functionalisation turns views into operators with the suffix _copy
     name = name if name == "_to_copy" else name.removesuffix("_copy")

@@ -46,7 +46,7 @@ def equation_tables(projection: Projection) -> str:
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the variants of a cell by name (`Cell.form`); variants of one name differ in their biases only."""
+    """Group a cell's variants (gate tables) by name (`Cell.form`); variants of one name differ in their biases only."""
     ordered = sorted(cell.forms(), key=lambda form: (bool(form.variant), form.form))
     return [list(forms) for _, forms in groupby(ordered, key=lambda form: form.form)]
 
@@ -76,7 +76,7 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _map(programs: list[Program | None]) -> Program | None:
-    """Join the maps of a cell's vectors to one program; vector i is argument and result i."""
+    """Join the functions `Vector.map` of a cell's vectors into one program from all vectors to all mapped vectors."""
     if not any(programs):
         return None
     builder, results = Builder(), []
@@ -87,7 +87,7 @@ def _map(programs: list[Program | None]) -> Program | None:
 
 
 def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
-    """Describe a rule: its kind, weights and memories, and a dict from method to program."""
+    """Describe an update rule for the JSON file: kind, weights, own states (memories), and programs of its methods."""
     described: dict[str, Any] = {
         "kind": rule.kind.name,
         "dense": rule.is_dense(),

@@ -34,7 +34,7 @@ class GraphBuilder(Protocol):
 
 
 def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
-    """Add the nodes of a front end.
+    """Add the nodes of an audio front end to an ONNX graph.
 
     Args:
         graph: The graph.
@@ -157,14 +157,16 @@ def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
 
 
 def fourier_parts(size: int, filters: Array) -> FourierParts:
-    """Compute the matrices of an FFT as two matrix products, and reorder the mel filters for its output.
+    """Compute the matrices for an FFT as two matrix products, and mel filters that read its output.
+
+    The rows of the filters are reordered to the order in which the FFT returns the frequencies.
 
     Args:
         size: N, a power of two.
         filters: Weights (bands, N/2 + 1) of the frequencies.
 
     Returns:
-        The matrices.
+        The matrices and the reordered filters.
     """
     n1, n2 = factors(size)
     k1, k2 = np.arange(n1 // 2 + 1), np.arange(n2)
@@ -195,7 +197,10 @@ Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
-    """Add a Scan that smooths `values` (T, B, bands), starting from the normalisation's state; return its name."""
+    """Add a Scan that smooths `values` (T, B, bands) over time, starting from the normalisation's state.
+
+    Returns the name of the output with the smoothed values.
+    """
     memory, bands = frontend.memory, frontend.config.bands
     body = [
         *rate(frontend),

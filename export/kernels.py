@@ -27,7 +27,7 @@ class Kernel:
 
 
 def find_kernel(layer: RecurrentLayer) -> Kernel:
-    """Find the kernel of the native library for a layer, whether or not the library is installed.
+    """Return the kernel that the native library has for a layer; the library need not be installed.
 
     Args:
         layer: The layer.

@@ -52,7 +52,7 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
         A rounded copy; the model itself for float32.
 
     Raises:
-        UsageError: An unknown type.
+        UsageError: The type is unknown.
     """
     if weights not in WEIGHTS:
         raise nearest("weights", weights, WEIGHTS)

@@ -101,7 +101,10 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         EdgernnError: The text is missing, cannot be parsed or has another schema, or a value is missing or invalid.
     """
     if text is None:
-        raise EdgernnError(f"{path}: expected a file that `edgernn export` wrote, got one without its metadata")
+        raise EdgernnError(
+            f"{path}: expected a file that `edgernn export` wrote, got one without edgernn metadata; export the "
+            "model again"
+        )
     try:
         info: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)
         schema = info["schema"]
@@ -151,7 +154,7 @@ def kernels(info: Mapping[str, Any]) -> list[str]:
 
 
 def frontend(info: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the settings of a file's front end from its description (`read_info`), or None if it has none."""
+    """Return the settings of a file's audio front end from its description (`read_info`), or None without one."""
     settings: dict[str, Any] = info["model"].get("frontend", {})
     return None if settings.get("name") is None else settings
 

@@ -22,8 +22,9 @@ class InputCheck:
     """Checks of x: its dtype, its shape and its values.
 
     `channels` is the shape of x at one step of one sequence: (I,), or () for words. `expected` names the accepted
-    values in errors, and `words` is True for a model of words. `start` (I,) stands in for a number that is not finite
-    if no finite one came before it in the stream: the mean that the model subtracts, else zeros.
+    values in errors, and `words` is True for a model of words. A stream that replaces a
+    number that is not finite uses the last finite one of its channel. If there is none yet, it uses `start` (I,): the
+    mean that the model subtracts, or zeros if the model subtracts none.
     """
 
     def __init__(self, info: Mapping[str, Any], path: Path) -> None:

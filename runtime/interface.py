@@ -82,7 +82,7 @@ def state_sizes(
 
 
 def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Check the sizes of the front end's states against the file's metadata `info`."""
+    """Raise EdgernnError unless the audio front end's states have the sizes that its settings in `info` imply."""
     settings, expected = frontend(info), {}
     if settings is not None:
         overlap, bands = settings["window_size"] - settings["hop"], settings["bands"]
@@ -96,7 +96,7 @@ def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, in
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Check the number of layers and the size of each layer's first state against the file's metadata `info`."""
+    """Raise EdgernnError if the number of layers, or the size of a layer's first state, is not that in `info`."""
     model = info["model"]
     directions = ["", ".reverse"][: 1 + model["bidirectional"]]
     sizes: dict[str, int] = {}
@@ -118,7 +118,7 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
 
 
 def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:
-    """Check the type and shape of each output of the graph."""
+    """Raise EdgernnError if an output of the graph is missing, or its type or shape differs from `info`."""
     head, directions = info["model"]["head"], 1 + info["model"]["bidirectional"]
     O = head["size"] or layer_sizes(info)[-1] * directions
     _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])

@@ -25,7 +25,7 @@ def run_stream(
     """Run a model on a recording step by step, as an app does, and detect spoken words.
 
     Args:
-        model: The exported file of a model with a front end and named classes.
+        model: The exported file of a model with an audio front end and named classes.
         source: The recording, a wav file. Its last samples are left out if they are less than one step.
         settings: Smoothing, threshold and pause of the detection.
         backend: As in `Session`.

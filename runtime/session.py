@@ -37,7 +37,7 @@ class Session:
 
     `s.backend` is the active backend, native or portable, and `s.onnx` the onnxruntime.InferenceSession. After a run
     or a step, `s.updates` (T, B) is the number of updated neurons and `s.macs` (B,) the number of multiply-adds
-    executed, without those of a front end. Both are None for a model that updates every neuron at every step.
+    executed, without those of an audio front end. Both are None for a model that updates all neurons at every step.
 
     Methods raise UsageError for a wrong shape, dtype or value of x.
     """

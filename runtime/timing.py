@@ -60,8 +60,8 @@ def interleaved(
 
     Args:
         calls: Dict from name to function.
-        settings: Settings of the measurement.
-        progress: Where progress is shown.
+        settings: Number of rounds, their length and warm-up.
+        progress: Progress bar. Default: none.
         clocks: Dict from name to the function's clock. Default: `wall`.
 
     Returns:

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bounded_step LIBRARY MODEL B: counts what the functions of edgernn.h ask of the system, and
- * prints a line for each activity: its name, allocations and releases of memory, locks, and system
- * calls.
+/* bounded_step LIBRARY MODEL B: counts the allocations and releases of memory, locks and system
+ * calls of each activity, such as a step, and prints a line with its name and these four counts.
  *
  * The program defines the functions of the C library that allocate and lock, so the library calls
  * these. A seccomp filter makes each system call a signal, whose handler counts it. Both hold in a
@@ -188,7 +187,7 @@ static void Steps(Case* test) {
   }
 }
 
-/* Does each of what is counted, to show that the counters count. */
+/* Does each counted activity once, to show that the counters work. */
 static void Control(Case* test) {
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   /* volatile, or a compiler would leave out both calls */

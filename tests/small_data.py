@@ -8,6 +8,7 @@ import numpy as np
 from tests.stays import write_stays
 from tests.test_task_series import seizure_rows, write_rebuilt, write_twitter, write_yahoo
 from tests.training_helpers import write_mnist
+from tests.words import write_arabic
 
 
 def write_all(folder: Path) -> Path:
@@ -18,6 +19,7 @@ def write_all(folder: Path) -> Path:
     write_twitter(folder / "twitter")
     write_yahoo(folder / "yahoo/A1Benchmark")
     write_stays(folder / "physionet2012")
+    write_arabic(folder / "arabic-speech-commands")
     rng = np.random.default_rng(0)
     (folder / "tinyshakespeare").mkdir()
     (folder / "tinyshakespeare/input.txt").write_text("".join(rng.choice(list("abcdefgh \n"), 20_000)))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps the C files of a model: reads x (T, I) from stdin, and writes y (T, O) and then the number
- * of updated neurons (T,) of each step to stdout, all as 32-bit numbers. */
+ * of updated neurons (T,) of each step to stdout, all as 32-bit numbers; with HOLDS, then the number
+ * of steps with bad samples. */
 
 #include <stdio.h>
 
@@ -31,5 +32,9 @@ int main(void) {
     updates[steps++] = model_updates(&model);
   }
   fwrite(updates, sizeof *updates, (size_t)steps, stdout);
+#if defined(HOLDS)
+  updates[0] = model_nonfinite(&model);
+  fwrite(updates, sizeof *updates, 1, stdout);
+#endif
   return 0;
 }

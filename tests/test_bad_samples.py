@@ -2,6 +2,7 @@
 """Steps on numbers that are not finite: refused, held, or with a reset of the stream."""
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -9,10 +10,15 @@ import onnxruntime
 import pytest
 
 import edgernn
+from edgernn.errors import UsageError
 from edgernn.rules import RULES
 from edgernn.runtime import Session, library_path
+from edgernn.runtime.firmware.folder import c_files
 from edgernn.runtime.stepper import Stepper
+from tests.firmware import step_in_c
 from tests.models import contractive, exported, packed_alone
+from tests.test_frontends import DEFINITIONS, model_of
+from tests.tolerances import FLOAT32
 
 backends = pytest.mark.parametrize("backend", ["portable", "native"])
 BAD = [np.nan, np.inf, -np.inf]
@@ -219,3 +225,37 @@ def test_the_op_alone_computes_with_a_nan(rule, native):
             # a decision on NaN updates nothing
             assert np.array_equal(state, first) == bad
             assert np.isfinite(y).all()
+
+
+C_MODELS = {
+    "always": lambda: contractive("gru"),
+    "selective, mean": lambda: contractive("lstm", "selective", layers=2, mean=tuple(MEAN), std=tuple(STD)),
+    "skip": lambda: contractive("gru", "skip"),
+    "audio": lambda: model_of("floor", "gru", "selective", **DEFINITIONS[0]).eval(),
+}
+
+
+@pytest.mark.parametrize("name", C_MODELS)
+@pytest.mark.parametrize("action", ["hold", "reset"])
+def test_c_files_hold_or_reset_as_the_library_does(action, name):
+    content = packed_alone(C_MODELS[name]())
+    stepper = Stepper(content, 1, action)
+    x = spoiled(random_input(12, 1, stepper.x.shape[1]), 0)[0][:, 0]
+    x[5] = 0.5
+    outputs, updates = [], []
+    for x_t in x:
+        stepper.x[0] = x_t
+        assert stepper.step()
+        outputs.append(stepper.y[0].copy())
+        updates.append(None if stepper.updates is None else stepper.updates[0])
+    got = step_in_c(content, x, action)
+    np.testing.assert_allclose(got.y, outputs, rtol=0, atol=FLOAT32)
+    if stepper.updates is not None:
+        np.testing.assert_array_equal(got.updates, updates)
+    assert got.nonfinite == (~np.isfinite(x)).any(-1).sum() < len(x)
+
+
+def test_c_files_for_words_have_no_bad_numbers():
+    content = packed_alone(contractive("lstm", vocabulary=40, output="all"))
+    with pytest.raises(UsageError, match="--on-nonfinite: expected error, as the model reads words, got hold"):
+        c_files(content, Path("model.onnx"), on_nonfinite="hold")

@@ -22,6 +22,7 @@ from edgernn.bench.skip_streams import table as streams_table
 from edgernn.bench.skip_work import DENSE
 from edgernn.bench.skip_work import main as skip_work
 from edgernn.bench.suite import CASES, OWN_CASES
+from edgernn.bench.worst_steps import main as worst_steps
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.costs import named_cost
@@ -250,6 +251,20 @@ def test_skipped_updates_save_instructions_and_bytes(tmp_path, monkeypatch):
     assert most["bytes"] < 0.3 * dense["bytes"]
     assert none["bytes"] < 1.1 * dense["bytes"]
     assert (tmp_path / "skip-work.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_worst_step_is_counted_beside_the_mean(tmp_path):
+    need("valgrind")
+    words = ["--steps", "10", "--rules", "always,skip", "--out", str(tmp_path)]
+    worst_steps(words, standalone_mode=False)
+    report = json.loads((tmp_path / "worst-steps.json").read_text())
+    assert report["instruction_set"] == ISA
+    always, skip = (report["rules"][rule] for rule in ("always", "skip"))
+    # every step of a dense cell takes the same instructions; one step in five updates
+    assert always["worst"] == always["median"] > 128 * 130 * 3 / 8
+    assert 2 * skip["median"] < skip["mean"] + always["mean"]
+    assert skip["worst"] > 2 * skip["mean"]
 
 
 @pytest.mark.parametrize("case", ["gru (2, 128), T=500, int8", "gru (2, 128), T=1, from C", "gru (2, 128), load"])

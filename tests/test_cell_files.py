@@ -66,7 +66,7 @@ WRONG = {
     ),
     "function": ("def Mine(): pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got a function"),
     "other class": ("class Mine: pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got another class"),
-    "imported": ("from edgernn.cells import GRU", "f.py:GRU", 2, "got one from edgernn.cells.gru"),
+    "imported": ("from edgernn.cells import GRU", "f.py:GRU", 2, "got one imported from edgernn.cells.gru"),
     "built-in name": (CELL.replace('"mine"', '"gru"'), "f.py:Mine", 2, "the name of a built-in cell, 'gru'; rename it"),
     "paper's name": (CELL.replace('"mine"', '"sarnn"'), "f.py:Mine", 2, "built-in cell, 'sarnn'; rename it"),
     "no name": (CELL.replace('name = "mine"', "pass"), "f.py:Mine", 2, "name: expected letters, .* got None"),

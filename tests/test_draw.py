@@ -329,7 +329,7 @@ def test_a_cell_that_is_run_in_parts_must_know_its_length(tmp_path):
     write_mnist(tmp_path)
     with pytest.raises(
         UsageError,
-        match="length: expected the number of steps N of a sequence, as this task cuts sequences and decaynet",
+        match="length: expected the number of steps of a whole sequence, as decaynet depends on it",
     ):
         make_plan("draw", "decaynet", None, {}, data=tmp_path)
     make_plan("draw", "decaynet", None, {"length": 10}, data=tmp_path)

@@ -163,15 +163,15 @@ def test_what_is_no_word_is_refused(x, message):
     [
         ({"vocabulary": 0}, "vocabulary: expected a whole number of at least 1 or none, got 0"),
         ({"vocabulary": 9, "mean": 1.0}, "mean, std: expected 0 and 1 with a vocabulary"),
-        ({"vocabulary": 9, "cell": "rits", "input_size": 6}, "expected no vocabulary"),
+        ({"vocabulary": 9, "cell": "rits", "input_size": 6}, "expected without vocabulary"),
         (
             {"cell": "rits", "input_size": 6, "dropout_input": 0.5},
-            "expected no vocabulary, dropout_input, mask_steps or",
+            "expected without vocabulary, dropout_input, mask_steps and",
         ),
         ({"tied": True}, "tied: expected a vocabulary"),
-        ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the vocabulary, got 8"),
+        ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the size of"),
         ({"tied": True, "vocabulary": 9, "output_size": 9}, "as wide as the embedding, 4, got 5; set hidden_size or"),
-        ({"last_size": 3}, "last_size: expected layers of at least 2"),
+        ({"last_size": 3}, "last_size: expected at least two layers"),
         ({"last_size": 0, "layers": 2}, "last_size: expected a whole number of at least 1 or none, got 0"),
         ({"dropout_embedding": 0.1}, "dropout_embedding: expected a vocabulary"),
         ({"dropout_hidden": 1.0}, "dropout_hidden: expected a number of at least 0 and below 1, got 1.0"),
@@ -452,7 +452,7 @@ def test_schedule_of_the_eins_paper():
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
         (
             {"cell": "decaynet"},
-            "length: expected the number of steps N of a sequence, as this task cuts sequences and decaynet",
+            "length: expected the number of steps of a whole sequence, as decaynet depends on it",
         ),
         ({"dropout_output": 1}, "dropout_output: expected a number of at least 0 and below 1"),
     ],

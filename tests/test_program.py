@@ -185,7 +185,7 @@ def refused_rule(**methods):
         ({"project": lambda self, x: x @ self.rule_W.T + self.rule_b * self.rule_g}, "project.x.: expected W x . b"),
         (
             {"macs": lambda self: self.hidden_size * self.input_size + 1},
-            "macs.*: expected the same for all 7 neurons",
+            "macs.*: expected a multiple of the number of neurons, 7",
         ),
         ({"drive": lambda self, evidence: evidence / 3}, "div: expected a divisor that is a power of 2, got 3"),
         (

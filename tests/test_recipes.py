@@ -184,7 +184,7 @@ def test_variants_are_all_combinations(file):
         ('cell = "gru"', 'cell = "gru"\nrulle = "skip"', r"t\.toml: rows\.a: unknown key 'rulle': did you mean 'rule'"),
         ('stands-for = "A"', "stands-for = 3", r"rows\.a: stands-for: expected a word, got 3"),
         ("reported.mse", "search.lr = 3\nreported.mse", r"rows\.a: search\.lr: expected a list of values, got 3"),
-        ("[rows.a]", "[rows.a", r"t\.toml: expected a TOML file, got a mistake in it"),
+        ("[rows.a]", "[rows.a", r"t\.toml: expected valid TOML, got a mistake"),
         (
             "mse = 1.50",
             "mse = '1.5'",

@@ -123,7 +123,7 @@ def test_two_names_of_one_model_are_one_row(file, tmp_path):
         ("seeds = 2", "seeds = 0", "seeds: expected a count of at least 1, or a list of numbers, got 0"),
         ("seeds = 2", "seeds = [0, -1]", "seeds: expected"),
         ('task = "adding"', 'task = "ading"', "unknown task 'ading'"),
-        ("seeds = 2", "seeds = ", "expected a TOML file, got a mistake in it"),
+        ("seeds = 2", "seeds = ", "expected valid TOML, got a mistake"),
     ],
 )
 def test_mistakes_in_the_file_are_named_before_anything_starts(file, tmp_path, capsys, old, new, said):

@@ -64,7 +64,7 @@ class Reported:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the interval of values that the printed figure allows."""
+        """Allowed distance from the printed figure: the larger of the number after ± and one unit of the last digit."""
         return max(self.rounding, self.interval or 0.0)
 
 

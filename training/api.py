@@ -235,7 +235,10 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
 
 
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
-    """Return the wanted and the reached share of skipped updates, and warn if they differ; without `skip`, nothing."""
+    """Return the wanted and the reached share of skipped updates, and warn if they differ.
+
+    The dict is empty if the setting skip is not used.
+    """
     if plan.config.skip is None or position.steering is None:
         return {}
     steering = Steering(plan.config.skip, position.step, position.steering)

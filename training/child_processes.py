@@ -27,7 +27,7 @@ class Child:
         self._process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=self._stderr)
 
     def failure(self, timeout: float = 5.0) -> str | None:
-        """Describe how the process failed, within `timeout` seconds; None if it has not."""
+        """Wait up to `timeout` seconds for the process to end; return how it failed, or None if it did not fail."""
         try:
             status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -51,7 +51,7 @@ class Child:
 
 @contextmanager
 def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
-    """Run the other processes of a data-parallel training during the block, with this process as rank 0."""
+    """Run the other `size` - 1 processes of a data-parallel training during the block; this process has rank 0."""
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // size))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     shared = {

@@ -104,7 +104,7 @@ class TrainConfig:
     ] = 0.0
     skip: Annotated[
         float | None,
-        Field(gt=0, lt=1, description="Share of updates to skip, in place of lambda, which training then adapts."),
+        Field(gt=0, lt=1, description="Share of neuron updates to skip; training adapts lambda to reach it."),
     ] = None
     background: Annotated[
         _Weight | None,
@@ -120,7 +120,7 @@ class TrainConfig:
     keep: Annotated[
         str,
         Field(
-            description="Weights to keep at the end: last, or those of the best evaluation. Default with skip: best."
+            description="Weights to keep at the end: last, or best (best evaluation). Default: last; best with skip."
         ),
     ] = "last"
     anneal: Annotated[

@@ -47,11 +47,11 @@ class Job:
     """One training of a table (`edgernn reproduce`) or a sweep (`edgernn sweep`), with the arguments of `train`.
 
     Attributes:
-        task: See `train`.
-        cell: See `train`.
-        rule: See `train`.
-        seed: See `train`.
-        settings: See `train`.
+        task: Name of the task, or path of the user's data.
+        cell: Name of the cell, or FILE.py:CLASS.
+        rule: Name of the update rule; None if the cell's name implies it.
+        seed: Random seed.
+        settings: Dict from name to value of the settings of training, model, task, cell and rule.
         out: The run directory.
         known: The same training in an earlier table.json, or None. A finished run directory takes precedence.
     """
@@ -182,7 +182,8 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
 
     Args:
         wanted: All jobs.
-        workers: Function of a number of jobs that opens a pool. When the pool closes, running jobs save checkpoints.
+        workers: Function that opens a pool of workers for a number of jobs. When the pool closes, running jobs save
+            checkpoints.
 
     Returns:
         Dict from the run directory of each failed job to its error message.
@@ -292,7 +293,7 @@ def processes(
 
     Args:
         count: Number of jobs to train.
-        jobs: The most concurrent jobs. Default: the number of processors divided by `threads`.
+        jobs: Maximal number of jobs at the same time. Default: the number of processors divided by `threads`.
         threads: Threads of each job.
         data: The folder of data sets.
         device: auto, cpu or cuda.
@@ -346,7 +347,7 @@ class _ProcessWorkers(Workers):
         return [(self._running.pop(future), _outcome(future)) for future in done]
 
     def close(self) -> None:
-        """End all processes; running trainings end first."""
+        """Wait until the running trainings end, then end all worker processes; queued trainings do not start."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _renew_pool(self) -> None:

@@ -53,7 +53,7 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
     report = read_json(path)
     if not isinstance(report, dict) or "settings" not in report:
         raise EdgernnError(
-            f"{path}: expected a table.json with its settings, as `edgernn reproduce` writes it, got another file; "
+            f"{path}: expected a table.json that `edgernn reproduce` wrote, with settings, got another file; "
             "pass another one"
         )
     if report.get("table") != table:

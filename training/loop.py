@@ -286,7 +286,11 @@ def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
 
 
 def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]:
-    """Return the update penalty of a batch, and the share of neurons updated outside background steps, or None."""
+    """Return the update penalty of a batch, and the share of neurons updated outside its background steps.
+
+    Background steps are those at which nothing happens (`Task.background`).
+    Both are means over all processes that train together. The share is None if every step is background.
+    """
     foreground = model.foreground
     counted = group.mean(group.weight * foreground)
     budget = group.mean(group.weight * model.budget.item())

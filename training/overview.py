@@ -46,7 +46,9 @@ def _line(table: Table, path: Path | None) -> dict[str, Any]:
             seeds = {(row["name"], label(row["variant"])): len(row["seeds"]) for row in report["rows"]}
             counts = {verdict: int(report["agreement"][verdict]) for verdict in VERDICTS}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise EdgernnError(f"{path}: expected a table of `edgernn reproduce`, got another file ({error})") from None
+            raise EdgernnError(
+                f"{path}: expected a table of `edgernn reproduce`, got another file ({error}); remove it"
+            ) from None
     done = [seeds.get((row.row, label(variant)), 0) for row in table.rows for variant in table.variants()]
     is_measured = min(done) >= table.seeds
     return {

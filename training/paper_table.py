@@ -17,6 +17,7 @@ COLUMNS = {
     "skip_percent": ("skip, %", 1.0),
     "flops": ("FLOPs a sequence", 1.0),
     "cross_entropy": ("cross entropy, nats", 1.0),
+    "accuracy_words": ("accuracy on words, %", 100.0),
     "mse": ("MSE", 1.0),
     "mae": ("MAE", 1.0),
     "mre": ("MRE", 1.0),
@@ -46,10 +47,10 @@ def figure(result: dict[str, Any], column: str) -> float | None:
         column: Name of the column.
 
     Returns:
-        The figure, or None if the run has no value for it.
+        The figure; None if its entry in the result is None (null in result.json).
 
     Raises:
-        EdgernnError: The result has no such figure.
+        EdgernnError: The result has no entry that this column needs.
     """
     if missing := [name for name in _COMPUTED.get(column, (column,)) if name not in result]:
         raise EdgernnError(

@@ -90,7 +90,7 @@ class Group:
         Args:
             batch: The whole batch.
             seed: Seed of the run.
-            step: Step of the batch.
+            step: Number of the training step, from 0.
 
         Returns:
             This process's part.

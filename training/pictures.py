@@ -35,7 +35,7 @@ def learning_curve(
     """Plot training loss, validation metric and skip percentage over steps.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         runs: Dict from a run's name, shown in the legend, to its lines of metrics.jsonl.
         metric: Main metric.
         solved: Threshold of the metric, drawn as a line; None for no line.
@@ -77,7 +77,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     Neurons of several layers are stacked, the first layer on top. Groups of neurons that share a decision have one row.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         model: The model.
         x: Sequence (T, 1, I).
     """
@@ -105,10 +105,10 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
 
 
 def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) -> None:
-    """Draw the update patterns of several models side by side, as in Figure 3 of the SA-RNN paper.
+    """Draw which neurons are updated at which step, for several models side by side (SA-RNN paper, Figure 3).
 
     Args:
-        path: The picture.
+        path: The image file to write.
         models: Dict from the title of a plot to its model.
         x: Sequence (T, 1, I).
     """
@@ -139,10 +139,10 @@ class OperatingPoint:
     """Percentage of skipped updates and metric of a run, or means over runs, at one weight λ of the penalty on updates.
 
     Attributes:
-        group: Name of the line that the point belongs to.
+        group: Name of the curve that the point belongs to.
         skip_percent: Percentage of updates skipped.
         value: The metric.
-        weight: λ.
+        weight: λ, the weight of the penalty on updates in the loss (setting lambda).
         interval: Confidence interval of the value over several runs; None for a single run.
     """
 
@@ -154,11 +154,13 @@ class OperatingPoint:
 
 
 def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> None:
-    """Plot a metric over λ and over the skip percentage, one line per group, as in Figure 4 of the SA-RNN paper.
+    """Plot a metric over λ and over the percentage of skipped updates, as in Figure 4 of the SA-RNN paper.
+
+    λ is the weight of the penalty on updates in the loss (setting lambda). Points with the same `group` form a curve.
 
     Args:
-        path: The picture.
-        outcomes: The points.
+        path: The image file to write.
+        outcomes: The points, one for each run or mean over runs.
         metric: Name of the metric.
     """
     from matplotlib.figure import Figure
@@ -192,7 +194,7 @@ class Point:
     """A point in the plot of Pareto fronts: one combination of cell, rule and settings of a sweep.
 
     Attributes:
-        group: Group of the row, which sets its colour.
+        group: Cell and rule of the row, which set its colour.
         label: Label of the point.
         value: The metric.
         interval: Confidence interval of the metric.
@@ -212,7 +214,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     """Plot a metric against several costs, each with its Pareto front as a line; bars are confidence intervals.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         points: The rows of the sweep.
         costs: Dict from a cost's name to its axis label; a cost that no point has is left out.
         metric: Name of the metric.

@@ -256,7 +256,7 @@ def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tupl
 def _feature_statistics(
     model: ModelConfig, train: Source, batch_size: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each feature of a front end, over the first training batches."""
+    """Return mean and standard deviation of each feature of an audio front end, over the first training batches."""
     frontend = LogMel(model.frontend)
     features = []
     with torch.no_grad():

@@ -35,9 +35,10 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
         runs: The run directories.
         out: The folder of the pictures. Default: the directory of the run, or plots for several runs.
         kinds: Kinds of pictures. Default: all that the runs allow. learning: loss, metric and skip percentage over
-            steps, all runs in one plot. pattern: which neuron is updated at which step. tradeoff: the metric over λ and
-            over the skip percentage, for several finished runs. cobweb: how a state moves, for one run. kept: which
-            fraction of their state neurons keep at each step.
+            steps, all runs in one plot. pattern: which neuron is updated at which step. tradeoff: the metric over λ
+            (the weight of the penalty on updates in the loss) and over the percentage of skipped updates, for several
+            finished runs. cobweb: how a state moves, for one run. kept: which fraction of their state neurons keep at
+            each step.
 
     Returns:
         The files.
@@ -129,9 +130,7 @@ def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
     """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
-        raise NothingToDrawError(
-            f"{run}: expected a SequenceModel, got a {config['network']}, which this plot does not support"
-        )
+        raise NothingToDrawError(f"{run}: expected a SequenceModel, got a {config['network']}, which has no such plot")
     if not (run / EXAMPLE).is_file():
         raise NothingToDrawError(f"{run}: expected a finished run, got one without {EXAMPLE}; resume it")
     model, _ = load_model(run)

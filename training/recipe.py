@@ -78,7 +78,10 @@ def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_variant(reported: object) -> object:
-    """Group a paper's figures by variant, such as T=10; figures without a variant get the label ""."""
+    """Return a paper's printed numbers as dicts by variant (a combination of varied settings), such as "T=10".
+
+    The key of numbers that belong to no variant is "". What is not a dict is returned as it is.
+    """
     if not isinstance(reported, dict):
         return reported
     variants = {key: value for key, value in reported.items() if isinstance(value, dict) and not value.keys() <= PARTS}
@@ -155,7 +158,7 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """Return the number that the paper reports for a variant and column; None if it reports none."""
+        """Return the paper's figure for a column and a variant, its varied settings; None if the paper has none."""
         return self.reported.get(label(variant), self.reported[""]).get(column)
 
 
@@ -264,7 +267,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
 
 def over(settings: Settings, others: Settings) -> Settings:
-    """Merge settings; `others` also remove settings that exclude theirs, as steps and epochs exclude each other."""
+    """Merge two dicts of settings; `others` wins, and also removes what it excludes, as epochs excludes steps."""
     overridden = {name for chosen, excluded in _EXCLUDED if chosen in others for name in excluded}
     return {**{key: value for key, value in settings.items() if key not in overridden}, **others}
 
@@ -316,7 +319,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise EdgernnError(f"{path}: no such file; check the path") from None
     # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
     except (ValueError, RecursionError) as error:
-        raise EdgernnError(f"{path}: expected a TOML file, got a mistake in it ({error})") from None
+        raise EdgernnError(f"{path}: expected valid TOML, got a mistake ({error}); correct it") from None
     values: dict[str, Any] = _floats(content)
     return values
 

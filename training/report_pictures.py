@@ -151,7 +151,7 @@ class Boxes(Picture):
 
     Attributes:
         kind: Name of the kind.
-        of: Names of columns or series; each has its own line of plots.
+        of: Names of columns or series; each has its own row of plots.
         panels: See `Trend`.
         every: Number of entries per box, to cut a series into several boxes; None: one box.
         violins: True for violin plots around the boxes.
@@ -208,7 +208,7 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """Plots of a column over the varied weight λ, and over the percentage of skipped updates, with a line per row."""
+    """Plots of a column over λ (weight of the update penalty) and over the skipped percentage, one curve per row."""
 
     kind = "tradeoff"
 
@@ -316,7 +316,7 @@ def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """Create a figure, and axes for all panels in `lines` lines of plots; raises NothingToDrawError without panels."""
+    """Create a figure with axes for each panel, in `lines` rows; raise NothingToDrawError if there are no panels."""
     from matplotlib.figure import Figure
 
     if not panels:

@@ -197,7 +197,8 @@ def search(
     ]
     if not wanted:
         raise UsageError(
-            f"--search: expected a [search] section for {', '.join(rows or [name])}, got none; leave out --search"
+            f"--search: expected a [search] section in the TOML file for {', '.join(rows or [name])}, got none; "
+            "leave out --search"
         )
     with trained(wanted, out, partial(processes, jobs=jobs, threads=threads, data=data, device=device)) as failures:
         lines = [_tried(row, failures) for row in wanted]
@@ -235,7 +236,10 @@ def _row(
     *,
     quick: bool = False,
 ) -> RecipeRow:
-    """Create a row; the settings of `choice` override those of `variant`, which override the recipe's."""
+    """Describe a row of the table, and its trainings with `seeds` seeds in folders of `out`; train nothing.
+
+    The settings of `choice` override those of `variant`, which override the recipe's.
+    """
     settings = over(over(recipe.settings, variant or {}), choice)
     if quick:
         settings = over(settings, table.quick)

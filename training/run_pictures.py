@@ -25,7 +25,7 @@ class RunPicture(Picture):
     def directories(self, runs: Runs) -> dict[str, Path]:
         """Return the run directory of each row, or raise NothingToDrawError if one is missing."""
         if missing := [row for row in self.rows if (row, self.variant) not in runs]:
-            raise NothingToDrawError(f"expected a run of the row {missing[0]}, got none")
+            raise NothingToDrawError(f"expected a finished run of the row {missing[0]}, got none; train it")
         return {row: runs[row, self.variant] for row in self.rows}
 
 

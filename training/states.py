@@ -92,7 +92,7 @@ def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
     vertically to the map and horizontally to s_t (circle). Where the map crosses y = x is a fixed point.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         model: The model.
         x: Sequence (T, 1, I).
         steps: Number of steps.
@@ -132,7 +132,7 @@ def equations(path: Path, rows: Sequence[Equation]) -> None:
     """Draw cobweb diagrams of difference equations, as in Figures 1, 2 and 5 of the DecayNet paper.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         rows: The equations; an equation with `apart` gets a line of plots.
     """
     from matplotlib.figure import Figure
@@ -168,7 +168,7 @@ def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) 
     """Plot the fraction of their state that neurons of the first layer keep, as in Figure 6 of the DecayNet paper.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         models: Dict from name to a model and its test sequences (T, B, I). A model has a line of plots, one per
             sequence.
     """
@@ -205,7 +205,7 @@ def first_layer(model: SequenceModel, steps: int) -> RecurrentLayer:
 
 
 def memory_of(layer: RecurrentLayer) -> int:
-    """Return the index in `Cell.states` of the state to draw: c if the cell has one, else the first."""
+    """Return the index in `Cell.states` of the state that plots show: c if the cell has one, else the first."""
     return layer.cell.states.index("c") if "c" in layer.cell.states else 0
 
 

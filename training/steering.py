@@ -28,7 +28,7 @@ class SteeringState:
     """State of the controller `Steering`, which a checkpoint saves.
 
     Attributes:
-        scale: Unit of λ, computed from the first batch.
+        scale: Unit of λ, the weight of the penalty on updates in the loss; computed from the first batch.
         first_share: Share of neurons updated in the first batch.
         share: Exponential moving average of the share updated in the training batches.
         z: The controlled variable: λ = scale · sinh(z).
@@ -46,7 +46,7 @@ class SteeringState:
 
 
 class Steering:
-    """Dual ascent on λ for the constraint that a share `skip` of the updates is skipped.
+    """Dual ascent on λ, the weight of the penalty on updates, so that a share `skip` of the updates is skipped.
 
     z_k = z_{k-1} + rate·(s_k - w_k) + damping·(s̄_k - s̄_{k-1})        within bounds
     λ_k = scale·sinh(z_k)
@@ -71,7 +71,7 @@ class Steering:
 
     @property
     def weight(self) -> float:
-        """λ of the next step; 0 before the first one."""
+        """λ, the weight of the penalty on updates in the loss, at the next step; 0 before the first step."""
         return 0.0 if self.state is None else self.state.weight
 
     @property
@@ -89,7 +89,7 @@ class Steering:
         return step >= _WARM_UP * self.steps
 
     def follow(self, step: int, loss: float, budget: float, share: float) -> None:
-        """Adapt λ after a training step.
+        """Adapt λ, the weight of the penalty on updates, after a training step.
 
         Args:
             step: Number of steps done, with this one.
@@ -140,7 +140,7 @@ class Steering:
 
 
 def check_steerable(setting: str, rule: type[UpdateRule]) -> None:
-    """Raise UsageError for the setting skip or background if a rule's share of updates cannot be trained."""
+    """Raise UsageError for `setting`, which is skip or background, if a rule's share of updates cannot be trained."""
     if not rule.steerable():
         names = ", ".join(sorted(name for name, other in RULES.items() if other.steerable()))
         raise UsageError(

@@ -47,7 +47,7 @@ def read_picture(values: object) -> Picture:
         EdgernnError: `values` is not a table, its kind is unknown, or one of its keys has a mistake.
     """
     if not isinstance(values, dict):
-        raise EdgernnError(f"expected a TOML table with the key kind, got {values!r}")
+        raise EdgernnError(f"pictures: expected a TOML table with the key kind, got {values!r}; correct the entry")
     fields = dict(values)
     name = str(fields.pop("kind", ""))
     if name not in KINDS:

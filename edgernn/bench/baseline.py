@@ -75,7 +75,7 @@ def baseline(
         kind: The operator, gru or lstm.
         info: Metadata of the exported file, which has the sizes.
         weights: Weights of the file. They are used if the operator computes the same function, else random weights.
-        source: Graph of the file, from which the front end is copied. Default: the model has none.
+        source: Graph of the file, from which the nodes of an audio front end are copied. Default: no front end.
 
     Returns:
         The model.

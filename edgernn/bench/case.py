@@ -113,11 +113,16 @@ class Case:
 
 @dataclass
 class Contender:
-    """A function to time. `calls` is the number of calls that do the work of a case; it may be below 1."""
+    """A function to time.
+
+    Attributes:
+        call: The function.
+        calls: Number of calls that do the work of one case; below 1 if a call does more.
+        error: Largest absolute error of the outputs against the reference; None if they are not compared.
+    """
 
     call: Callable[[], Any]
     calls: float = 1.0
-    # largest absolute difference from the reference, None if not compared
     error: float | None = None
 
 
@@ -126,7 +131,7 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
 
     Args:
         case: The case.
-        settings: Rounds of the measurement.
+        settings: Number of timing rounds, their length and warm-up.
 
     Returns:
         The case's entry in the report: µs per step, error and ratio of each runtime, and targets; see `described`.
@@ -232,7 +237,7 @@ def _plain(case: Case) -> Contenders:
 
 
 def _problem(case: Case) -> Problem:
-    """Draw the random layer and input of a case; the input of a stream has as many steps as are checked."""
+    """Draw the random layer and input of a case; the input of a stream has only the steps whose outputs are checked."""
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
     return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
@@ -261,7 +266,7 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
         error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
     if not error <= tolerance:
         raise EdgernnError(
-            f"not timed: expected an error of at most {tolerance:g} against the reference, got {error:.1e}"
+            f"not timed: y differs from the reference by {error:.1e}, expected at most {tolerance:g}; report a bug"
         )
     return Contender(call, error=error)
 
@@ -277,7 +282,7 @@ def _stream_in_c(case: Case) -> Contenders:
         error = max(error, float(np.abs(stepper.y - y).max()))
     if not error <= TOLERANCE:
         raise EdgernnError(
-            f"not timed: expected an error of at most {TOLERANCE:g} against the reference, got {error:.1e}"
+            f"not timed: y differs from the reference by {error:.1e}, expected at most {TOLERANCE:g}; report a bug"
         )
     macs = _macs(case)
     call, calls = steps_in_c(stepper, macs)
@@ -290,7 +295,7 @@ def _stream_in_c(case: Case) -> Contenders:
 
 
 def _ours_alone(case: Case) -> Contenders:
-    """Build the functions to time for a cell that other runtimes lack: the cell, and GRUs of edgernn and ONNX Runtime.
+    """Build the functions to time for a cell that other runtimes lack: the cell, and a GRU in edgernn and ONNX Runtime.
 
     A custom cell is also compared with the built-in cell of the same weights, and with standard ONNX operators.
     """

@@ -79,7 +79,7 @@ def compare(case: Case, other: str, settings: Rounds, models: Path | None = None
     Args:
         case: The case.
         other: Path of the other library.
-        settings: Rounds of the measurement.
+        settings: Number of timing rounds, their length and warm-up.
         models: Folder with the other library's models, as `file_name` names them. Default: both libraries run the
             same model.
 

@@ -73,9 +73,9 @@ def run_cases(
     Args:
         path: JSON file of the report.
         chosen: Cases to measure.
-        settings: Rounds of each measurement.
+        settings: Number of timing rounds of each case, their length and warm-up.
         command: Command line to name in the report.
-        progress: Where progress is shown.
+        progress: Progress bar. Default: none.
 
     Returns:
         The report; `gpu_page` formats it.
@@ -120,7 +120,7 @@ def bench_on_gpu(
         folder: Folder of the report.
         settings: Settings of the benchmark.
         x: Example input as in `bench`.
-        progress: Where progress is shown.
+        progress: Progress bar. Default: none.
 
     Returns:
         The JSON-compatible report.

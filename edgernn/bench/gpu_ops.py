@@ -87,7 +87,7 @@ class Form:
 def forms() -> dict[str, Form]:
     """Return a dict from name to variant (`Form`), for all cells with all update rules that have CUDA kernels.
 
-    Two layers in which groups of neurons share decisions follow.
+    The last two entries are layers in which neighbouring neurons form groups that share an update decision.
     """
     known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
@@ -223,7 +223,8 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
 def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
     """Check the kernels of the CUDA library, one after the other, until `time.perf_counter()` reaches `end`.
 
-    A kernel for which edgernn has no layer in torch fails the check.
+    If time runs out, a note on the number of unchecked kernels is added to `left_out`. A kernel for which edgernn has
+    no layer in torch fails the check.
     """
     known, entries, kernels = forms(), [], library.kernels()
     ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
@@ -243,7 +244,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
 
 
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
-    """Return a dict from name to a forward call to time: torch's GRU and LSTM, and the CUDA kernels of TIMED."""
+    """Return a dict from name to a forward call to time: torch's GRU and LSTM, and the CUDA kernels listed in TIMED."""
     known, x = forms(), torch.randn(T, B, 2, device=device)
     runs: dict[str, Callable[[], Any]] = {}
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
@@ -337,7 +338,10 @@ def measured(
 
 
 def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Measure a few cases of `edgernn bench --device cuda --suite --quick`."""
+    """Measure a few cases of `edgernn bench --device cuda --suite --quick`, until `time.perf_counter()` reaches `end`.
+
+    Notes on cases that were not measured are added to `left_out`.
+    """
     from edgernn.bench.gpu_cases import cases, run_cases
     from edgernn.bench.suite import QUICK
 

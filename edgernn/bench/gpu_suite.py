@@ -55,7 +55,7 @@ class SuiteSizes:
         timed: T, B, I, H for the timing of training steps.
         widths: Further values of H to time.
         wide_steps: T for `widths`.
-        rounds: Rounds of each measurement.
+        rounds: Number of timing rounds of each measurement.
         training: Arguments of `edgernn train`.
         workers: Concurrent processes for checks; 0 checks in this process.
         minutes: Time limit of the suite.

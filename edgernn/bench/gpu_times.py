@@ -37,7 +37,7 @@ _CHUNK = 50
 
 
 class Events:
-    """Clock for `timing.interleaved`, for functions that enqueue work on the CUDA stream `stream`."""
+    """Clock for `timing.interleaved` that times work on the CUDA stream `stream` by CUDA events."""
 
     name = "CUDA events"
 
@@ -87,8 +87,8 @@ def measure_on_gpu(
         path: The exported file of the case's model.
         case: The case.
         x: Inputs (T, B, I).
-        settings: Rounds of the measurement.
-        progress: Where progress is shown.
+        settings: Number of timing rounds, their length and warm-up.
+        progress: Progress bar. Default: none.
 
     Returns:
         The case's entry in the report, with µs per step of each runtime; see `case.described`.
@@ -147,7 +147,7 @@ def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
     error = float(np.abs(y - expected).max())
     if not error <= ROUNDED:
         raise EdgernnError(
-            f"not timed: expected an error of at most {ROUNDED:g} against the reference, got {error:.1e}"
+            f"not timed: y differs from the reference by {error:.1e}, expected at most {ROUNDED:g}; report a bug"
         )
     return error
 

@@ -15,8 +15,8 @@ from edgernn.runtime.library import library_path
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 
-LIBRARY_BYTES, SESSION_MS = 1_000_000, 20.0
-LIMIT = f"{SESSION_MS:.0f} ms"
+LIBRARY_MB, SESSION_MS = 1.3, 20.0
+LIMIT, LIBRARY_LIMIT = f"{SESSION_MS:.0f} ms", f"{LIBRARY_MB:g} MB"
 GROUP = "Library and load time"
 
 
@@ -25,7 +25,7 @@ def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
 
     Args:
         case: The sizes of the GRU.
-        settings: Rounds of the measurement.
+        settings: Number of timing rounds, their length and warm-up.
 
     Returns:
         The entry in the report (see `case.described`), with times in µs per session and the library's size.
@@ -49,7 +49,6 @@ def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
     times[LIMIT] = np.full(settings.rounds, SESSION_MS * 1e3)
     size = Path(library_path()).stat().st_size
     report = described(case, times, {})
-    report["targets"].append(
-        {"against": "1 MB", "limit": 1.0, "value": size / LIBRARY_BYTES, "met": size <= LIBRARY_BYTES}
-    )
+    share = size / (1e6 * LIBRARY_MB)
+    report["targets"].append({"against": LIBRARY_LIMIT, "limit": 1.0, "value": share, "met": share <= 1})
     return report | {"left_out": {}, "library_bytes": size}

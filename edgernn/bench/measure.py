@@ -69,7 +69,7 @@ def bench(
         x: Example input (T, B, I), or int64 (T, B) for a model with a vocabulary. It is repeated, or cut, to the batch
             and steps of the settings. Default: `example.npz` beside the model, else random words or normal numbers in
             the model's scale.
-        progress: Where progress is shown.
+        progress: Progress bar. Default: none.
 
     Returns:
         The JSON-compatible report; `markdown` formats it.
@@ -163,7 +163,9 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """Compare native library and standard ONNX operators; after a chunk, both go on from the state of `portable`.
+    """Compare the native library with standard ONNX operators, on one chunk of the input after the other.
+
+    After a chunk, both continue from the state that `portable` has reached.
 
     Args:
         native: Session with the native library.

@@ -135,10 +135,12 @@ def _run(words: list[str]) -> str:
 
 
 def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
-    """Parse the output of measure_steps.c."""
+    """Parse the output of the test program measure_steps.c."""
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
-        raise EdgernnError(f"qemu: expected {steps} steps of output, got {len(rows)} lines: {text[:200]!r}")
+        raise EdgernnError(
+            f"qemu: expected {steps} steps of output, got {len(rows)} lines: {text[:200]!r}; report a bug"
+        )
     units, unit, stack = rows.pop()
     numbers = np.array(rows, np.uint32)
     return Emulated(
@@ -190,7 +192,7 @@ def bench_on_target(
 
 
 def target_text(report: dict[str, Any]) -> str:
-    """Format a report as text."""
+    """Format a report of `bench_on_target` as text."""
     flash, memory = report["flash"], report["memory"]
     return (
         f"{report['model']} on {report['title']}, emulated by qemu, {report['steps']} steps of {report['input']}:\n"

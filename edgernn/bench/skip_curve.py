@@ -59,7 +59,7 @@ class CurvePoint:
 
     @property
     def limit(self) -> float:
-        """Largest `time` that meets the target."""
+        """Largest relative `time` that meets the performance target at this share of skipped updates."""
         return self.needed + MARGINS[self.group_size]
 
 
@@ -71,6 +71,7 @@ def measure(
     batch: int,
     settings: Rounds,
     skips: Sequence[float] = SKIPS,
+    stepwise: bool = False,
 ) -> dict[str, Any]:
     """Time a layer at several shares of skipped updates.
 
@@ -80,8 +81,9 @@ def measure(
         hidden_size: H.
         steps: T.
         batch: B.
-        settings: Rounds of the measurement.
+        settings: Number of timing rounds, their length and warm-up.
         skips: Shares of skipped updates, from 0 to 1.
+        stepwise: True to call `Session.step` for each step; False to run all steps in one call.
 
     Returns:
         Dict with the sizes, the µs per step of the layer without an update rule, and a dict for each `CurvePoint`.
@@ -89,6 +91,10 @@ def measure(
     x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
     calls: dict[str, Callable[[], Any]] = {}
     points: dict[str, tuple[int, float, float, float]] = {}
+
+    def stream(session: Session) -> None:
+        for x_t in x:
+            session.step(x_t)
 
     def add(name: str, **options: Any) -> tuple[SequenceModel, Session]:
         model = random_model(cell, input_size, hidden_size, **options)
@@ -98,7 +104,7 @@ def measure(
             session = Session(path, backend="native")
         start = session.initial_state(batch)
         session.run_from(x, start)
-        calls[name] = lambda: session.run_from(x, start)
+        calls[name] = (lambda: stream(session)) if stepwise else (lambda: session.run_from(x, start))
         return model, session
 
     (dense,) = add(DENSE, rule="always")[0].recurrent_layers()
@@ -150,7 +156,7 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
     """Plot the time over the share of skipped updates, a panel for each layer.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         layers: Results of `measure`.
     """
     from matplotlib.figure import Figure
@@ -172,11 +178,11 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
 
 
 def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> None:
-    """Draw a value over the share of skipped updates, a curve for each group size, and the updates' multiply-adds.
+    """Plot a value over the share of skipped updates: a curve per group size, and the multiply-adds of the updates.
 
     Args:
         panel: Matplotlib's axes.
-        points: Dicts with `group_size`, `skipped` and what `value` reads.
+        points: Dicts with the keys `group_size`, `skipped` and those that `value` reads.
         value: Value of a point, relative to the layer without a rule.
     """
     panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
@@ -186,7 +192,7 @@ def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[d
 
 
 def group_title(group_size: int) -> str:
-    """Name a group size in tables and pictures."""
+    """Return the label of a group size in tables and plots, such as "groups of 16"."""
     return "single neurons" if group_size == 1 else f"groups of {group_size}"
 
 

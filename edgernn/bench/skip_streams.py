@@ -19,7 +19,7 @@ from edgernn.runtime.timing import Rounds
 LAYERS = (("gru", 2, 128), ("gru", 64, 128))
 BATCHES = (8, 32, 128, 256)
 SKIPS = (0.4, 0.75, 0.9)
-# steps of a call
+# steps of a call: a call of `Session.step` has one
 STEPS = (1, 100)
 # smallest wanted speed with 90 % skipped, relative to the layer without a rule, by group size and batch
 TARGETS = {1: dict.fromkeys(BATCHES, 4.5), 16: {8: 4.5, 32: 6.0, 128: 7.0, 256: 7.0}}
@@ -31,7 +31,8 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         "Speed relative to the same batch of B streams in the layer without a rule: its time divided by that of the "
         f"layer with the rule. One thread, {report['machine']['cpu']}, {report['machine']['instruction_set']}; medians "
-        f"of {report['rounds']} interleaved rounds. In brackets: the target.",
+        f"of {report['rounds']} interleaved rounds. T = 1 is one call of `Session.step` for each step. In brackets: "
+        "the target.",
         "",
         f"| layer (I, H) | B | {' | '.join(heads)} |",
         f"|---|---:|{'---:|' * len(heads)}",
@@ -82,7 +83,8 @@ def main(rounds: int, count: int, out: Path | None) -> None:
                 "I": input_size,
                 "H": hidden_size,
                 "results": [
-                    {"B": batch, "T": steps} | measure(cell, input_size, hidden_size, steps, batch, settings, SKIPS)
+                    {"B": batch, "T": steps}
+                    | measure(cell, input_size, hidden_size, max(STEPS), batch, settings, SKIPS, stepwise=steps == 1)
                     for batch in batches
                     for steps in STEPS
                 ],

@@ -75,11 +75,33 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
 
 def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
     """Return the counts of a process by the names of callgrind's events, and the instruction set."""
-    if shutil.which("valgrind") is None:
-        raise EdgernnError("valgrind is not installed; run: apt-get install valgrind")
     out = model.with_name(f"{model.name}.{passes}.out")
     cache = f"{CACHE_BYTES},{WAYS},{LINE}"
-    words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--cache-sim=yes", f"--D1={cache}"]
+    isa = callgrind(model, x, passes, out, "--cache-sim=yes", f"--D1={cache}")
+    text = out.read_text(encoding="utf-8")
+    rows = [re.findall(rf"^{name}: (.*)$", text, re.MULTILINE)[-1].split() for name in ("events", "totals")]
+    return dict(zip(rows[0], map(int, rows[1]), strict=True)), isa
+
+
+def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> str:
+    """Stream a packed model in a process that valgrind's callgrind watches.
+
+    Args:
+        model: The packed model.
+        x: File of the steps (T, I) as float32.
+        passes: Number of times that the steps run.
+        out: Callgrind's output file.
+        *options: Further options of callgrind.
+
+    Returns:
+        The instruction set of the kernels.
+
+    Raises:
+        EdgernnError: Valgrind is missing, or the program fails.
+    """
+    if shutil.which("valgrind") is None:
+        raise EdgernnError("valgrind is not installed; run: apt-get install valgrind")
+    words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *options]
     program = [sys.executable, "-S", Path(__file__).with_name("stream_steps.py"), library_path(), train_library()]
     # a fixed seed of hashes: Python's own instructions are the same in each process, so that they cancel;
     # and no string instructions in memset and memcpy, of which valgrind counts every byte
@@ -89,9 +111,7 @@ def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
     process = subprocess.run(command, capture_output=True, text=True, env=environment)
     if process.returncode != 0:
         raise EdgernnError(f"valgrind: failed with status {process.returncode}: {process.stderr[-2000:]}")
-    text = out.read_text(encoding="utf-8")
-    rows = [re.findall(rf"^{name}: (.*)$", text, re.MULTILINE)[-1].split() for name in ("events", "totals")]
-    return dict(zip(rows[0], map(int, rows[1]), strict=True)), process.stdout.strip()
+    return process.stdout.strip()
 
 
 def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[str, Any]:
@@ -171,7 +191,7 @@ def picture(path: Path, layers: list[dict[str, Any]]) -> None:
     """Plot instructions and bytes over the share of skipped updates, a column of two panels for each layer.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         layers: Results of `measure`.
     """
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ def main(ops: str, train: str, model_file: str, input_file: str, passes: str) ->
         ops: The native library.
         train: The training library, which has the loop over steps.
         model_file: The packed model; its inputs are numbers.
-        input_file: The steps.
+        input_file: File of the inputs of the steps (T, I) as float32.
         passes: Number of times that the steps run.
 
     Raises:

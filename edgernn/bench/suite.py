@@ -106,9 +106,9 @@ def run_suite(
     Args:
         path: JSON file of the report.
         cases: Cases to measure.
-        settings: Rounds of each measurement.
+        settings: Number of timing rounds of each case, their length and warm-up.
         command: Command line to name in the report.
-        progress: Where progress is shown.
+        progress: Progress bar. Default: none.
 
     Returns:
         The report; `page` formats it.
@@ -135,7 +135,7 @@ def alone(case: Case, settings: Rounds) -> dict[str, Any]:
 
     Args:
         case: The case.
-        settings: Rounds of the measurement.
+        settings: Number of timing rounds, their length and warm-up.
 
     Returns:
         The case's report, or its name and the failure.

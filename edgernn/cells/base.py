@@ -39,7 +39,8 @@ class Cell(nn.Module, abc.ABC):
     Shapes: x (B, I), every state (B, H), m (B, M), W (rows, I), R and C (rows, H), V (rows, M), b (rows,). The rows are
     those of all gates with the term, in the order of `gates`. The first state is h, the cell's output; the second is c.
     The initial state is zero. Parameters start as U(-1/√H, 1/√H), as in torch.nn.GRU, except vectors with an initial
-    value. A subclass sets the class attributes and defines `update`; do not derive from it again.
+    value. A subclass sets the class attributes and defines `update`. Derive a new cell from this class,
+    not from another cell.
 
     Args:
         input_size: I.
@@ -53,7 +54,7 @@ class Cell(nn.Module, abc.ABC):
         reads_last: True if W has 2I columns, for x_t and then x_{t-1}, which is carried as a further state of size I.
         mid_vanishes: True if m is zero where the states are zero, so that kernels may skip these elements of m.
         normalises_c: True if `update` computes the output from `p.norm_c(c)`; the state c is not normalised.
-        choices: Dict from option of the constructor to its values, for options that change the gate table.
+        choices: Dict from option of the constructor to its possible values, for options that change the gate table.
         other_if_square: True if the gate table differs between I = H and I != H.
         states: Names of the states.
         variant: Name of the gate table that an option or the sizes lead to; "" for the usual table.
@@ -130,10 +131,7 @@ class Cell(nn.Module, abc.ABC):
         self.reset_parameters()
 
     def _normalisations(self, norm: Norm) -> dict[str, nn.Module]:
-        """Create the normalisations as a dict.
-
-        The keys "W", "R", "C" and "V" stand for the products of these weights, "c" for the cell state.
-        """
+        """Create the normalisation modules as a dict: "W", "R", "C" and "V" for the weights' products, "c" for c."""
         norms: dict[str, nn.Module] = {}
         for name in ("W", "R", "C", "V"):
             if name in self._parameters:
@@ -143,7 +141,7 @@ class Cell(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:
-        """Prune R: set all but its largest blocks to zero. With `hold` they stay zero, else they may grow again."""
+        """Set all but the largest blocks of R to zero. With `hold` they stay zero, else they may grow again."""
         assert isinstance(self.recurrent, BlockSparse)
         parts = self._split(self.R, self._h, 0)
         mids = {g.name for g in self.gates if g.mid}
@@ -159,14 +157,14 @@ class Cell(nn.Module, abc.ABC):
 
     @classmethod
     def forms(cls) -> Iterator[Self]:
-        """Yield a small cell for each variant of its gate table; the C++ kernels are generated from these."""
+        """Yield a small cell of this class for each variant of its gate table; C++ kernels are generated from them."""
         for sizes in ((3, 3), (2, 3)) if cls.other_if_square else ((2, 3),):
             for values in product(*cls.choices.values()):
                 yield cls(*sizes, **dict(zip(cls.choices, values, strict=True)))
 
     @property
     def form(self) -> str:
-        """Name of the cell's equations: its name, with a suffix for a variant, as in sru-projected."""
+        """Name of the cell's equations: its name, with the suffix -`variant` if there is one, as in sru-projected."""
         return f"{self.name}-{self.variant}" if self.variant else self.name
 
     @property
@@ -180,7 +178,7 @@ class Cell(nn.Module, abc.ABC):
         return self.recurrent.density is not None
 
     def held_zeros(self) -> int:
-        """Number of weights of a block-sparse R that stay zero after pruning (see `kept`); 0 for a dense R."""
+        """Count the weights of a block-sparse R that stay zero after pruning (see `kept`); 0 for any other R."""
         return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property
@@ -221,7 +219,7 @@ class Cell(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def update(self, p: Gates, state: State) -> State:
-        """Compute the next state point-wise from the pre-activations and the last state."""
+        """Compute the next states (B, H), in the order of `states`, point-wise from the gates and last states."""
 
     def zero_state(self, batch: int, like: Tensor) -> State:
         return tuple(like.new_zeros(batch, self.hidden_size) for _ in self.states)
@@ -245,7 +243,7 @@ class Cell(nn.Module, abc.ABC):
         return torch.cat([p[g.name] for g in self.gates if g.x or g.h], -1)
 
     def macs(self) -> tuple[int, int]:
-        """Count the multiply-adds of a step as a pair: Q and the gates that `mid` reads, and all other gates."""
+        """Count the multiply-adds of a step, as a pair: in Q and the gates that `mid` reads, and in all other gates."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
@@ -299,7 +297,10 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """Return a dict of R and C times `mask` (H, H), gate by gate. Gates that `mid` reads are not masked."""
+        """Return a dict of "R" and "C", if the cell has them, with the rows of each gate times `mask` (H, H).
+
+        Rows of gates that `mid` reads are unchanged. Low-rank R raises UsageError.
+        """
         if self.recurrent.rank is not None:
             raise UsageError(
                 "rank: expected none with a rule that masks recurrent weights, such as clockwork; leave out rank"
@@ -363,7 +364,7 @@ class Cell(nn.Module, abc.ABC):
             p[name] = p[name] + term if name in p else term
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
-        """Compute a product of weight and factor, normalised if the cell has normalisations, plus the bias."""
+        """Compute the product of `weight`, named `key`, with `factor`; normalise it if the cell does so; add `bias`."""
         if key not in self.norms:
             return nn.functional.linear(factor, weight, bias)
         product: Tensor = self.norms[key](nn.functional.linear(factor, weight), t)

@@ -26,7 +26,7 @@ class DecayNet(Cell):
     h_t = o_t ⊙ tanh(N(c_t))
     Φ(p) = 1 where p > π/2, 0 where p < 0, else sin(p)        p_0 = π/2
 
-    Shapes: x (B, I), h, c and decay (B, H), W (4H, I), R (4H, H), b (3H,): i, g, o. Gates: i, f, g, o.
+    Shapes: x (B, I), h, c and decay (B, H), W (4H, I), R (4H, H), b (3H,) for i, g, o. Gates: i, f, g, o.
     h_0 = c_0 = decay_0 = 0. The state holds decay_t = π/2 - p_t instead of p_t, so that it starts at zero. Then
     f_t = cos(clamp(decay_t, 0, π/2)).
     N is the identity unless `norm=recurrent-batch` normalises the cell state.

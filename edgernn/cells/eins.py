@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EINS, an LSTM whose gates read a mix of input and memory.
+"""EINS, an LSTM whose gates read a mix of input and state.
 
 Size: EINS has 2I² + 5IH + I weights and an LSTM 4IH + 4H² + 4H. At I = 100, H = 800 the LSTM is seven times as large;
 at I = 1150, H = 400 EINS is twice as large.
@@ -17,7 +17,7 @@ from edgernn.errors import UsageError
 
 
 class EINS(ForgetBias):
-    """Extrapolated input for network simplification: an LSTM whose gates see only a mix of input and memory.
+    """Extrapolated input for network simplification: an LSTM whose gates see only a mix of input and state.
 
     d_t = σ(W_d x_t + R_d h_{t-1} + b_d)
     e_t = W_e x_t
@@ -29,11 +29,12 @@ class EINS(ForgetBias):
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
     h_t = o_t ⊙ tanh(N(c_t))
 
-    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (2I, I): d, e; R (I, H): d; V (4H, I): f, i, o, a; b (I,): d.
+    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (2I, I) for d, e; R (I, H) for d; V (4H, I) for f, i, o, a;
+    b (I,) for d.
     Gates and other pre-activations: d, e, f, i, o, a. h_0 = c_0 = 0. This is the paper's System 4.1.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    Options: a="x" selects the paper's eq 11: a_t = W_a x_t, with W (2I + H, I): d, e, a and V (3H, I): f, i, o.
-    Options: forget_bias is the initial value of a learned b_f (H,) in f_t = σ(V_f v_t + b_f), with b (I + H,): d, f.
+    Options: a="x" selects the paper's eq 11: a_t = W_a x_t, with W (2I + H, I) for d, e, a and V (3H, I) for f, i, o.
+    Options: forget_bias is the initial value of a learned b_f (H,) in f_t = σ(V_f v_t + b_f), with b (I + H,) for d, f.
     The paper's appendix D asks for a forget bias of 1, which its equations do not have. Default: none.
     `ihc-lstm` mixes x with a projection of h, and computes a from x.
     Source: anonymous authors (under double-blind review), "EINS: Long Short-Term Memory with Extrapolated Input Network

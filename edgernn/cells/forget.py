@@ -12,7 +12,7 @@ from edgernn.errors import UsageError
 
 
 class ForgetBias(Cell):
-    """Cell with an optional learned bias (H,) of the forget gate, which its paper's equations do not have.
+    """Base class of cells with an optional learned bias (H,) of the forget gate, which their papers' equations lack.
 
     The option forget_bias is the bias's initial value; None means no bias. The class attribute `forget_gate` names the
     gate. `forget_sign` is -1 if that gate is an input gate 1 - f, whose bias starts at minus forget_bias.

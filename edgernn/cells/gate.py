@@ -33,7 +33,7 @@ class Gate:
 class Gates:
     """Argument p of `Cell.mid` and `Cell.update`: the values that one step reads, as attributes.
 
-    They are the gates' pre-activations, (B, H) or (B, M) each, the input `x` (B, I) and the cell's vectors.
+    They are the gates' pre-activations, (B, H) or (B, M) each, the input `x` (B, I) and the cell's `vectors`.
 
     Args:
         values: Dict from attribute name to value.

@@ -21,7 +21,7 @@ class GRU(Cell):
     n_t = tanh(W_n x_t + b_n + r_t ⊙ k_t)
     h_t = (1 - z_t) ⊙ n_t + z_t ⊙ h_{t-1}
 
-    Shapes: x (B, I), h (B, H), W (3H, I): r, z, n; R (3H, H): r, z, k; b (4H,): r, z, n, k. h_0 = 0.
+    Shapes: x (B, I), h (B, H), W (3H, I) for r, z, n; R (3H, H) for r, z, k; b (4H,) for r, z, n, k. h_0 = 0.
     This is torch.nn.GRU and ONNX GRU with linear_before_reset = 1, without their redundant second bias.
     `gru-before` applies r before the product, and has 1 - z_t in place of z_t.
     Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine Translation",
@@ -49,7 +49,7 @@ class GRUBefore(Cell):
     n_t = tanh(W_n x_t + V_n m_t + b_n)
     h_t = (1 - z_t) ⊙ h_{t-1} + z_t ⊙ n_t
 
-    Shapes: x (B, I), h (B, H), W (3H, I): r, z, n; R (2H, H): r, z; V (H, H): n; b (3H,): r, z, n. h_0 = 0.
+    Shapes: x (B, I), h (B, H), W (3H, I) for r, z, n; R (2H, H) for r, z; V (H, H) for n; b (3H,) for r, z, n. h_0 = 0.
     ONNX GRU with linear_before_reset = 0 is the same with z_t replaced by 1 - z_t (negate the rows of z).
     `gru` needs one matrix product per step; this cell needs two, one after the other.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,

@@ -58,7 +58,7 @@ class LSTMPeephole(_LSTM):
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t
     h_t = o_t ⊙ tanh(N(c_t))
 
-    Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), C (3H, H): i, f, o; b (4H,). Gates: i, f, g, o.
+    Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), C (3H, H) for i, f, o; b (4H,). Gates: i, f, g, o.
     h_0 = c_0 = 0.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
     This is the LSTM that the PRU paper compares with. The peepholes of Gers et al., and P of ONNX LSTM, are vectors

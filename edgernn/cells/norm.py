@@ -45,7 +45,7 @@ class LayerNorm(nn.Module):
 
     @classmethod
     def of_state(cls, size: int, steps: int) -> nn.Module | None:
-        """Return no normalisation, as layer normalisation leaves the cell state unchanged."""
+        """Return None, because layer normalisation leaves the cell state unchanged."""
         return None
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
@@ -85,8 +85,8 @@ class RecurrentBatchNorm(nn.Module):
     Shapes: p (B, rows) or (T, B, rows), t (B, 1): the index of the (first) step of p; γ = gain (rows,), initially 0.1,
     and β = shift (rows,), initially 0, are shared over time; ε = 1e-5. Only the cell state has a β, because the cell's
     biases are added to the products.
-    `total` sums a tensor over the processes that share each batch in parallel training (differentiable); None in a
-    single process.
+    `total` is a differentiable function that sums a tensor over the processes that share each batch in parallel
+    training, or None in a single process.
     Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025. Its population
     statistics are averages over the training set; the authors' code has moving averages with a weight of 0.01. That
     code also learns h_0 and c_0, which are 0 here, and starts the forget bias at 1 and R at the identity or orthogonal.
@@ -125,10 +125,10 @@ class RecurrentBatchNorm(nn.Module):
         return normalised if self.shift is None else normalised + self.shift
 
     def _average(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
-        """Update the moving averages, kept per time step, with a batch's mean and variance (T, H) of T time steps.
+        """Update the moving averages, one for each time step, with the mean and variance (T, rows) of a batch.
 
-        `first` (1,) is the first of these steps. It is never read on the host, so that a CUDA graph can record the
-        loop over time.
+        `first` (1,) is the index of the first of these T steps. It is never read on the host, so that a CUDA graph can
+        record the loop over time.
         """
         at = first.to(torch.int64) + torch.arange(len(mean), device=mean.device)
         has_average = (at < len(self.mean)).unsqueeze(-1)
@@ -138,13 +138,13 @@ class RecurrentBatchNorm(nn.Module):
             average.index_add_(0, at, torch.where(has_average, change, 0.0))
 
     def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Biased variance and mean over a batch that several processes share; `total` sums over the processes."""
+        """Compute the biased variance and the mean of p over a batch that processes share; `total` sums over them."""
         count = total(p.new_tensor(float(p.shape[-2])))
         mean = total(p.sum(-2)) / count
         return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean
 
     def folded(self) -> StepAffine:
-        """Return a module that computes the same as this one in evaluation mode: one affine map per time step."""
+        """Return a module that computes what this one computes in evaluation mode, as one affine map per time step."""
         return StepAffine(*self._fold())
 
     def _fold(self) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ NORMS: dict[str, type[LayerNorm] | type[RecurrentBatchNorm]] = {
 
 @dataclass(frozen=True)
 class Norm:
-    """Which normalisation a cell has; an unknown name or `steps` below 1 raises UsageError.
+    """Choice of a cell's normalisation; an unknown name or `steps` below 1 raises UsageError.
 
     Attributes:
         name: Name in `NORMS`.

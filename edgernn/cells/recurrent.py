@@ -26,7 +26,7 @@ class Recurrent:
     density: ClassVar[float | None] = None
 
     def check(self, cell: str, weights: bool) -> None:
-        """Raise UsageError if a cell cannot store R in this way; `weights` is True if the cell `cell` has an R."""
+        """Raise UsageError if the cell named `cell` cannot store R in this way; `weights` is True if it has an R."""
 
     def columns(self, hidden: int) -> int:
         """Number of columns of the parameter R: H, or the rank."""
@@ -37,11 +37,18 @@ class Recurrent:
         return {}
 
     def buffers(self, weight: Tensor) -> dict[str, Tensor]:
-        """Create the buffers that the cell needs for its parameter R (`weight`), as a dict from name to buffer."""
+        """Create the buffers that the cell needs for its parameter R, here `weight`, as a dict from name to buffer."""
         return {}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        """Initialise the dict `weights`; elements of R, or of R Q, have the variance of U(-bound, bound)."""
+        """Initialise recurrent weights in place; they already are U(-bound, bound), which a subclass may replace.
+
+        Elements of R, or of the product R Q, must have the variance of U(-bound, bound).
+
+        Args:
+            weights: Dict from the names of the cell's parameters to the parameters.
+            bound: 1/√H.
+        """
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,8 @@ class BlockSparse(Recurrent):
     """Block-sparse recurrent weights with a share `density` of nonzero blocks.
 
     A block is BLOCK neighbouring neurons by one column, the same in all gates. R starts dense; in training
-    `Cell.threshold` selects the blocks to keep and sets the others to zero. Kernels of rules with `skips_zeros` skip
-    zero blocks. A density outside (0, 1] raises UsageError.
+    `Cell.threshold` selects the blocks to keep and sets the others to zero. The native kernels of update rules with
+    `skips_zeros` skip zero blocks. A density outside (0, 1] raises UsageError.
     Source: the method of Kusupati et al. 2018, arXiv:1901.02358, who set single weights to zero.
     """
 
@@ -104,7 +111,10 @@ class BlockSparse(Recurrent):
         return {"kept": torch.ones_like(weight, dtype=torch.bool)}
 
     def largest(self, gates: Tensor) -> Tensor:
-        """Return a mask (H, columns) of the blocks with the largest sums of squares; R is (gates, H, columns)."""
+        """Return a mask (H, columns) that is True in the blocks to keep, those with the largest sums of squares.
+
+        `gates` (gates, H, columns) is R, split by gate; the sum over a block includes all gates.
+        """
         size = gates.shape[1]
         energy = gates.square().sum(0)
         energy = nn.functional.pad(energy, (0, 0, 0, -size % BLOCK)).reshape(-1, BLOCK, energy.shape[1]).sum(1)

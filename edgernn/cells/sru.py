@@ -24,11 +24,11 @@ class SRU(Cell):
     c_t = f_t ⊙ c_{t-1} + (1 - f_t) ⊙ a_t
     h_t = p_t ⊙ c_t + (1 - p_t) ⊙ s_t
 
-    Shapes: x (B, I), h and c (B, H), W (3H, I): f, p, a, or (4H, I) with s; w_f and w_p (H,), b (2H,): f, p.
+    Shapes: x (B, I), h and c (B, H), W (3H, I) for f, p, a, or (4H, I) with s; w_f and w_p (H,), b (2H,) for f, p.
     Gates: f, p, a; also s if I and H differ. h_0 = c_0 = 0.
-    These are the equations of the IRC paper; W_s, which they omit, is from Lei et al. The cell does not have the factor
-    √(1 + 2 exp(b_p)) of s and the tanh of c, which are options of the authors' code, their initialisation, and the
-    initial biases of the IRC paper's code (b_f = 1, b_p = -1).
+    These are the equations of the IRC paper; W_s, which they omit, is from Lei et al. The cell has neither the factor
+    √(1 + 2 exp(b_p)) of s nor the tanh of c, which are options of the authors' code. It has neither the authors'
+    initialisation nor the initial biases of the IRC paper's code (b_f = 1, b_p = -1).
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 27-30, after Lei et al., "Simple Recurrent Units for Highly Parallelizable Recurrence", EMNLP 2018,
     https://arxiv.org/abs/1709.02755; the authors' code: https://github.com/asappresearch/sru

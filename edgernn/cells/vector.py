@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry of a cell's table of parameter vectors."""
+"""Declaration of a parameter vector, an entry of the table `Cell.vectors`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Vector:
 
     Attributes:
         size: Length: "H", "I" or "1".
-        start: Initial value. None: random, as for the weights.
-        map: Function that is applied to the vector before p.NAME is read. None: no function.
-        learned: True for a parameter, False for a constant.
+        start: Initial value of all elements. None: random, as for the weights.
+        map: Function that is applied to the vector before the equations read it. None: no function.
+        learned: True for a trained parameter, False for a constant.
         steps: True if a value of 0 is replaced by T, the length of the current sequence.
     """
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line `edgernn`: one module per command, imported when it is used; `frame` has the shared parts."""
+"""The command line `edgernn`: one module per command, imported when the command is used; `frame` has shared code."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `edgernn bench`: time a model beside other runtimes."""
+"""The command `edgernn bench`: time a model and compare it with other runtimes."""
 
 from pathlib import Path
 from typing import Any

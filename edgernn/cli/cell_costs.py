@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs (parameters, multiply-adds) of every cell and of the named pairs of cell and update rule or imputer."""
+"""Costs (parameters, multiply-adds) of every cell, and of the named pairs of a cell with an update rule or imputer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,15 +15,18 @@ from edgernn.runtime.library import native_kernels
 
 
 def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Compute the cost of every cell, for a step that updates every neuron.
+    """Compute the cost of every cell and named pair, for one step that updates every neuron.
 
     Args:
-        input_size: I. With an imputer, I is the number of features, and the model's input has 3 I channels.
+        input_size: I. With an imputer, which fills in missing values, I is the number of features, and the model's
+            input has 3 I channels: values, masks and times.
         hidden_size: H, the number of neurons.
         custom: Custom cells as FILE.py:CLASS, listed last.
 
     Returns:
-        A JSON-compatible dict for each name.
+        A JSON-compatible dict for each name: of cells, of pairs of a cell with a rule, of pairs of a cell with an
+        imputer, and of `custom`. Its keys are name, cell, rule, imputer (None for none), params, macs and flops_paper
+        as in `Cost`, native (if the native library can run the cell), portable, streaming and paper (the source).
     """
     native = native_kernels()
     return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING, *custom]]
@@ -52,7 +55,7 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
 
 
 def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """Return the name of a model's kernel in the native library, or "" for a custom cell that it cannot interpret."""
+    """Return the name of a model's kernel in the native library, or "" for a custom cell that cannot run in it."""
     layer = model.recurrent_layers()[0]
     if not is_cell_file(name):
         return layer.kind
@@ -60,7 +63,7 @@ def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) 
 
 
 def table(entries: list[dict[str, Any]]) -> str:
-    """Format the costs of cells as a Markdown table."""
+    """Format the result of `cell_costs` as a Markdown table with one row for each name."""
     lines = [
         "| name | made of | parameters | macs a step | flops_paper | kernel | source |",
         "|---|---|---:|---:|---:|---|---|",

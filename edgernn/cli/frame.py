@@ -49,7 +49,7 @@ Sections = Callable[..., Iterable[tuple[str, str, list[tuple[str, str]]]]]
 
 
 class Command(click.Command):
-    """A command whose help ends with its settings, if any, and a runnable example."""
+    """Click command whose help ends with a list of KEY=VALUE settings, if it has any, and a runnable example."""
 
     example: str = ""
     sections: Sections | None = None
@@ -78,7 +78,7 @@ def _write(formatter: click.HelpFormatter, sections: Iterable[tuple[str, str, li
 
 
 class CommandGroup(click.Group):
-    """A group of commands whose help ends with an example."""
+    """Click group of commands whose help ends with an example."""
 
     def __init__(self, *args: Any, example: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
@@ -98,7 +98,7 @@ class CommandGroup(click.Group):
 
 
 class RootGroup(CommandGroup):
-    """The group `edgernn`: imports a command of COMMANDS when its name is used."""
+    """The top-level Click group `edgernn`: imports the module of a command of COMMANDS only when its name is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -133,14 +133,15 @@ def json_command(
 ) -> Callable[[Callable[..., Any]], Command]:
     """Return a decorator that turns a function into a Click command with the options --json and --debug.
 
-    The function returns a JSON-compatible result, or None to print nothing. Its other options stand
-    below the decorator. Standard output holds the result alone: anything else that the function prints goes
-    to standard error.
+    The function returns a JSON-compatible result, or None to print nothing. Its other options are click decorators
+    below this one. Standard output holds the result alone: anything else that the function prints goes to standard
+    error.
 
     Args:
         example: A command line for the end of the help.
-        text: Converts the result to the text printed without --json.
-        sections: Returns further sections of the help for the options before --help. None: the help has no others.
+        text: Function that converts the result to the text printed without --json.
+        sections: Function that returns further sections of the help, for the options that stand before --help.
+            Default: no further sections.
 
     Returns:
         The decorator.
@@ -162,7 +163,7 @@ def json_command(
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run a command line.
+    """Run a command line `edgernn ...` and print its result, or its error in one line.
 
     Args:
         args: The words after `edgernn`. Default: the arguments of this process.
@@ -214,7 +215,7 @@ def _main(words: list[str]) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """Return an error's message in one line and the exit status."""
+    """Return the message of an error, in one line, and the exit status of the process."""
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f"; see {context.command_path} --help" if context else ""
@@ -229,7 +230,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _explain_system(error: OSError) -> str:
-    """Describe an error of the operating system in one line: its path, the reason and the remedy."""
+    """Describe an error of the operating system in one line: the path, the reason and, if known, the remedy."""
     text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     notes = getattr(error, "__notes__", [])
     if not notes and error.errno in FULL:

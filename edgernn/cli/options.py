@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share."""
+"""Click options that several commands share, as decorators."""
 
 from pathlib import Path
 

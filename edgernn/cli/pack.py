@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `edgernn pack`: convert an ONNX file for C programs."""
+"""The command `edgernn pack`: convert an ONNX file to a packed model for C programs."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ import click
 
 from edgernn.cli.frame import json_command
 from edgernn.errors import UsageError
+from edgernn.runtime.input_check import ACTIONS, OnNonfinite
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -30,7 +31,7 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Choice(["library", "c"]),
     default="library",
     show_default=True,
-    help="Kind of packed model: a file that the native library runs, or C files for a microcontroller.",
+    help="Form of the packed model: library, a file that the native library runs; or c, C files for a microcontroller.",
 )
 @click.option(
     "--out",
@@ -42,7 +43,16 @@ def _text(result: dict[str, Any]) -> str:
     "--name",
     help="Name of the C files and prefix of the functions of --target c.  [default: model]",
 )
-def command(model: Path, target: str, out: Path | None, name: str | None) -> dict[str, Any]:
+@click.option(
+    "--on-nonfinite",
+    type=click.Choice(list(ACTIONS)),
+    help="What a step of the C files of --target c does if a number of its input x is NaN or infinite: refuse x "
+    "(error); replace the number by the last finite one at its place (hold); or reset the state, then replace the "
+    "number (reset).  [default: error]",
+)
+def command(
+    model: Path, target: str, out: Path | None, name: str | None, on_nonfinite: OnNonfinite | None
+) -> dict[str, Any]:
     """Convert the exported ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
 
     The header edgernn.h, in the folder of the native library, declares the C functions.
@@ -53,9 +63,13 @@ def command(model: Path, target: str, out: Path | None, name: str | None) -> dic
     if target == "c":
         from edgernn.runtime.firmware import pack_folder
 
-        return pack_folder(model, out or model.with_suffix(""), name or "model")
+        return pack_folder(model, out or model.with_suffix(""), name or "model", on_nonfinite or "error")
     if name is not None:
         raise UsageError("--name: expected together with --target c; add it, or leave the name out")
+    if on_nonfinite is not None:
+        raise UsageError(
+            "--on-nonfinite: expected together with --target c; leave it out, and call edgernn_on_nonfinite in C"
+        )
     from edgernn.runtime.packed import pack_file
 
     return pack_file(model, out or model.with_suffix(".edgernn"))

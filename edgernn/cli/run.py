@@ -46,7 +46,8 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--threshold",
     type=float,
-    help="With --stream, average probability that a word needs to be detected.  [default: 0.5]",
+    help="With --stream, report a word when its probability, averaged over the last steps, reaches this value.  "
+    "[default: 0.5]",
 )
 @click.option(
     "--smoothing",
@@ -90,7 +91,8 @@ def command(
 
     The output y has shape (O,) or (N, O), or (T, O) or (N, T, O) if the model has an output at every step.
 
-    With --stream, a keyword model (task keywords, or your own wav files) reads a recording step by step, as in an app.
+    With --stream, a keyword model (trained on the task keywords or on your own wav files) reads a recording step by
+    step, as in an app.
     The detected words are printed with their times.
     """
     from edgernn.errors import UsageError

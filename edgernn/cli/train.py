@@ -36,7 +36,16 @@ def _previews(run: Path) -> list[str]:
 
 
 def _restore(options: dict[str, Any]) -> tuple[str, ...]:
-    """Set the options to those with which the run in --out was started; return its settings."""
+    """Replace options by those with which the run in the folder options["out"] was started.
+
+    The options task, cell, rule, seed, data and devices are replaced in place. Raise UsageError without a folder.
+
+    Args:
+        options: Dict from option of `edgernn train` to its value.
+
+    Returns:
+        The KEY=VALUE words with which the run was started.
+    """
     from edgernn.errors import UsageError
     from edgernn.store import read_config
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of update rules, which decide at each step which neurons change."""
+"""Base class of update rules, which select at each step the neurons of a recurrent layer that change."""
 
 import abc
 import enum
@@ -46,17 +46,17 @@ class Kind(enum.Enum):
     """Scope of one decision of an update rule: a step, one neuron, the state of one sample, or one value read."""
 
     TIME = enum.auto()
-    """The step index alone decides, so that u of a whole sequence is known before it begins."""
+    """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
     NEURON = enum.auto()
-    """Each neuron, or each group of `group_size` neurons, decides from the input and its own part of the last state."""
+    """One decision for each neuron, or each group of `group_size` neurons, from the input and its own last state."""
     SAMPLE = enum.auto()
-    """One decision for the whole state of a sample, from the rule's own memory (`Memory`)."""
+    """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
     COLUMN = enum.auto()
     """One decision for each value of x and h: products read its new value or the one that was last sent."""
 
     @property
     def size(self) -> str:
-        """Number of update decisions per sample: "1", or "H" for one per neuron."""
+        """Number of update decisions per sample and step: "H" for the kind NEURON, else "1"."""
         return "H" if self is Kind.NEURON else "1"
 
 
@@ -64,8 +64,8 @@ class Kind(enum.Enum):
 class Memory:
     """State that an update rule carries from step to step, besides the states of the cell.
 
-    Kernels support only memories with the size of the rule's decisions (`Kind.size`). A rule with another memory trains
-    in the torch loop. An exported file then runs it as a function of standard ONNX operators.
+    Kernels support only states with the size of the rule's decisions (`Kind.size`). A rule with a state of another size
+    trains in the torch loop. An exported file then runs it as a function of standard ONNX operators.
 
     Attributes:
         start: Initial value.
@@ -85,7 +85,7 @@ KEPT_SHARE = 0.5
 
 
 class StraightThrough(torch.autograd.Function):
-    """Straight-through estimator: returns the mask `active` as floats, and its gradient goes to the likelihood."""
+    """Straight-through estimator: returns the mask `active` as floats, and passes its gradient to `likelihood`."""
 
     @staticmethod
     def forward(ctx: Any, active: Tensor, likelihood: Tensor) -> Tensor:
@@ -99,12 +99,13 @@ class StraightThrough(torch.autograd.Function):
 class UpdateRule(nn.Module, abc.ABC):
     """Base class of update rules: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
-    A rule of the kind NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated. u_t is
-    1 where `score` is above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory
-    also defines `advance`, which computes the memory after a step. It may define `evidence` and `drive`, which compute
-    the input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of
-    the score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the
-    exported op, with their names and in their order. Do not derive from a subclass.
+    u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule of the kind
+    NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated: u_t is 1 where `score` is
+    above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with own states (`memory`) also
+    defines `advance`, which computes these states after a step. It may define `evidence` and `drive`, which compute the
+    input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of the
+    score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the exported
+    op, with their names and in their order. Derive a new rule from this class or from `Timed`, not from another rule.
 
     Args:
         input_size: I.
@@ -127,7 +128,7 @@ class UpdateRule(nn.Module, abc.ABC):
         period: Steps after which kernels of a rule of the kind COLUMN compute the kept pre-activations anew.
         largest_change: Change of a value at which they do so at once.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
-            value per group and reads the means of the groups' states. A rule with groups has no memory.
+            value per group and reads the means of the groups' states. A rule with groups has no states of its own.
     """
 
     name: ClassVar[str]
@@ -158,21 +159,22 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def is_dense(cls) -> bool:
-        """Return True if all neurons are updated at all steps. Names of layers and kernels leave out such a rule."""
+        """Return True if the rule updates all neurons at all steps. Names of layers and kernels leave it out."""
         return cls.kind is Kind.TIME and not cls.can_skip
 
     @classmethod
     def has_equations(cls) -> bool:
-        """Return True if `score` defines the decisions. Kernels that train are generated for such rules."""
+        """Return True if the rule defines `score`. Kernels for training are generated from its equations then."""
         return cls.score is not UpdateRule.score
 
     @classmethod
     def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
-        """Return options whose defaults depend on the training.
+        """Return defaults of those options of the rule's constructor that depend on the training.
 
         Args:
             seed: Seed of the training.
-            steered: True if the training adapts λ to reach a share of skipped updates (its setting skip).
+            steered: True if the training adapts λ, the weight of the penalty on updates in the loss, to reach a share
+                of skipped updates (setting skip).
 
         Returns:
             Dict from option to its default.
@@ -181,17 +183,17 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def steerable(cls) -> bool:
-        """Return True if decisions are learned, so that the weight λ of the penalty on updates affects them."""
+        """Return True if the decisions are learned, so that the weight λ of the penalty on updates affects them."""
         return cls.kind is not Kind.TIME
 
     @property
     def groups(self) -> int:
-        """Number of groups of neurons that share a decision; the last may have fewer than `group_size` neurons."""
+        """Number of groups of neurons, ⌈H / group_size⌉, that share a decision; the last group may be smaller."""
         return -(-self.hidden_size // self.group_size)
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each memory (state of the rule) to its number of values for each sample."""
+        """Dict from the name of each state of the rule (memory) to its number of values for each sample."""
         sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size, "W": self._columns, "P": self._sums}
         return {name: sizes[memory.size] for name, memory in self.memory.items()}
 
@@ -201,16 +203,16 @@ class UpdateRule(nn.Module, abc.ABC):
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute the input part of the scores for all steps: x (T, B, I) to e (T, B, E), E as the rule needs."""
+        """Compute e (T, B, E), the part of `score` that depends on the input x (T, B, I) alone; a rule chooses E."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Compute the score that decides about an update: a neuron is updated where it is above 0.
+        """Compute the score: a neuron is updated where it is above 0, or also where it is 0 if `inclusive`.
 
         Args:
             e: Input part of the score (B, E), one step of the result of `project`.
             state: Last state of the cell.
-            memory: Memory of the rule, its own states.
+            memory: The rule's own states.
 
         Returns:
             The score, (B, H) or, for the kind SAMPLE, (B, 1).
@@ -218,16 +220,16 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} needs a method score(); define it")
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
-        """Compute the likelihood of an update, the surrogate of u in the backward pass; `slope` is its steepness."""
+        """Compute the update likelihood, which replaces the mask u in the backward pass; `slope` is its steepness."""
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        """Decide which neurons change at a step.
+        """Select the neurons that change at a step.
 
         Args:
             e: Projection of the input (B, E), one step of `project`.
             state: Last state of the cell.
-            memory: Memory of the rule.
+            memory: The rule's own states.
 
         Returns:
             The decision.
@@ -243,7 +245,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def group_means(self, state: State) -> State:
-        """Average each state (..., B, H) over groups of neurons that share an update decision, (..., B, groups)."""
+        """Average each state (..., B, H) over the neurons that share an update decision, to (..., B, groups)."""
         size, missing = self.group_size, self.groups * self.group_size - self.hidden_size
         if size == 1:
             return state
@@ -255,17 +257,17 @@ class UpdateRule(nn.Module, abc.ABC):
         return tuple(mean * (size / counts) for mean in means)
 
     def per_neuron(self, decisions: Tensor) -> Tensor:
-        """Repeat the value of each group (..., B, groups) for its neurons (..., B, H)."""
+        """Repeat a value for each group of neurons (..., B, groups) for all neurons of the group (..., B, H)."""
         if self.group_size == 1:
             return decisions
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """Return the mask u (T, B, H) of the next `steps` steps, for rules of the kind TIME; None if all are 1."""
+        """Return the update mask u (T, B, H) of the next T = `steps` steps, for the kind TIME; None if u is 1."""
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """Return the memory after `steps` more steps. For rules of the kind TIME, which decide from the step alone."""
+        """Return the rule's own states after `steps` more steps, for the kind TIME, which depends on the step alone."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -275,7 +277,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        """Compute the rule's memory (its own states) after a step from decision, new state and last memory."""
+        """Compute the rule's own states after a step, from its decision, the cell's new state and the last `memory`."""
         if not memory:
             return memory
         assert decision.u is not None
@@ -293,33 +295,33 @@ class UpdateRule(nn.Module, abc.ABC):
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the input of `advance` from the result of `evidence`. It is constant while no neuron is updated."""
+        """Compute the input `drive` of `advance` from the result of `evidence`; constant while no neuron is updated."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
-        """Compute the rule's memory after a step; tensors are (B, H), or (B, 1) for one decision per sample.
+        """Compute the rule's memory (own states) after a step; tensors are (B, H), or (B, 1) for the kind SAMPLE.
 
         Args:
             u: The decision, 1 or 0.
             score: Score that u follows from.
-            memory: Memory before the step.
+            memory: The rule's own states before the step.
             drive: Result of `drive` for the new state.
 
         Returns:
-            The new memory.
+            The rule's new states.
         """
         raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
 
     def recurrent_mask(self) -> Tensor | None:
-        """Return the mask (H, H) of 0 and 1 that multiplies the rows of each gate in R and C; None for no mask."""
+        """Return a mask (H, H) of 0 and 1 that multiplies the rows (H, H) of each gate in R and C; None for no mask."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
-        """Compute the multiply-adds of a step with skipped work left out, including those of the rule.
+        """Compute the multiply-adds per step of the cell and the rule, without the work that the rule skips.
 
         Args:
             cell: The cell.
-            update_rate: Share of the neurons that change.
+            update_rate: Mean share of the neurons that change at a step.
             busy_rate: Share of the steps at which any neuron changes. All other steps also skip the work that neurons
                 share. Default: 1, or 0 if update_rate is 0.
 
@@ -340,18 +342,18 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Distance (B,) of the closest update decision to its threshold; below `tie`, rounding may flip it."""
+        """Compute for each sample (B,) the distance of its closest decision to the threshold; see `tie`."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self.group_means(state), memory).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
-        """Penalty on updates, which training multiplies by λ: the mean over B and H of Σ_t w_t u_t.
+        """Compute the penalty on updates, the mean over B and H of Σ_t w_t u_t; λ (setting lambda) is its weight.
 
         It counts the updates of one neuron in one sequence, so that its effect grows with T but not with H.
 
         Args:
-            decisions: u of all steps (T, B, H).
+            decisions: Update masks u of all steps (T, B, H).
             likelihoods: Values to sum in place of u (T, B, H), if any.
             weights: Factors w of the steps (T, B). Default: 1.
 
@@ -365,7 +367,10 @@ class UpdateRule(nn.Module, abc.ABC):
         """Adapt the rule, such as the slope of its surrogate gradient, before each training epoch, counted from 0."""
 
     def force(self, rate: float) -> None:
-        """Set the parameters so that about `rate` of the neurons change on standard normal input (for benchmarks)."""
+        """Set the parameters so that about a share `rate` of neurons changes on standard normal input, for benchmarks.
+
+        Raise UsageError for a rate that the rule cannot reach.
+        """
         if rate != 1:
             raise UsageError(
                 f"skip: expected 0 with the rule {self.name}, which updates every neuron at every step, got "
@@ -373,11 +378,11 @@ class UpdateRule(nn.Module, abc.ABC):
             )
 
     def macs(self) -> int:
-        """Count the multiply-adds of the rule itself per step."""
+        """Count the multiply-adds per step of the rule's own equations."""
         return sum(p.numel() for p in self.parameters() if p.ndim > 1)
 
     def flops_paper(self) -> float:
-        """Count the operations of the rule itself per step, in the convention of the SA-RNN paper."""
+        """Count the operations per step of the rule's own equations, in the convention of the SA-RNN paper."""
         return 0.0
 
 

@@ -22,9 +22,9 @@ class Random(Timed):
     k_{t,j} = g(g(7919 t + 104729 j + 15485863 seed mod M))      g(k) = (k^5 + 12345) mod M,  M = 2^31 - 1
     u_{t,j} = 1 where k_{t,j} < M rate, else 0
 
-    The mask depends only on the step t (the memory rule_t), the neuron j and the seed. In training every sequence of a
-    batch starts from a different t, so that their masks differ: the first t of the batch are consecutive numbers from a
-    random one below 2^20, in random order. In inference t counts from 0, so that the mask is the same for every
+    The mask depends only on the step t (the rule's state rule_t), the neuron j and the seed. In training every sequence
+    of a batch starts from a different t, so that their masks differ: the first t of the batch are consecutive numbers
+    from a random one below 2^20, in random order. In inference t counts from 0, so that the mask is the same for every
     sequence and every runtime.
     Options: rate is the share of updates, in [0, 1]. seed is below 2^24; by default it is the seed of the training.
     Constants rule_rate and rule_seed (1,); k and M rate are compared in the precision of the state.
@@ -75,7 +75,7 @@ class Clockwork(Timed):
     u_{t,j} = 1 where t mod T_j = 0, else 0        T_j = 2^⌊j·groups/H⌋, t from 0
     R_{i,j} = 0 where T_j < T_i                    in every gate, and C likewise
 
-    The memory rule_t counts the steps. The periods T_j are the constant rule_periods (H,).
+    The rule's state rule_t counts the steps. The periods T_j are the constant rule_periods (H,).
     Options: groups is the number of periods.
     R of gates that feed `mid` is not masked, nor is V.
     Source: Koutník et al., "A Clockwork RNN", ICML 2014, https://arxiv.org/abs/1402.3511

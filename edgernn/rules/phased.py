@@ -21,8 +21,8 @@ class Phased(Timed):
           2 - 2 φ_t / r    where r/2 <= φ_t < r
           α φ_t            else
 
-    Shapes: rule_tau = τ (H,), rule_s = s (H,), the constant rule_open = r (1,); memory rule_t = t (B, 1). mod has the
-    sign of τ, so that φ is in [0, 1) for any shift s. A neuron counts as updated where u > 0.
+    Shapes: rule_tau = τ (H,), rule_s = s (H,), the constant rule_open = r (1,); the rule's state rule_t = t (B, 1). mod
+    has the sign of τ, so that φ is in [0, 1) for any shift s. A neuron counts as updated where u > 0.
     The leak α passes gradients to closed neurons. It acts in training only, where every neuron therefore counts as
     updated. In inference closed neurons keep their values bit for bit.
     Options: open is r, and leak is α. τ starts log-uniform in [shortest, longest], by default exp(U(1, 6)) as the
@@ -87,7 +87,7 @@ class Phased(Timed):
         self.rule_s.copy_((order + golden) / self.hidden_size * self.rule_tau)
 
     def _phase(self, t: Tensor) -> Tensor:
-        """Compute the phase φ (..., H) of each neuron in its period, from 0 to 1."""
+        """Compute the phase φ (..., H) in [0, 1) of each neuron in its period, at the steps t (..., 1)."""
         # fmod is exact, and differs from mod by a whole period at most, so its gradient is the same
         turns = (torch.fmod(t, self.rule_tau) + torch.fmod(self.rule_s, self.rule_tau)) / self.rule_tau
         return turns - torch.floor(turns)

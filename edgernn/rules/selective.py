@@ -15,7 +15,9 @@ BUDGETS = ("decisions", "likelihoods")
 
 
 class Selective(UpdateRule):
-    """Selective updates: each neuron, or group of neurons, decides from the input and its own state, by a learned rule.
+    """Selective updates: each neuron, or group of neurons, decides by a learned rule whether to update.
+
+    It decides from the input and its own state. With u_t = 0 it keeps its state.
 
     v_t = U x_t + b + d ⊙ h_{t-1}
     ũ_t = clamp((α v_t + 1) / 2, 0, 1)         the update likelihood
@@ -24,9 +26,10 @@ class Selective(UpdateRule):
     Shapes: x (B, I), h (B, H), rule_W = U (H, I), rule_d = d (H,), rule_b = b (H,).
     The slope α is min(5, 1 + 0.04·epoch) in training; decisions do not depend on it. The gradient of u_t is that of
     ũ_t (straight-through). The paper omits b from its equations; its code has it.
-    Options: budget="decisions" sums u_t, as the authors' code does; "likelihoods" sums ũ_t, as in the paper's eq 9.
-    Both are sums over t of the mean over B and H, times λ. group_size=G lets each G neighbouring neurons share one
-    decision: U, d and b have ⌈H/G⌉ rows, and h_{t-1} is the mean over the group. The paper has G = 1.
+    Options: budget selects the penalty on updates, which the loss contains times λ (setting lambda). "decisions"
+    averages u_t over B and H at each step, then sums over the steps, as the authors' code does; "likelihoods" has ũ_t
+    in place of u_t, as in the paper's eq 9. group_size=G lets each G neighbouring neurons share one decision: U, d and
+    b have ⌈H/G⌉ rows, and h_{t-1} is the mean over the group. The paper has G = 1.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,
     eqs 5-9, https://doi.org/10.1145/3340531.3412018
     """
@@ -86,5 +89,5 @@ class Selective(UpdateRule):
 
     @property
     def _additions(self) -> int:
-        """Count the additions per step for the means over groups of neurons."""
+        """Number of additions per step for the means of h over groups of neurons; 0 without groups."""
         return self.hidden_size if self.group_size > 1 else 0

@@ -15,7 +15,7 @@ from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
 class Timed(UpdateRule):
     """Base class of update rules that decide from the index of the time step alone.
 
-    A subclass defines `share`. The memory rule_t (B, 1) counts the steps.
+    A subclass defines `share`. The rule's state rule_t (B, 1) counts the steps.
     """
 
     kind = Kind.TIME
@@ -23,7 +23,7 @@ class Timed(UpdateRule):
 
     @abc.abstractmethod
     def share(self, t: Tensor) -> Tensor:
-        """Return u (..., H) at the steps t (..., 1), from 0 (a neuron keeps its state) to 1 (fully updated)."""
+        """Return the update mask u (..., H) at the steps t (..., 1): 0 keeps a neuron's state, 1 updates it fully."""
 
     def shares(self, steps: int, memory: State) -> Tensor:
         t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]

@@ -123,20 +123,20 @@ class Variable(UpdateRule):
         return 2 * (self.hidden_size + self.input_size) - 1
 
     def _active_share(self, e: Tensor, state: State) -> Tensor:
-        """Compute the share m (B, 1) of neurons that change."""
+        """Compute the share m (B, 1) of neurons that change, from the projection e (B, 1) of x and the last state."""
         return torch.sigmoid(e + (state[0] * self.rule_h).sum(-1, keepdim=True))
 
     def _logits(self, m: Tensor, weight: Tensor) -> Tensor:
-        """Compute the logits λ (m n - i), (B, n), of the masks e and ẽ, for i = 1 … n; n is the length of `weight`."""
+        """Compute the logits λ (m n - i) of a mask (B, n), for i = 1 … n, where n is the length of `weight`."""
         # indices from the weight itself, so that one traced step serves layers of any n
         indices = (weight == weight).cumsum(0).to(m.dtype)
         return self.rule_sharpness * (m * indices[-1:] - indices)
 
     def _limit(self) -> Tensor:
-        """Logit at which σ is 1 - ε. Logits are compared with it, because comparing σ with ε would be less exact."""
+        """Return the logit (1,) at which σ is 1 - ε; comparing logits with it is more exact than comparing σ with ε."""
         return torch.log(1 / self.rule_epsilon - 1)
 
     def _mask(self, logits: Tensor) -> Tensor:
-        """Compute the mask Thres_ε(σ(logits)) from 0 to 1."""
+        """Compute the mask Thres_ε(σ(logits)) with values in [0, 1], of the shape of `logits`."""
         rounded = (logits > 0).to(logits.dtype)
         return torch.where(logits.abs() > self._limit(), rounded, torch.sigmoid(logits))

@@ -12,14 +12,14 @@ import { Stream } from "./edgernn.mjs";
 import { PackedStream } from "./packed.mjs";
 
 const KEPT = 10_000; // maximum number of steps in a saved file
-const FRAME = 12; // milliseconds of steps per animation frame at maximum speed
-// steps that are timed together: the browser's clock has 5 µs, which is more than a step of a packed model
+const FRAME = 12; // milliseconds spent on steps in each animation frame at maximum speed
+// number of steps timed together: the browser's clock has a resolution of 5 µs, more than a step of a packed model takes
 const TIMED = 50;
 
 const element = (id) => document.getElementById(id);
 const address = new URL(location.href).searchParams;
 
-// the target of y for some tasks, by the names of their inputs, from the inputs of the sequence so far
+// for tasks recognised by their input names: functions from the inputs of the sequence so far to the target of y
 const GOALS = {
   "value,marker": (inputs) => inputs.reduce((sum, [value, marker]) => sum + value * marker, 0),
 };

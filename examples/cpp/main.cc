@@ -28,7 +28,7 @@ bool IsHeader(const std::string& line) {
   return end == line.c_str();
 }
 
-// Reads finite numbers separated by commas. Returns none if the line has anything else.
+// Reads finite numbers separated by commas. Returns an empty list if the line has anything else.
 std::vector<float> ParseLine(const std::string& line) {
   std::vector<float> numbers;
   const char* at = line.c_str();

@@ -102,7 +102,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the variants of a cell by name (`Cell.form`); variants of one name differ in their biases only."""
+    """Group a cell's variants (gate tables) by name (`Cell.form`); variants of one name differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
@@ -252,13 +252,16 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         fields += [("int", name, str(places.index(w))) for name, w in (("kMatrix", matrix), ("kBias", bias)) if w]
         macs, remainder = divmod(rule.macs() - (_INPUT * _HIDDEN if matrix else 0), _HIDDEN)
         if remainder or macs < 0:
-            raise ProgramError(f"{rule.name}: macs(): expected the same for all {_HIDDEN} neurons, got {rule.macs()}")
+            raise ProgramError(
+                f"{rule.name}: macs(): expected a multiple of the number of neurons, {_HIDDEN}, got "
+                f"{rule.macs()}; correct it"
+            )
         fields += [("int", "kNeuronMacs", str(macs))] if macs else []
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]
 
 
 def _weight_shape(rule: UpdateRule, name: str) -> str:
-    """Return the C++ expression of a weight's shape; if `rule` has groups of neurons, their size must be 2."""
+    """Return the C++ expression of a weight's shape, recognised by the sizes in `rule`, an example of the rule."""
     shape = tuple(rule.weights[name].shape)
     sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
     shapes = {(size,): _ROWS[letter] for letter, size in sizes.items()}
@@ -266,7 +269,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
         (sizes[letter], _INPUT): f"{_ROWS[letter]}, Columns::kInput" for letter in sizes.keys() & {"H", "groups"}
     }
     if shape not in shapes:
-        raise ProgramError(f"{rule.name}: {name}: expected (H, I), (H,), (I,) or (1,), got {shape}")
+        raise ProgramError(f"{rule.name}: {name}: expected a weight of shape (H, I), (H,), (I,) or (1,), got {shape}")
     return shapes[shape]
 
 

@@ -95,7 +95,7 @@ class CellTable:
 
 @dataclass(frozen=True)
 class RuleTable:
-    """An update rule, which decides which neurons a step updates: its weights, memories and equations.
+    """An update rule, which decides which neurons a step updates: its weights, own states (memories) and equations.
 
     A rule with equations updates where its score is above 0. A memory is a state of the rule itself.
 

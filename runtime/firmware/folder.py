@@ -13,6 +13,7 @@ from edgernn.files import write_bytes
 from edgernn.runtime.firmware.model_code import ModelCode
 from edgernn.runtime.firmware.packed_content import ModelContent, read_content
 from edgernn.runtime.info import read_model
+from edgernn.runtime.input_check import OnNonfinite
 from edgernn.runtime.packed import pack
 
 ENGINE = Path(__file__).with_name("engine")
@@ -20,13 +21,14 @@ ENGINE = Path(__file__).with_name("engine")
 _MOST_NEURONS = 2**16 - 1
 
 
-def pack_folder(model: Path, out: Path, name: str = "model") -> dict[str, Any]:
+def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNonfinite = "error") -> dict[str, Any]:
     """Convert an exported ONNX file to C99 source for a microcontroller.
 
     Args:
         model: The exported file.
         out: The folder to write.
         name: Name of the files, and prefix of the functions, such as model in model_step.
+        on_nonfinite: Action of a step on a number of x that is NaN or infinite, as in `Session`.
 
     Returns:
         Dict with the paths `model` and `folder`, the names `files`, and two sizes in bytes: `weights`, in flash, and
@@ -34,9 +36,10 @@ def pack_folder(model: Path, out: Path, name: str = "model") -> dict[str, Any]:
 
     Raises:
         EdgernnError: The file cannot be read.
-        UsageError: The model has a part for which there is no C code, or the name is not a C identifier.
+        UsageError: The model has a part for which there is no C code, the name is not a C identifier, or `on_nonfinite`
+            is not "error" and the model reads words.
     """
-    files = c_files(pack(read_model(model), model), model, name)
+    files = c_files(pack(read_model(model), model), model, name, on_nonfinite)
     for file, text in files.texts.items():
         write_bytes(out / file, text.encode())
     sizes = {"weights": files.weight_bytes, "state": files.state_bytes}
@@ -52,26 +55,30 @@ class CFiles:
     state_bytes: int
 
 
-def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
+def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNonfinite = "error") -> CFiles:
     """Generate the C files of a packed model (the content of a file that `edgernn pack` writes).
 
     Args:
         content: The packed model.
         path: The model's file, for errors and comments.
         name: Name of the files and prefix of the functions.
+        on_nonfinite: Action of a step on a number of x that is NaN or infinite, as in `Session`.
 
     Returns:
         The files and sizes.
 
     Raises:
         EdgernnError: The content is not that of a valid packed model.
-        UsageError: The model has a part for which there is no C code, or the name is not a C identifier.
+        UsageError: The model has a part for which there is no C code, the name is not a C identifier, or `on_nonfinite`
+            is not "error" and the model reads words.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"--name: expected a C identifier of small letters, digits and _, such as model, got {name!r}")
     read = read_content(content, path)
     _check(read, path)
-    code = ModelCode(read, name, path.name)
+    if read.embedding is not None and on_nonfinite != "error":
+        raise UsageError(f"--on-nonfinite: expected error, as the model reads words, got {on_nonfinite}; leave it out")
+    code = ModelCode(read, name, path.name, on_nonfinite)
     texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
     needed = ["clang.flags", "edgernn_math.h", "edgernn_products.h", "gcc.flags"]
     needed += ["edgernn_frontend.h"] * (read.frontend is not None)

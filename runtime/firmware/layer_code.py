@@ -112,7 +112,7 @@ class _LayerCode:
         return ">=" if self._rule.inclusive else ">"
 
     def _rule_places(self, index: str, memory_index: str) -> dict[str, str]:
-        """Map the names of a rule's weights and memories to C expressions, for the neuron or group `index`."""
+        """Map the names of a rule's weights and own states to C expressions, for the neuron or group `index`."""
         places = {
             name: f"layer->{identifier(name)}[{'0' if name in self._rule.numbers else index}]"
             for name in self._rule.weights

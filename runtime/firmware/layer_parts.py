@@ -90,7 +90,10 @@ class LayerKind:
 
     @property
     def kept_apart(self) -> list[int]:
-        """Indices of states that are not updated in place: products of later neurons still read the old values."""
+        """Indices of the states whose new values need a buffer of their own.
+
+        Neurons are computed one by one, and the dot products of later neurons still read the old states.
+        """
         if self.int8:
             return []
         read = {product.name for product in self.products if not product.mid}
@@ -107,7 +110,7 @@ class LayerKind:
 
 
 def kind_of(layer: LayerContent, number: int) -> LayerKind:
-    """Return the kind of a layer; `number` as in `LayerKind`."""
+    """Return the kind of a layer; `number` is its field of that name, which makes the C identifier unique."""
     gates, cell = set(biased_gates(layer)), layer.cell
     biased = (bool(gates & set(cell.group(mid=True))), bool(gates & set(cell.group(mid=False))))
     int8 = layer.weights["W"].scales is not None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgernn.runtime.firmware.bad_samples import check, step_comment
 from edgernn.runtime.firmware.equations import mapped_vectors
 from edgernn.runtime.firmware.layer_code import code, record
 from edgernn.runtime.firmware.layer_parts import (
@@ -22,8 +23,11 @@ from edgernn.runtime.firmware.layer_parts import (
 from edgernn.runtime.firmware.packed_content import LayerContent, ModelContent
 from edgernn.runtime.firmware.pointwise_c import array, block_comment, float_literal, identifier
 from edgernn.runtime.firmware.weight_arrays import gate_biases, gate_matrix, in_blocks
+from edgernn.runtime.input_check import OnNonfinite
 from edgernn.runtime.weights import Weight
 
+# members of the state that are no arrays
+_SCALARS = ("updates", "nonfinite")
 _BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
 
 
@@ -34,10 +38,11 @@ class ModelCode:
         model: Content of the packed model.
         name: Prefix of the C functions, and name of the files.
         source: Name of the model's file, for comments.
+        on_nonfinite: Action on a number of x that is not finite, as in `Session`.
     """
 
-    def __init__(self, model: ModelContent, name: str, source: str) -> None:
-        self._model, self._name, self._source = model, name, source
+    def __init__(self, model: ModelContent, name: str, source: str, on_nonfinite: OnNonfinite = "error") -> None:
+        self._model, self._name, self._source, self._on_nonfinite = model, name, source, on_nonfinite
         self._type = "".join(part.capitalize() for part in name.split("_"))
         self._state, self._macro = f"{self._type}State", name.upper()
         self._arrays: list[str] = []
@@ -70,6 +75,10 @@ class ModelCode:
         return self._model.frontend.hop if self._model.frontend else self._model.inputs
 
     @property
+    def _holds(self) -> bool:
+        return self._on_nonfinite != "error"
+
+    @property
     def _neurons(self) -> int:
         return sum(layer.hidden for layer in self._model.layers)
 
@@ -82,6 +91,8 @@ class ModelCode:
         """Return the arrays of the C struct that holds the states and the workspace of this model."""
         model = self._model
         listed = [Field("float", "state", sum(map(len, self._starts)), "states of all layers")]
+        if self._holds:
+            listed.append(Field("float", "held", self._inputs, "last finite numbers of x"))
         if self._copies_input:
             listed.append(Field("float", "x", model.inputs, "input of the first layer"))
         if model.frontend:
@@ -91,6 +102,8 @@ class ModelCode:
         for shared in zip(*(workspace(layer, kind) for layer, kind in stack), strict=True):
             largest = max(shared, key=lambda field: field.count)
             listed += [largest] * (largest.count > 0)
+        if self._holds:
+            listed.append(Field("int32_t", "nonfinite", 1, "steps with a number of x that was not finite"))
         return [*listed, Field("int32_t", "updates", 1, "neurons that the last step updated")]
 
     @property
@@ -113,9 +126,14 @@ class ModelCode:
             sizes = {"INPUT": (self._inputs, what)} | sizes
         defines = "\n".join(f"#define {macro}_{key} {value} /* {text} */" for key, (value, text) in sizes.items())
         members = "\n".join(
-            f"  {field.type} {field.name}{f'[{field.count}]' if field.name != 'updates' else ''}; /* {field.comment} */"
+            f"  {field.type} {field.name}{f'[{field.count}]' * (field.name not in _SCALARS)}; /* {field.comment} */"
             for field in self.fields()
         )
+        on_nonfinite = step_comment(self._on_nonfinite, bool(self._held_start))
+        counter = (
+            f"\n/* Returns the number of steps since {self._name}_reset at which x had a NaN or an infinity. */\n"
+            f"int32_t {self._name}_nonfinite(const {self._state}* model);\n"
+        ) * self._holds
         bad = f"a word outside 0 to {macro}_VOCABULARY - 1" if words else "a number of x that is NaN or infinite"
         return f"""\
 {block_comment(self._generated())}
@@ -145,12 +163,12 @@ typedef enum {self._type}Status {{
 /* Starts a new sequence. Call it before the first step. */
 void {self._name}_reset({self._state}* model);
 
-/* Runs one step: {"a word" if words else "x"} to y. Bad input leaves the state unchanged. */
+/* Runs one step: {"a word" if words else "x"} to y. {on_nonfinite} */
 {self._signature()};
 
 /* Returns the number of neurons that the last step updated. */
 int32_t {self._name}_updates(const {self._state}* model);
-
+{counter}
 #ifdef __cplusplus
 }}
 #endif
@@ -170,7 +188,8 @@ int32_t {self._name}_updates(const {self._state}* model);
         """Return the text of the C file."""
         kinds = list(self._kinds.values())
         records = [self._record(i) for i in range(len(self._model.layers))]
-        functions = [self._reset(), self._step(), self._updates()]
+        functions = [self._reset(), self._step(), self._getter("updates")]
+        functions += [self._getter("nonfinite")] * self._holds
         includes = ["edgernn_products.h"] + ["edgernn_frontend.h"] * (self._model.frontend is not None)
         return "\n".join(
             [
@@ -254,15 +273,26 @@ int32_t {self._name}_updates(const {self._state}* model);
         for i, kind in enumerate(self._layer_kinds):
             if kind.rule.kind == "SAMPLE":
                 lines.append(f"find_drive_{kind.identifier}(&layer{i}, model);")
-        lines.append("model->updates = 0;")
-        return _function(f"void {self._name}_reset({self._state}* model)", lines)
+        reset = f"void {self._name}_reset({self._state}* model)"
+        if not self._holds:
+            return _function(reset, [*lines, "model->updates = 0;"])
+        start = f"{self._held_start}[i]" if self._held_start else "0.0f"
+        whole = ["reset_state(model);", "model->nonfinite = model->updates = 0;"]
+        whole.append(f"for (int32_t i = 0; i < {self._macro}_INPUT; ++i) model->held[i] = {start};")
+        return _function(f"static void reset_state({self._state}* model)", lines) + "\n" + _function(reset, whole)
 
-    def _updates(self) -> str:
-        return _function(f"int32_t {self._name}_updates(const {self._state}* model)", ["return model->updates;"])
+    @property
+    def _held_start(self) -> str:
+        """Name of the array that stands in for bad numbers before the first finite ones, or an empty string for 0."""
+        # the mean of a model with a front end is that of its features
+        return "input_mean" * (self._model.mean is not None and self._model.frontend is None)
+
+    def _getter(self, field: str) -> str:
+        return _function(f"int32_t {self._name}_{field}(const {self._state}* model)", [f"return model->{field};"])
 
     def _step(self) -> str:
         lines = [*self._input(), "int32_t updates = 0;"]
-        x = "model->x" if self._copies_input else "x"
+        x = "model->x" if self._copies_input else self._x
         for i, kind in enumerate(self._layer_kinds):
             lines.append(f"updates += step_{kind.identifier}(&layer{i}, model, {x});")
             x = f"model->state + {self._places[i][0]}"
@@ -270,9 +300,9 @@ int32_t {self._name}_updates(const {self._state}* model);
         return _function(self._signature(), lines)
 
     def _input(self) -> Iterator[str]:
-        """Generate the code that checks x and applies the embedding, the front end and the standardisation."""
+        """Generate the code that checks x and applies the embedding, the audio front end and the standardisation."""
         model, bad = self._model, f"return {self._macro}_BAD_INPUT;"
-        x = "x"
+        x = self._x
         if model.embedding is not None:
             yield f"if (word < 0 || word >= {self._macro}_VOCABULARY) {bad}"
             list(self._matrix("of_embedding", model.embedding))
@@ -281,9 +311,9 @@ int32_t {self._name}_updates(const {self._state}* model);
             yield f"for (int32_t i = 0; i < {model.inputs}; ++i) model->x[i] = {value};"
             x = "model->x"
         else:
-            yield f"for (int32_t i = 0; i < {self._macro}_INPUT; ++i) {{"
-            yield f"  if (!edgernn_is_finite(x[i])) {bad}"
-            yield "}"
+            if self._holds:
+                yield "int bad = 0;"
+            yield from check(self._on_nonfinite, f"{self._macro}_INPUT", bad)
         if model.frontend is not None:
             yield from self._features()
             x = "model->x"
@@ -293,6 +323,10 @@ int32_t {self._name}_updates(const {self._state}* model);
             yield f"for (int32_t i = 0; i < {model.inputs}; ++i) {{"
             yield f"  model->x[i] = ({x}[i] - input_mean[i]) / input_std[i];"
             yield "}"
+
+    @property
+    def _x(self) -> str:
+        return "model->held" if self._holds else "x"
 
     def _features(self) -> Iterator[str]:
         frontend = self._model.frontend
@@ -320,7 +354,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         self._arrays.append(f"static const EdgernnFrontend frontend = {{\n{members}\n}};\n")
         places = [f"model->state + {place}" for place in self._frontend_places]
         samples = places.pop(0) if len(frontend.window) > frontend.hop else "0"
-        yield f"edgernn_features(&frontend, edgernn_feature_{frontend.normalisation}, x, {samples},"
+        yield f"edgernn_features(&frontend, edgernn_feature_{frontend.normalisation}, {self._x}, {samples},"
         yield f"                 {places[0] if places else '0'}, model->spectrum, model->x);"
 
     def _output(self, h: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ export class EdgernnError extends Error {
 export interface LoadOptions {
   /** Number of sequences that a step advances, 1 to 65536. Default: 1. */
   batch?: number;
-  /** The most bytes of memory that the model may take, at least 262144. Default: 2 ** 32. */
+  /** Maximum number of bytes of memory that the model may take, at least 262144. Default: 2 ** 32. */
   memory?: number;
   /** The compiled edgernn.wasm. Default: the file beside this module, edgernn-relaxed.wasm where the engine has it. */
   module?: WebAssembly.Module;
@@ -73,7 +73,7 @@ export class Model {
   /** Resets one sequence; the others keep their state. */
   resetRow(row: number): void;
 
-  /** Makes a model with the same weights, and a copy of the state that then goes its own way. */
+  /** Makes a model with the same weights and a copy of the state. Later steps of one do not change the other. */
   clone(): Model;
 
   /** Saves the state of all sequences. */

@@ -35,7 +35,7 @@ _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLErro
 
 @dataclass
 class _RemoteFile:
-    """Source of a partial download: URL, size of the whole file, and ETag or date of its version (`mark`).
+    """The file on a server that a partial download came from: URL, size in bytes, and ETag or date (`mark`).
 
     Size and mark are None if the server does not tell them.
     """
@@ -53,8 +53,9 @@ class Resuming:
 
     Args:
         part: Path of the partial download.
-        size: Size of the file in bytes, if known.
-        checked: True if the file's checksum is known.
+        size: Size of the file in bytes; None if unknown.
+        checked: True if the file's checksum is known. Only then can a partial download without an ETag or date be
+            resumed.
         progress: Progress bar.
         pause: Seconds to wait after a broken connection.
     """
@@ -135,10 +136,9 @@ class Resuming:
             self._copy(url, answer, start, total)
 
     def _read_source(self, url: str) -> _RemoteFile:
-        """Return the source that a partial download came from.
+        """Return the file on the server that the partial download came from, as stored in NAME.part.json.
 
-        If the remaining bytes cannot be matched to this source, delete the partial download and return a source with an
-        empty address.
+        If the download of `url` cannot continue the partial one, delete the latter and return a file with an empty URL.
         """
         try:
             source = _RemoteFile(**read_json(self._notes))
@@ -155,7 +155,10 @@ class Resuming:
             path.unlink(missing_ok=True)
 
     def _start_and_size(self, answer: Any, have: int) -> tuple[int, int | None]:
-        """Return the offset in the file at which the server's answer starts, and the file's size, None if unknown."""
+        """Return the offset in the file at which the server's answer starts, and the file's size, None if unknown.
+
+        `have` is the number of bytes received before. ConnectionError is raised if the answer continues elsewhere.
+        """
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
@@ -205,7 +208,10 @@ class Resuming:
 
 
 def _version(answer: Any) -> str | None:
-    """Return an identifier of the file's version on the server: a strong ETag, else the date of the last change."""
+    """Return an identifier of the file's version on the server: a strong ETag, else the date of the last change.
+
+    None is returned if the server sends neither.
+    """
     tag: str = answer.headers.get("ETag", "")
     date: str | None = answer.headers.get("Last-Modified")
     return tag if tag.startswith('"') else date

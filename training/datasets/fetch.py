@@ -46,8 +46,9 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
         pause: Seconds to wait after a broken connection.
 
     Returns:
-        A dict with name; folder; fetched, true if files were downloaded; cache, true if the folder is in the cache; and
-        files, a list of dicts with file, bytes, sha256 and known (true if there was a checksum to compare).
+        A dict with name, the name of the data set; folder, the path of its folder; fetched, true if files were
+        downloaded; cache, true if the folder is in the user's cache; and files, a list with a dict for each file: file
+        (its name), bytes, sha256, and known (true if there was a checksum to compare).
 
     Raises:
         UsageError: The name is unknown.
@@ -81,7 +82,10 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[None]:
-    """Create and lock a folder for a data set's partial downloads, and delete it at the end unless an error occurs."""
+    """Context in which a folder for the partial downloads of a data set exists and is locked.
+
+    It is deleted at the end, except after an error, so that its downloads can be resumed.
+    """
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -96,10 +100,10 @@ def _work_folder(folder: Path) -> Iterator[None]:
 
 
 def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
-    """Find the existing files of a data set; return None if some are missing.
+    """Find the files of a data set in the folders `where`; return None if some are missing.
 
-    A data set may be published as different sets of files (`DataSet.forms`). Only the set that can be downloaded, and
-    sets that are preferred to it, are considered.
+    The files are pairs of an entry in the registry and a path. A data set may be published as different sets of files
+    (`DataSet.forms`). Only the set that can be downloaded, and sets that are preferred to it, are considered.
     """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
@@ -116,7 +120,7 @@ def _fetch_or_check(
 ) -> list[dict[str, Any]]:
     """Verify the files of a download if they exist, else download them from the first URL that has them.
 
-    Returns a dict for each file, see `_check`.
+    Returns a dict for each file, see `_check`. EdgernnError is that of the last URL.
     """
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:
@@ -155,7 +159,10 @@ def _download(url: str, download: Download, folder: Path, progress: Progress, pa
 
 
 def _install(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
-    """Unpack and verify a download in a temporary folder, then move its files to the folder of the data set."""
+    """Unpack and verify a download in a temporary folder, then move its files to the folder of the data set.
+
+    Returns a dict for each file, see `_check`.
+    """
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         staged = Path(name)
         unpack(path, download.gives, staged)

@@ -16,9 +16,10 @@ def list_sets(data: Path | None = None) -> list[dict[str, Any]]:
         data: The user's data folder, or None for EDGERNN_DATA.
 
     Returns:
-        One dict per data set, with values that JSON can represent. "here" has the paths of its files, or None if the
-        set is incomplete. "files" has name, size and checksum of the unpacked files, None if unknown. "unchecked" names
-        the files to download for which neither their own checksum nor that of their archive is known.
+        One dict per data set, with values that JSON can represent. "here" has the paths of its files on this machine,
+        or None if any are missing. "files" has a dict with name, size and sha256 for each unpacked file; size and
+        sha256 are None if unknown. "unchecked" names the files to download for which neither their own checksum nor
+        that of their archive is known. The other keys are attributes of `DataSet` and the URLs of its downloads.
     """
     return [
         {
@@ -49,7 +50,7 @@ def _here(entry: DataSet, data: Path | None) -> list[str] | None:
 
 
 def text(entries: list[dict[str, Any]]) -> str:
-    """Format the entries of `list_sets`, one paragraph per data set."""
+    """Format the entries of `list_sets` as text for a terminal, one paragraph per data set."""
     return "\n\n".join("\n".join(_lines(entry)) for entry in entries)
 
 

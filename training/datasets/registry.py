@@ -13,7 +13,7 @@ Form = tuple[str, ...]
 
 @dataclass(frozen=True)
 class File:
-    """A file of a data set as tasks read it, unpacked, with its size in bytes and checksum if known."""
+    """A file of a data set: its name, and the size in bytes and SHA-256 of its unpacked content, None if unknown."""
 
     name: str
     size: int | None = None
@@ -25,7 +25,7 @@ class Download:
     """How to download one file or archive of a data set.
 
     Attributes:
-        urls: Alternative addresses; their suffix is the packing, see `unpack`.
+        urls: Alternative URLs, tried in this order; their suffix is the packing, see `unpack`.
         gives: Files to keep: the downloaded file itself, or members of the archive with these names, in any of its
             folders. A name that ends in / stands for all .txt files of the archive's folder of that name.
         size: Size of the downloaded file in bytes, if known and the same at all addresses.
@@ -53,7 +53,7 @@ class DataSet:
         terms: The licence, with a note if its text was not checked.
         tasks: Names of the tasks that need it.
         folder: Name of its folder in the user's data folder and in the cache.
-        forms: Alternative lists of files, the preferred one first, see `find_either`.
+        forms: The file names of each form in which the set is published, the preferred form first, see `find_either`.
         downloads: Downloads of all files of one form; empty if an agreement must be accepted first.
         others: Files with a known size and checksum that belong to the other forms.
         agreement: How to get the files, if `edgernn data fetch` cannot download them.

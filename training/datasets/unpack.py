@@ -24,7 +24,7 @@ def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) 
 
     Args:
         path: The download. Its suffix is the packing: .gz, .tar.gz, .tgz, .zip, or any other for none.
-        gives: The wanted files.
+        gives: The wanted files, see `Download.gives`.
         folder: Folder to write to.
         limit: Maximal size of all files together in bytes.
 
@@ -62,9 +62,11 @@ class _Writer:
 
 
 def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
-    """Copy the wanted files of an archive to a folder.
+    """Copy the wanted files `gives` of an archive to a folder; raise EdgernnError if one is missing.
 
-    A member may be in any folder of the archive, because archives from different addresses have different folders.
+    `members` are pairs of a path in the archive and a stream, None for a folder. A wanted file may be in any folder of
+    the archive, because archives from different URLs have different folders. EdgernnError is also raised for a path
+    that leaves the target folder, and for too many members.
     """
     missing = {file.name for file in gives}
     for count, (member, stream) in enumerate(members):
@@ -97,7 +99,10 @@ def _matches(name: PurePosixPath, file: File) -> bool:
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Iterate over the members of a tar archive, as pairs of the name and a stream (None for a folder)."""
+    """Iterate over the members of a tar archive, as pairs of path in the archive and stream (None for a folder).
+
+    EdgernnError is raised for a link or a device.
+    """
     with gzip.open(path) as file, _tar(_BoundedReader(path, file)) as archive:
         for member in archive:
             if not (member.isreg() or member.isdir()):

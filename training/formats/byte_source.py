@@ -39,14 +39,20 @@ class ByteSource(Protocol):
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a plain, .gz or .xz file as a stream of its unpacked bytes; corrupt data raises EdgernnError."""
+    """Open a plain, .gz or .xz file as a stream of its unpacked bytes.
+
+    A missing file, and corrupt data read in the block, raise EdgernnError.
+    """
     with unpacking(path), _open(path) as file:
         yield file
 
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """Convert errors of gzip, lzma, tarfile and zipfile inside the block to an EdgernnError with the file's name."""
+    """Context in which errors of gzip, lzma, tarfile and zipfile become an EdgernnError with the file's name.
+
+    A missing file becomes an EdgernnError, too. Other errors of the operating system are raised unchanged.
+    """
     try:
         yield
     except OSError as error:
@@ -80,7 +86,7 @@ def take(stream: ByteSource, size: int) -> bytearray:
         size: Number of bytes.
 
     Returns:
-        The next `size` bytes, fewer at the end of the stream.
+        The next `size` bytes, or fewer if the stream ends before.
     """
     content = bytearray()
     while len(content) < size and (part := stream.read(min(size - len(content), _CHUNK))):

@@ -19,7 +19,7 @@ _CIFAR_RECORD = 1 + 32 * 32 * 3
 
 
 class Images(NamedTuple):
-    """Images x (N, 32, 32, 3) uint8, as rows, columns and RGB, and labels y (N,) uint8, 0 to 9."""
+    """Images x (N, 32, 32, 3) uint8, with the axes image, row, column and RGB, and labels y (N,) uint8, 0 to 9."""
 
     x: npt.NDArray[np.uint8]
     y: npt.NDArray[np.uint8]

@@ -37,13 +37,13 @@ def read_text(path: Path, limit: int = LIMIT) -> str:
 
 @dataclass(frozen=True)
 class CsvTable:
-    """The rows of a csv file.
+    """The N rows of a csv file, as C columns of numbers and some columns of text.
 
     Attributes:
         path: The file.
-        names: Names of the numeric columns; None if the file has no header.
-        values: Numeric columns (N, C) float64.
-        text: Columns that were read as text, as a dict from name to N strings.
+        names: Names of the columns of numbers; None if the file has no header.
+        values: Columns of numbers (N, C) float64.
+        text: Columns that were read as text, as a dict from name of the column to N strings.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class CsvTable:
     text: dict[str, list[str]]
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
-        """Return a numeric column (N,), or raise EdgernnError if the table has no column of this name."""
+        """Return a column of numbers (N,), or raise EdgernnError if the table has none of this name."""
         if name not in (self.names or ()):
             got = ", ".join(self.names) if self.names else "no header"
             raise EdgernnError(
@@ -115,7 +115,7 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
 
 
 def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Iterate over rows that are not empty, as pairs of the number of the row's last line and its cells."""
+    """Iterate over the rows that are not empty, as pairs (number of the row's last line in the file, cells)."""
     # split lazily, because StringIO would copy a large text to four times its memory
     lines = (line[0] for line in re.finditer(r"[^\n]*\n|[^\n]+", content))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)

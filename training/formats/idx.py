@@ -19,7 +19,7 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
 
     Args:
         path: The file, plain, .gz or .xz.
-        shape: Expected shape, with None for any size.
+        shape: Expected shape, with None for an axis of any length.
         limit: Maximal unpacked size in bytes.
 
     Returns:

@@ -84,7 +84,9 @@ def _byte_order(path: Path, header: bytearray) -> str:
             if header.startswith(b"MATLAB 7.3")
             else "another kind of file (download it again)"
         )
-        raise EdgernnError(f"{path}: expected a MATLAB file of version 5 to 7.2, got {got}")
+        raise EdgernnError(
+            f"{path}: expected a MATLAB file of version 5 to 7.2, got {got}; save it with the option -v7"
+        )
     return order
 
 
@@ -119,7 +121,7 @@ class _Inflated:
         return b""
 
     def finish(self) -> None:
-        """Unpack the rest of the stream and verify its checksum; raise EdgernnError for too many or few bytes."""
+        """Verify that the stream is at its end, and its checksum; raise EdgernnError if bytes are left or missing."""
         if take(self, 8) or not self._unpacker.eof:
             raise _corrupt(self._path)
 
@@ -135,7 +137,10 @@ class _Matrix:
         self.name = self._read_element(_INT8, _LONGEST_NAME).decode("latin-1")
 
     def numbers(self, limit: int) -> Array:
-        """Read the numbers, or raise EdgernnError if they are not real or their size does not match the shape."""
+        """Read the numbers of the array; raise EdgernnError if it is empty, not real or exceeds `limit` bytes.
+
+        The error is also raised if the number of bytes does not match the shape.
+        """
         where = f"{self._path}: {self.name}"
         if self._class not in _CLASSES or self._complex:
             raise EdgernnError(
@@ -157,7 +162,10 @@ class _Matrix:
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read an element of `count` 32-bit numbers (None: any count); `form` is their struct format."""
+        """Read an element of type `kind` with `count` 32-bit numbers; `form` is the struct format of one number.
+
+        A count of None means any number up to _MOST_DIMENSIONS. EdgernnError is raised for any other element.
+        """
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
             raise _corrupt(self._path)
@@ -179,7 +187,10 @@ class _Matrix:
         return data
 
     def _read_head(self) -> tuple[int, int, bytearray]:
-        """Read the tag of the next element: type and size, and its data if they are small enough to be in the tag."""
+        """Read the tag of the next element; return its type, its size in bytes, and its data if the tag holds them.
+
+        Data of up to 4 bytes may be in the tag. Otherwise the third value is empty, and the data follow the tag.
+        """
         tag = take(self._stream, 8)
         kind, size = _tag(self._path, self._order, tag)
         if kind >> 16:

@@ -32,9 +32,9 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
 
     Args:
         path: The file: .npz, .npz.gz or .npz.xz.
-        names: Names of the arrays, all required. Default: all arrays of the file.
-        limit: Maximal unpacked size in bytes, of the archive and of all arrays together. A larger file may unpack to
-            its own size.
+        names: Names of the arrays to read, all required. Default: all arrays of the file.
+        limit: Maximal unpacked size in bytes, of the archive and of all arrays together. If the file is larger, its
+            size is the limit.
 
     Returns:
         The arrays, as a dict from name to array.

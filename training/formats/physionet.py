@@ -33,16 +33,19 @@ _LARGEST_RECORD = 1 << 24
 
 @dataclass(frozen=True)
 class Stays:
-    """N stays with M measurements in all, in the order of the files.
+    """N stays in intensive care, by ascending record number, with M measurements in all.
+
+    The measurements of a stay are in the order of its file.
 
     Source: Silva et al., "Predicting In-Hospital Mortality of ICU Patients", Computing in Cardiology, 2012.
 
     Attributes:
         record_id: Number of each stay (N,), ascending.
-        row_start: First row of each stay (N + 1,); stay i has the rows row_start[i] to row_start[i + 1] - 1.
-        minute: Minutes since admission (M,).
-        param: Index into PARAMETERS (M,).
-        value: Value (M,); -1 means unknown if param is a general descriptor, such as the height.
+        row_start: Index of the first measurement of each stay (N + 1,); stay i has the measurements row_start[i] to
+            row_start[i + 1] - 1.
+        minute: Minutes from admission to each measurement (M,).
+        param: What was measured, as an index into PARAMETERS (M,).
+        value: Measured value (M,); -1 means unknown if param is a general descriptor, such as the height.
         outcomes: Outcomes of each stay (N, 6), with the columns OUTCOMES.
     """
 
@@ -95,7 +98,7 @@ def _read_archive(path: Path, limit: int) -> Stays:
 
 
 def _checked(path: Path, stays: Stays) -> Stays:
-    """Return the stays, or raise EdgernnError if the arrays of the npz file contradict each other."""
+    """Return `stays` unchanged, or raise EdgernnError if its arrays contradict each other; `path` is the npz file."""
     N, M = len(stays.record_id), len(stays.value)
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():

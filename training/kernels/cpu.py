@@ -65,7 +65,7 @@ class _Plan:
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split the inputs of the autograd function `Unrolled`, or their gradients, into layer and normalisations."""
+        """Split the inputs of `Unrolled`, or their gradients, into those of the layer and those of normalisations."""
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
@@ -85,7 +85,7 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Map fields of `TrainCall`, with `suffix` appended, to inputs of `Unrolled` or to gradients."""
+        """Map fields of `TrainCall`, with `suffix` appended, to `tensors`: inputs of `Unrolled` or their gradients."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
@@ -99,9 +99,9 @@ class _Plan:
 class Unrolled(torch.autograd.Function):
     """Autograd function that runs all steps of a layer by one call of the native training library.
 
-    The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the memories that the rule's
-    equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds its final
-    memories, its decisions u (T, B, H) and its penalty on updates.
+    The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the rule's own states (memories)
+    that its equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds
+    its own final states, its decisions u (T, B, H) and its penalty on updates.
     """
 
     @staticmethod

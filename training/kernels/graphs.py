@@ -22,7 +22,7 @@ _MOST_RECORDINGS = 4
 
 
 class _Steps(nn.Module):
-    """Module that runs a layer's loop and returns a flat tuple: y, final states, penalty on updates, any decisions."""
+    """Module that runs a layer's loop and returns a flat tuple: y, final states, update penalty, decisions (if any)."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()

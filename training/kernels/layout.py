@@ -46,11 +46,11 @@ class Rule:
     Attributes:
         kind: Kind of the rule.
         vectors: Pairs of name and size, "H" or "1", of the weights that the equations read.
-        memory: Names of the rule's memories, which have one value per decision.
+        memory: Names of the rule's own states, which have one value per decision.
         inclusive: True if a score of 0 is an update.
-        maps: Triton functions of the rule's methods `score` and `likelihood` and, with a memory, `evidence`, `drive`
-            and `advance`. A rule of the kind TIME has none: its u is the input `blend`.
-        blend_grad: True if the gradient of `blend` is needed.
+        maps: Triton functions of the rule's methods `score` and `likelihood` and, with a `memory`, `evidence`, `drive`
+            and `advance`. A rule of the kind TIME has none: its update mask u is the input `blend`.
+        blend_grad: True if the gradient of the input `blend` is needed.
         group_size: Number of neighbouring neurons that share a decision.
     """
 
@@ -68,14 +68,14 @@ class Rule:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the kernel's inputs for the rule: a tensor of all steps (`blend` or projection e), and weights."""
+        """Names of the kernel's inputs for the rule: its update mask `blend` or projection e, and its weights."""
         if self.kind is Kind.TIME:
             return ("blend",)
         return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
-        """Names of the cell's states that enter the memory of the update rule; empty for a rule without one."""
+        """Names of the cell's states from which the rule computes its own states; empty for a rule without states."""
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
@@ -170,7 +170,7 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Return the vector in `biases` that has a gate's bias, and the offset in it; None if no vector has it."""
+        """Return the vector in `biases` that has a gate's bias, and its offset; None if W x + b has it, or no bias."""
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)
@@ -181,17 +181,17 @@ class Layout:
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """Names of the rule's memories, the states that it carries from step to step."""
+        """Names of the rule's own states (memories), which it carries from step to step."""
         return self.rule.memory if self.rule else ()
 
     @property
     def sample_memory(self) -> tuple[str, ...]:
-        """Names of the rule's memories if they have one value per sample; else empty."""
+        """Names of the rule's own states (memories) if they have one value per sample; else empty."""
         return self.memory if self.rule and self.rule.kind is Kind.SAMPLE else ()
 
     @property
     def neuron_memory(self) -> tuple[str, ...]:
-        """Names of the rule's memories if they have one value per neuron; else empty."""
+        """Names of the rule's own states (memories) if they have one value per neuron; else empty."""
         return self.memory if self.rule and self.rule.kind is Kind.NEURON else ()
 
     @property
@@ -211,8 +211,8 @@ class Layout:
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs of the torch op `sequence`.
 
-        They are the states before and after all steps (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), and for the
-        kind SAMPLE the rule's evidence, summed over neurons.
+        They are the states before and after all steps (T + 1, B, H), the pre-activations p, m (`Cell.mid`), the rule's
+        own states (T + 1, B, H or 1), and for the kind SAMPLE the rule's evidence, summed over neurons.
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
@@ -243,8 +243,9 @@ class Layout:
     def gradients(self) -> tuple[str, ...]:
         """Names of the outputs of the backward kernel, which are gradients.
 
-        They are the gradients of p, x, e and blend at every step, of the initial states and memories, of the decisions
-        of one step if groups of neurons decide, and `sums`.
+        They are the gradients of the pre-activations p, the input x, the rule's projection e and the update mask
+        `blend` at every step, of the initial states of cell and rule, of the decisions of one step if groups of
+        neurons decide, and `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []

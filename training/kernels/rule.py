@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of the backward pass of an update rule in a Triton kernel, through its decision and its memory."""
+"""Generator of the backward pass of an update rule in a Triton kernel, through its decision and its own states."""
 
 from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Rule
@@ -11,11 +11,12 @@ class RuleGradients(KernelSource):
     """Generator of the part of a layer's backward kernel that depends on the update rule.
 
     A method's docstring says what the generated code does. The evidence and the drive are results of
-    `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the memory after a step.
+    `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the rule's own states
+    (memories) after a step. u is the mask of updated neurons.
     """
 
     def memory_grads(self, rule: Rule) -> None:
-        """Propagate the gradients of the rule's memory after a step to the memory before it, u and the evidence."""
+        """Propagate the gradients of the rule's own states after a step to those before it, to u and the evidence."""
         if not self.resident:
             self.read_memory()
         for name in self.layout.sample_memory:
@@ -74,7 +75,7 @@ class RuleGradients(KernelSource):
         return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
 
     def read_memory(self) -> None:
-        """Load the rule's memories before the step, and what the backward pass of a memory per sequence reads."""
+        """Load the rule's own states before the step; if they are per sample, also the evidence and their gradients."""
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")
         for name in self.layout.sample_memory:
@@ -119,14 +120,14 @@ class RuleGradients(KernelSource):
                 self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}{share}")
 
     def grad_of_u(self) -> None:
-        """Compute the gradient of each neuron's u."""
+        """Compute the gradient of the update mask u of each neuron."""
         states = self.layout.states
         new_states = ", ".join(f"n_{state}" for state in states)
         self.put(f"{new_states} = update({self.arguments(self.layout.update)})")
         self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
 
     def _sum_over_groups(self) -> None:
-        """Replace the gradient of each neuron's u by the sum over its group."""
+        """Sum the gradients of the update mask u over each group of neurons that share a decision."""
         if self.resident and self.loads_groups:
             self.store("by_u", "H", "d_u", "row")
             self.put("tl.debug_barrier()")
@@ -136,7 +137,7 @@ class RuleGradients(KernelSource):
             self.put("tl.debug_barrier()")
 
     def add(self, name: str, value: str, size: str = "H") -> None:
-        """Add `value` to a gradient that is summed over steps: in registers if resident or scalar, else in memory."""
+        """Add `value` to a gradient that is summed over steps, in registers (resident form or scalar) or in memory."""
         if self.resident or size == "1":
             self.put(f"sum_{name} += {value}")
             return

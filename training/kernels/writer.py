@@ -140,7 +140,7 @@ class KernelSource:
 
     @contextmanager
     def stage(self, size: str) -> Iterator[None]:
-        """Wrap the lines of a stage, mid or update: they run once if resident, else for every block of columns."""
+        """Generate the loop of a stage, `Cell.mid` or `Cell.update`: over blocks of columns, or no loop if resident."""
         if self.resident:
             yield
             return
@@ -181,7 +181,7 @@ class KernelSource:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
-        """Generate loads of vectors at the start of a stage of size `size`; the resident variant has them already."""
+        """Generate loads of vectors at the start of a stage of size `size`, except in the resident form."""
         if not self.resident:
             for name in names:
                 self._vector(name, size)
@@ -195,12 +195,12 @@ class KernelSource:
         self.put(f"tl.store({self._place(size, pointer, at, width, offset)}, {name}, {size.lower()}_mask)")
 
     def _place(self, size: str, pointer: str, at: str, width: str, offset: int) -> str:
-        """Address of a tile that starts at column `offset` of an array with `width` columns."""
+        """Format the address of a tile that starts at column `offset` of an array with `width` columns."""
         width = width or (str(self.layout.groups) if size == "U" else size)
         return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
 
     def width(self, size: str) -> str:
-        """Number of columns of a tile."""
+        """Return the name of the constant with the number of columns of a tile."""
         return f"{'H' if size == 'U' else size}P" if self.resident else "BLOCK"
 
     def barrier(self) -> None:

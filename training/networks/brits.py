@@ -16,14 +16,14 @@ _NO_IMPUTER = "imputer: expected gru-d or rits, got none; set imputer=rits, or u
 class BRITS(RecurrentModel):
     """Bidirectional recurrent imputation: two models that fill in missing values, one per direction.
 
-    model(x (T, B, 3F)) returns y (2, B, O) and the standardised values with imputed gaps (2, T, B, F), both in the time
-    order of x. x is a result of `with_gaps` for F features. Index 0 comes from `ahead`, which reads x, and index 1 from
-    `behind`, which reads backwards(x). Callers average both. The imputation loss is the sum over both
-    directions. The paper adds the losses of both outputs and a consistency loss, 0.1 times the mean absolute difference
-    of both imputations.
+    model(x (T, B, 3F)) returns the outputs y (2, B, O) and the standardised values with imputed gaps (2, T, B, F), both
+    in the time order of x. x is a result of `with_gaps` for F features. Index 0 comes from the model `ahead`, which
+    reads x, and index 1 from the model `behind`, which reads backwards(x). Callers average over index 0 and 1. The
+    imputation loss is the sum over both directions. The paper adds the losses of both outputs and a consistency loss,
+    0.1 times the mean absolute difference of both imputations.
 
     The arguments are those of `SequenceModel`, for each of the two models, which share no weights. UsageError is raised
-    if they name no imputer.
+    for arguments without an imputer.
 
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.2,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.
@@ -44,9 +44,9 @@ class BRITS(RecurrentModel):
 
 
 def filled_by(model: SequenceModel) -> Tensor:
-    """Return the standardised values with imputed gaps (T, B, F) from a model's last forward pass.
+    """Return the standardised values with imputed gaps (T, B, F) of the model's last forward pass.
 
-    Raises UsageError for a model without an imputer.
+    UsageError is raised for a model without an imputer.
     """
     imputed = model.traces[0].imputed
     if imputed is None:

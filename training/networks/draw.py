@@ -142,7 +142,7 @@ class Draw(RecurrentModel):
         self.patch = nn.Linear(hidden_size, channels * write_size**2)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """Layers with the configured cell: the decoder, and the encoder if it is "same"."""
+        """Return the layers that have the configured cell: [decoder], or [encoder, decoder] with encoder="same"."""
         return [self.encoder, self.decoder] if self.same else [self.decoder]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,7 +152,7 @@ class Draw(RecurrentModel):
             x: Images (B, C, A_Y, A_X), from 0 to 1.
 
         Returns:
-            The last canvas c_T (B, C, A_Y, A_X), as logits, and the divergence (B,) in nats.
+            The last canvas c_T (B, C, A_Y, A_X), as logits, and Σ_t KL(N(μ_t, σ_t²), N(0, 1)) (B,), in nats.
         """
         if x.ndim != 4 or x.shape[1:] != self.shape:
             raise UsageError(f"x: expected shape (B, {', '.join(map(str, self.shape))}), got {tuple(x.shape)}")
@@ -174,7 +174,7 @@ class Draw(RecurrentModel):
         return canvas, divergence
 
     def generate(self, count: int) -> Tensor:
-        """Generate images: their pixel probabilities after each glimpse, (T, count, C, A_Y, A_X)."""
+        """Generate `count` images; return their pixel probabilities after each glimpse, (T, count, C, A_Y, A_X)."""
         like = self.patch.weight
         canvas, state = like.new_zeros(count, *self.shape), self.decoder.initial_state(count, like)
         canvases = []
@@ -185,12 +185,18 @@ class Draw(RecurrentModel):
         return torch.stack(canvases)
 
     def _read(self, x: Tensor, error: Tensor, h: Tensor) -> Tensor:
-        """Read r_t (B, 2CR²) from x and its error x̂_t, (B, C, A_Y, A_X) each, with the window computed from h."""
+        """Compute r_t (B, 2CR²): a patch of x and one of its error x̂_t, both (B, C, A_Y, A_X).
+
+        The attention window is computed from h (B, H).
+        """
         attention = window(self.read_window(h), self.read_size, *self.shape[1:])
         return torch.cat([attention.read(x), attention.read(error)], 1).flatten(1)
 
     def _draw(self, z: Tensor, canvas: Tensor, state: State) -> tuple[Tensor, State, Trace]:
-        """Run one decoder step on z (B, latent) and draw on the canvas; returns the new canvas, state and trace."""
+        """Run one decoder step on z (B, latent) and add its patch to the canvas.
+
+        Returns the new canvas, the decoder's new state, and the decoder's `Trace`.
+        """
         h, state, trace = self.decoder(z[None], state)
         attention = window(self.write_window(h[0]), self.write_size, *self.shape[1:])
         patch = self.patch(h[0]).unflatten(1, (self.shape[0], self.write_size, self.write_size))

@@ -20,9 +20,9 @@ _P = 10.0
 
 
 def log_and_sign(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Encode numbers of any scale as two numbers of order 1, for a network to read.
+    """Encode each number v, of any scale, as two numbers of order 1 that a network can read.
 
-    (log|v| / p, sgn v) if |v| ≥ e^-p, else (-1, e^p v); p = 10.
+    The two tensors have the shape of `values`: (log|v| / p, sgn v) if |v| ≥ e^-p, else (-1, e^p v); p = 10.
     Source: Andrychowicz et al. 2016, appendix A.
     """
     least = math.exp(-_P)
@@ -30,13 +30,14 @@ def log_and_sign(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Update(nn.Module, abc.ABC):
-    """Base class of the ways in which a `LearnedOptimizer` changes the parameters θ (P,) of an optimisee.
+    """Base class of the formulas by which a `LearnedOptimizer` changes the parameters θ (P,) of an optimisee.
 
     The optimisee is the network that the optimiser trains. An update defines what the optimiser's recurrent layers
     read, and how their output h_t changes θ. ∇_t is the gradient of the optimisee's loss at θ_{t-1}.
 
     Class attributes:
-        width: Size of the linear map between `inputs` and the first layer in the paper; None: no map.
+        name: Name of the update in UPDATES and in settings.
+        width: Default output size of a linear map between `inputs` and the first layer, as in the paper; None: no map.
         coordinate_wise: True if every parameter is a row of the batch, B = P; else all of them are one row, B = 1.
         memory: Number of values per parameter that are carried from step to step, besides the layers' state.
         scaled: True if the update has a factor `scale`.
@@ -69,7 +70,7 @@ class Update(nn.Module, abc.ABC):
             memory: Values that the optimiser carries from step to step for each parameter (P, memory).
 
         Returns:
-            The new θ and memory.
+            The new θ, and the new values of `memory`.
         """
 
 
@@ -193,8 +194,8 @@ class Unroll:
 
     Attributes:
         before: Loss (K,) on the minibatch of each step, before the step.
-        after: Loss (K,) after each step, on the minibatch of the step or the next one (`same` of the method `unroll`).
-        theta: Parameters after the last step.
+        after: Loss (K,) after each step, on the minibatch of the step or the next one (see `LearnedOptimizer.unroll`).
+        theta: Parameters of the optimisee (P,) after the last step.
         state: State of the learned optimiser after the last step.
     """
 
@@ -254,7 +255,7 @@ class LearnedOptimizer(RecurrentModel):
         self.layers = nn.ModuleList(layer.make(size, hidden_size) for size in widths)
 
     def initial_state(self, theta: Tensor) -> State:
-        """Return the initial state for training a network with the parameters theta (P,)."""
+        """Return the optimiser's state before the first step of training a network with the parameters theta (P,)."""
         rows = len(theta) if self.update.coordinate_wise else 1
         layers = [s for layer in self.recurrent_layers() for s in layer.initial_state(rows, theta)]
         return (*layers, theta.new_zeros(len(theta), self.update.memory))
@@ -283,14 +284,14 @@ class LearnedOptimizer(RecurrentModel):
 
         Args:
             optimisee: The classifier.
-            x: Minibatches of images (K + 1, B, ...).
+            x: Minibatches of images (K + 1, B, ...), one for each step and one more.
             target: Their labels (K + 1, B).
-            theta: Initial parameters (P,).
-            state: Initial state.
-            same: Compute each loss after a step on the minibatch of the step; otherwise on the next one.
+            theta: Initial parameters of the classifier (P,).
+            state: Initial state of the optimiser.
+            same: Compute the loss after each step on the minibatch of this step; otherwise on the next one.
 
         Returns:
-            Losses, final parameters and final state.
+            Losses before and after each step, final parameters and final state.
         """
 
         def differentiable(loss: Tensor, gradient: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ class Optimisee:
     """An image classifier whose parameters are one vector θ (P,), for a learned optimiser to train.
 
     Args:
-        module: A network without buffers on torch's meta device, whose flattened parameters θ holds in order.
-        start: Initialisation of θ.
+        module: Network on torch's meta device, without buffers. θ is the concatenation of its flattened parameters, in
+            the order of `named_parameters`.
+        start: Function that draws the initial values of each parameter.
     """
 
     def __init__(self, module: nn.Module, start: Start) -> None:
@@ -35,7 +36,7 @@ class Optimisee:
         return sum(shape.numel() for shape in self._shapes.values())
 
     def start(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw initial parameters θ (P,) on the CPU, from a CPU generator or torch's default one."""
+        """Draw initial parameters θ (P,) on the CPU; the generator is a CPU generator, None for torch's default one."""
         return torch.cat([self._start(name, shape, generator).flatten() for name, shape in self._shapes.items()])
 
     def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
@@ -64,18 +65,19 @@ class Optimisee:
 
 
 def normal_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Initialise from N(0, 0.01²), as in Andrychowicz et al. 2016."""
+    """Draw the initial values of a parameter from N(0, 0.01²), as in Andrychowicz et al. 2016."""
     return 0.01 * torch.randn(shape, generator=generator)
 
 
 def uniform_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Initialise weights from U(-0.1, 0.1) and biases to 0, as in the DecayNet paper."""
+    """Draw the initial values of a weight from U(-0.1, 0.1); a bias is 0. Source: the DecayNet paper."""
     return torch.zeros(shape) if len(shape) == 1 else torch.rand(shape, generator=generator) * 0.2 - 0.1
 
 
 def he_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Initialise weights from N(0, 2 / inputs of a neuron), gains of a normalisation to 1, and biases to 0.
+    """Draw the initial values of a weight from N(0, 2 / n), where n is the number of inputs of a neuron.
 
+    Scales of a normalisation are 1, biases are 0.
     Source: He et al. 2015, arXiv:1502.01852.
     """
     if len(shape) == 1:
@@ -87,7 +89,7 @@ STARTS: dict[str, Start] = {"normal": normal_start, "uniform": uniform_start}
 
 
 def perceptron(inputs: int, hidden: int, classes: int, start: str) -> Optimisee:
-    """Build a perceptron with one hidden layer of sigmoids (Andrychowicz et al. 2016).
+    """Build an optimisee, the perceptron with one hidden layer of sigmoids of Andrychowicz et al. 2016.
 
     Args:
         inputs: Number of values of an image.
@@ -109,7 +111,7 @@ def perceptron(inputs: int, hidden: int, classes: int, start: str) -> Optimisee:
 
 
 def residual(channels: int, width: int, classes: int, depth: int) -> Optimisee:
-    """Build a residual network for images (B, channels, 32, 32), with the arguments of `ResNet`."""
+    """Build an optimisee, a `ResNet` with the same arguments, for images (B, channels, 32, 32)."""
     with torch.device("meta"):
         module = ResNet(channels, width, classes, depth)
     return Optimisee(module, he_start)
@@ -118,8 +120,9 @@ def residual(channels: int, width: int, classes: int, depth: int) -> Optimisee:
 class ResNet(nn.Module):
     """Residual network of `depth` layers: a convolution, blocks of two convolutions, and a linear map.
 
-    The blocks are divided among three stages; if not divisible, earlier stages have one more (depth 16 has 3, 2 and 2).
-    The stages have width, 2 width and 4 width channels, and each but the first halves the image. A shortcut into such a
+    The blocks are divided among three stages; if their number is not divisible by 3, earlier stages have one more
+    (depth 16 has 3, 2 and 2). The stages have width, 2 width and 4 width channels. Each stage but the first halves
+    height and width of the image. A shortcut into such a
     stage drops every other pixel and pads the channels with zeros. Every convolution is 3×3 without a bias, followed by
     batch normalisation without running statistics, so that θ is the only state.
 
@@ -158,7 +161,10 @@ class ResNet(nn.Module):
 
 
 class ResBlock(nn.Module):
-    """Residual block relu(shortcut(x) + f(x)), where f is two normalised convolutions with a ReLU between them."""
+    """Residual block relu(shortcut(x) + f(x)), where f is two normalised convolutions with a ReLU between them.
+
+    x has `inputs` channels, the result has `outputs` channels and 1 / stride of the height and width.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -197,7 +203,7 @@ def train_by_hand(
         optimisee: The classifier.
         theta: Initial parameters (P,).
         batches: Minibatches (x, target), one per step.
-        name: A name of HAND_MADE.
+        name: Name of the optimiser, a key of HAND_MADE.
         lr: Learning rate.
 
     Returns:

@@ -19,7 +19,7 @@ NOT_OF_A_LAYER = frozenset(fields_of(ModelConfig).keys() - fields_of(LayerConfig
 
 
 def without_imputer(model: ModelConfig) -> ModelConfig:
-    """Return the configuration of a model unchanged, or raise UsageError if it fills in missing values."""
+    """Return a model's configuration unchanged, or raise UsageError if it has an imputer, which fills in gaps."""
     if model.layer.imputer is not None:
         raise UsageError(
             f"cell: expected one without an imputer, got {model.layer.imputer}; this task has no missing values"
@@ -28,12 +28,12 @@ def without_imputer(model: ModelConfig) -> ModelConfig:
 
 
 def check_in_parts(layer: LayerConfig) -> None:
-    """Raise UsageError for a cell that needs a whole sequence at once; some networks run a sequence in parts."""
+    """Raise UsageError if the layer's cell needs a whole sequence at once, for networks that run sequences in parts."""
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
         raise UsageError(
-            f"length: expected the number of steps N of a sequence, as this task cuts sequences and {cell_type.name} "
-            "depends on their length; set length=N"
+            f"length: expected the number of steps of a whole sequence, as {cell_type.name} depends on it and this "
+            "task runs sequences in parts, got none; set length=N"
         )
 
 
@@ -65,8 +65,8 @@ def run_to_length(layer: Runs, x: Tensor, state: State, lengths: Tensor) -> tupl
         lengths: Lengths (B,) from 1 to T, in descending order.
 
     Returns:
-        The state of each sequence after its last step, and a record (`Trace`) without the padding. As for a layer,
-        its penalty on updates is a mean over sequences.
+        The state of each sequence after its last step, and the layer's `Trace` without the padded steps. As for a
+        layer, its penalty on updates is a mean over sequences.
     """
     steps = lengths.tolist()
     begin, finals, decisions, budgets = 0, list[State](), list[Tensor](), list[Tensor]()

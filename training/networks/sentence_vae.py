@@ -85,7 +85,7 @@ class SentenceVAE(RecurrentModel):
         self.head = nn.Linear(hidden_size, words)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """List the layers with the configured cell: the encoder."""
+        """Return the layers that have the configured cell: the encoder alone."""
         return [self.encoder]
 
     def forward(self, x: Tensor, lengths: Tensor) -> Bound:
@@ -131,10 +131,10 @@ class SentenceVAE(RecurrentModel):
             count: Number of completions.
             sample: Draw z and the words from their distributions. Otherwise z is μ and each word the likeliest one, so
                 that all completions are equal.
-            longest: Maximal number of words.
+            longest: Largest number of words of a completion.
 
         Returns:
-            The completions, each up to the end of the sentence.
+            The completions, each up to the end of the sentence, or `longest` words without an end.
         """
         words = beginning[:, None].expand(-1, count)
         mean, log_variance = self.encode(words, torch.full((count,), len(words)))
@@ -166,7 +166,10 @@ class SentenceVAE(RecurrentModel):
 
 
 class ImputedWords(NamedTuple):
-    """A completion: its words without the end of the sentence, and -log p in nats of the words and the end."""
+    """A completion of a sentence: its word numbers, without the end of the sentence, and `nll`.
+
+    `nll` is -log p in nats of the words, and of the end of the sentence if it was reached.
+    """
 
     words: list[int]
     nll: float

@@ -95,7 +95,7 @@ class Sweep:
 
 
 def load_sweep(path: Path, out: Path) -> Sweep:
-    """Read a sweep file.
+    """Read the TOML file of a sweep, which trains all combinations of cells, rules and settings.
 
     Args:
         path: The file.

@@ -56,14 +56,14 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     """Look up the class of a training task by its name, or by the path of the user's own data.
 
     Args:
-        name: A key of TASKS, the path of an .npz file, or the path of a folder of csv files, or of subfolders of wav
-            files.
+        name: A key of TASKS, or the path of an .npz file, of a folder of csv files, or of a folder whose subfolders
+            hold wav files.
 
     Returns:
-        The task class, and the path if `name` is one.
+        The task class, and the path of the user's data, or None if `name` is a key of TASKS.
 
     Raises:
-        UsageError: The name is unknown, or the path is not of a supported kind.
+        UsageError: The name is unknown, or the path is a file or folder that no task reads.
         EdgernnError: The file or folder does not exist.
     """
     if name in TASKS:

@@ -33,12 +33,13 @@ class Activity(Task):
     """Activity recognition: label each step of a stream of acceleration (g) and angular velocity (rad/s) at 50 Hz.
 
     x (window, B, 6). target (window, B): walking, upstairs, downstairs, sitting, standing or lying. Unlabelled steps
-    and transitions between postures carry no loss and are not counted. The streams are cut into windows; the first
-    `lead` steps of a window overlap with the one before and are not counted, so that every labelled step of a stream
-    counts once.
+    and transitions between postures carry no loss and are not counted. The streams are cut into windows. Every window
+    but a stream's first begins with `lead` or more steps of the window before it. These are not counted again, so that
+    every labelled step of a stream counts once.
 
     The split is the publisher's, by user: 21 for training, of whom the seed chooses 3 for validation, and 9 for the
-    test. Background steps are the unlabelled ones, and with rest=true also those of sitting, standing and lying.
+    test. Background steps, at which nothing happens, are the unlabelled ones, and with rest=true also those of
+    sitting, standing and lying.
 
     Metrics, over all labelled steps of a split: accuracy, cross_entropy, macro_f1, and recall and precision of each
     class, such as recall_walking.
@@ -117,7 +118,19 @@ class Activity(Task):
 
 
 def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Read hapt.npz: x, targets, first row of each stream, the user of each stream, and the training and test users."""
+    """Read and check the arrays of hapt.npz, which `Activity` describes.
+
+    Args:
+        path: The file.
+
+    Returns:
+        x (N, 6); the target of each step (N,), `IGNORED` without a label and `UNCOUNTED` in a transition; the first row
+        of each stream and the number of rows (streams + 1,); the user of each stream (streams,); the numbers of the
+        training users; the numbers of the test users.
+
+    Raises:
+        EdgernnError: An array is missing or contradicts the others.
+    """
     names = ("x", "label", "offset", "exp_user", "train_users", "test_users")
     arrays = read_npz(path, names)
     for name, kinds, rank in zip(names, ("iuf", *["iu"] * 5), (2, 1, 1, 2, 1, 1), strict=True):

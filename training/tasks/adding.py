@@ -80,7 +80,7 @@ class Adding(Synthetic):
         if (self.values == "gaussian") != (self.delta2 is not None):
             wanted = "a variance above 0" if self.delta2 is None else "none"
             got = "none" if self.delta2 is None else f"{self.delta2:g}"
-            raise UsageError(f"delta2: expected {wanted} with values={self.values}, got {got}")
+            raise UsageError(f"delta2: expected {wanted} with values={self.values}, got {got}; change one of the two")
         if self.delta2 is not None:
             self.solved = 2 * self.delta2 / 100
             self.objective = _with_relative_error(self.delta2)
@@ -107,7 +107,7 @@ class Adding(Synthetic):
         return self.T - round((self.silence or 0) * self.T)
 
     def _with_silence(self, rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Insert the silent steps into each sequence of x (steps, count, 2)."""
+        """Insert a silent stretch at a random step of each sequence: x (_heard, count, 2) becomes (T, count, 2)."""
         heard, count, _ = x.shape
         if heard == self.T:
             return x
@@ -138,7 +138,7 @@ class Adding(Synthetic):
 
 
 def _with_relative_error(delta2: float) -> Objective:
-    """Return `REGRESSION` with one more metric: the mean squared error divided by delta2."""
+    """Return `REGRESSION` with one more metric, mse_over_delta2: the mean squared error divided by delta2."""
 
     def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
         figures = REGRESSION.metrics(y, target)

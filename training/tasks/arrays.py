@@ -63,15 +63,15 @@ class Arrays(OwnData):
 
 
 def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
-    """Check the training, validation and test arrays against each other.
+    """Check the training, validation and test arrays against each other, and warn of targets that are likely wrong.
 
     Args:
         path: The npz file, for errors.
-        x: Dict from part to sequences (N, T, I).
+        x: Dict from part ("train", "validation" or "test") to sequences (N, T, I).
         y: Dict from part to targets, empty if predict=next.
 
     Raises:
-        EdgernnError: The parts differ in channels or targets, or labels are too large.
+        EdgernnError: The parts differ in their channels or in type or shape of the targets, or labels are too large.
     """
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():
@@ -96,20 +96,23 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     largest = max((int(part.max()) for part in labels), default=0)
     if labels and largest >= max(_MANY_CLASSES, y["train"].numel()):
         hint = "store y as float to predict numbers"
-        raise EdgernnError(f"{path}: y: expected labels from 0, got up to {largest}; {hint}")
+        raise EdgernnError(f"{path}: y: expected class labels numbered from 0, got labels up to {largest}; {hint}")
     if labels and y["train"].numel() > 2 and int(y["train"].max()) == int(y["train"].min()):
         text = f"y: every label for training is {int(y['train'].max())}, so there is nothing to tell apart"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
 def _missing_labels(labels: Tensor) -> list[int]:
-    """Return the classes below the largest label that never occur, for up to _MANY_CLASSES classes."""
+    """Return the classes below the largest label that never occur; [] if it is _MANY_CLASSES or larger."""
     counts = torch.bincount(labels.flatten()).tolist() if int(labels.max()) < _MANY_CLASSES else []
     return [label for label, count in enumerate(counts) if not count]
 
 
 def _resemble_labels(targets: Tensor) -> bool:
-    """Return True if floats (N, 1) are probably class labels: a few whole numbers, each of many sequences."""
+    """Return True if targets are floats (N, 1) that are probably class labels.
+
+    They are then a few different whole numbers, each of which many sequences have.
+    """
     if not targets.is_floating_point() or targets.ndim != 2 or targets.shape[1] != 1:
         return False
     distinct = np.unique(targets.numpy())
@@ -117,7 +120,10 @@ def _resemble_labels(targets: Tensor) -> bool:
 
 
 def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
-    """Suggest how to correct targets whose shape does not fit sequences x (N, T, I)."""
+    """Suggest how to correct targets whose shape does not fit sequences x (N, T, I).
+
+    Returns the end of an error message, empty without a suggestion. `name` is the name of the array of targets.
+    """
     if array.ndim == 2 and len(array) == N and array.shape[1] == 1:
         return f"; use {name}[:, 0]"
     if array.ndim == 2 and len(array) == N and (array.sum(1) == 1).all():
@@ -132,7 +138,7 @@ def _inputs(path: Path, name: str, array: Array) -> Tensor:
         hint = f"; one channel is {name}[:, :, None]" if array.ndim == 2 else ""
         raise EdgernnError(f"{path}: {name}: expected shape (N, T, I), got {array.shape}{hint}")
     if 0 in array.shape:
-        raise EdgernnError(f"{path}: {name}: expected no size of 0, got shape {array.shape}")
+        raise EdgernnError(f"{path}: {name}: expected no axis of length 0, got shape {array.shape}")
     return finite(f"{path}: {name}", array)
 
 
@@ -156,7 +162,11 @@ def _targets(path: Path, name: str, array: Array, x: Tensor) -> Tensor:
         return target[:, None] if target.ndim == 1 else target
     if int(array.min()) < 0:
         index = first(array < 0)
-        raise EdgernnError(f"{path}: {name}: expected labels from 0, got {array[index]} at index {index}")
+        raise EdgernnError(
+            f"{path}: {name}: expected labels of at least 0, got {array[index]} at index {index}; number classes from 0"
+        )
     if int(array.max()) > _MAX_LABEL:
-        raise EdgernnError(f"{path}: {name}: expected labels up to {_MAX_LABEL}, got {int(array.max())}")
+        raise EdgernnError(
+            f"{path}: {name}: expected labels of at most {_MAX_LABEL}, got {int(array.max())}; number classes from 0"
+        )
     return torch.from_numpy(array.astype(np.int64))

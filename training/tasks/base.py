@@ -24,7 +24,7 @@ FOREGROUND = "skip_percent_foreground"
 
 @dataclass(frozen=True)
 class Score:
-    """The main metric of a task, and whether a higher value is better."""
+    """The main metric of a task: its name, and True in `higher_is_better` if a higher value is better."""
 
     metric: str
     higher_is_better: bool
@@ -37,8 +37,9 @@ class Score:
 class Objective(Score):
     """Score, loss and metrics of a supervised task for a `SequenceModel`.
 
-    `loss(y, target)` is differentiable. `metrics(y, target)` returns a dict from metric name to mean over the batch,
-    including the main metric. y is the model's output: (B, O), or (T, B, O) with one target per step.
+    `loss(y, target)` returns a differentiable scalar. `metrics(y, target)` returns a dict from metric name to its mean
+    over the batch; it lacks metrics that a `Tally` computes. y is the model's output: (B, O), or (T, B, O) with one
+    target per step.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -48,7 +49,8 @@ class Objective(Score):
 class Means:
     """Weighted mean of each metric over the batches of an evaluation.
 
-    `add` takes the metrics of a batch and their weight, such as its number of sequences. `result` returns the means.
+    `add` takes a batch's weight, such as its number of sequences, and its metrics, a dict from name to value. `result`
+    returns the means as such a dict.
     """
 
     def __init__(self) -> None:
@@ -65,11 +67,11 @@ class Means:
 
 
 class Tally(abc.ABC):
-    """Metrics that are not means over batches, such as the precision of a class over a whole split."""
+    """Accumulator of metrics that are not means over batches, such as the precision of a class over a whole split."""
 
     @abc.abstractmethod
     def add(self, y: Tensor, batch: Batch) -> None:
-        """Add a batch to the counts.
+        """Add the outputs and targets of a batch to the accumulated counts.
 
         Args:
             y: The model's outputs, (B, O), or (T, B, O) with one target per step.
@@ -78,7 +80,7 @@ class Tally(abc.ABC):
 
     @abc.abstractmethod
     def result(self) -> dict[str, float]:
-        """Return the metrics of all batches, as a dict from name to value."""
+        """Return the metrics over all batches added so far, as a dict from name to value."""
 
 
 def _cross_entropy(y: Tensor, target: Tensor) -> Tensor:
@@ -111,15 +113,15 @@ class Task(abc.ABC):
             sequences, and the carried state must have the batch as its first axis.
 
     Set by the class or by `open`:
-        objective: Main metric, and loss and metrics of a supervised task.
-        input_size, output_size: I and O of the model.
+        objective: Main metric (`Score`); of a supervised task also its loss and metrics (`Objective`).
+        input_size, output_size: Numbers of input channels I and outputs O of the model.
         output: "last" for one target per sequence, "all" for one target per step.
         mean, std: Mean and standard deviation of each input channel; the model standardises x by them.
         vocabulary: Number of words if the input is word numbers, else None.
         solved: Value of the main metric at which the task counts as solved, or None.
         fingerprint: Hash of the data. None: the hash of the training part, `train.fingerprint`, is used.
         classes: Names of the labels, or None.
-        train, validation, test: The three parts of the data.
+        train, validation, test: The training part, a source of batches, and the two parts for evaluation.
 
     By default a task trains a `SequenceModel` on an `Objective`. A task with another network sets `network` and
     `without`, and overrides `build_network`, `loss` and `evaluate`.
@@ -160,23 +162,23 @@ class Task(abc.ABC):
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """Adapt the model configuration to the task; raise UsageError for an unsupported configuration.
+        """Return the model configuration adapted to the task, or raise UsageError if the task does not support it.
 
         Called before the data is read.
         """
         return model
 
     def build_network(self, model: ModelConfig) -> RecurrentModel:
-        """Build a new network from a configuration whose input and output sizes match the data."""
+        """Build a new network from a configuration whose input and output sizes are those of the task."""
         return SequenceModel(model)
 
     @property
     def marks_background(self) -> bool:
-        """True if `background` marks steps at which nothing happens, as silence in a recording."""
+        """True if `background` marks steps at which nothing happens, such as silence in a recording."""
         return False
 
     def background(self, batch: Batch) -> Tensor | None:
-        """Return True for the steps (T, B) of a batch at which nothing happens, or None if the task marks none.
+        """Return a mask (T, B), True at steps of a batch at which nothing happens, or None if the task marks none.
 
         With the setting background, the penalty on updates weighs these steps differently. The network must be a
         `SequenceModel`.
@@ -184,24 +186,25 @@ class Task(abc.ABC):
         return None
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
-        """Compute the loss of a batch and the state carried to the next step.
+        """Compute the loss of a batch, and the state that is carried to the next training step.
 
         The training loop adds the update rule's penalty (`Trace.budget`) and the imputer's loss.
 
         Args:
             model: The network that `build_network` returned.
-            batch: The batch of this step.
-            carry: State of the previous step; None at the first step, and if this batch does not continue the last one.
+            batch: The batch of this training step.
+            carry: State that the previous training step returned. None at the first step, and if the sequences of this
+                batch do not continue those of the previous one.
 
         Returns:
-            The loss, and the next `carry`: detached tensors of fixed shapes, or None.
+            The loss (), and the next `carry`: detached tensors of fixed shapes, or None if nothing is carried.
         """
         assert isinstance(self.objective, Objective)
         y, _ = model(batch.x)
         return self.objective.loss(y, batch.target), None
 
     def tally(self, split: Split) -> Tally | None:
-        """Return an empty `Tally` for the metrics of a split that are not means over its batches, or None."""
+        """Return an empty `Tally` for the metrics of a split that are not means, or None if all metrics are means."""
         return None
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
@@ -233,10 +236,10 @@ class Task(abc.ABC):
         """
 
     def series(self, model: RecurrentModel, device: str) -> Mapping[str, Sequence[float]]:
-        """Return series of numbers, such as the loss by step, as a dict from name to numbers.
+        """Return results that are lists of numbers, such as the loss at each step, as a dict from name to list.
 
-        They are plotted when a paper's table is reproduced.
-        Called without gradients, after `evaluate` on the test split.
+        They are plotted when a paper's table is reproduced. The method is called without gradients, after `evaluate` on
+        the test split.
         """
         return {}
 

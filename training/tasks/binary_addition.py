@@ -36,8 +36,8 @@ def _metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
 class BinaryAddition(Synthetic):
     """Binary addition task: the sum of two numbers, one pair of digits per step, lowest digit first.
 
-    x (digits, B, 2): the binary digits of two integers, uniform in [0, 2^(digits-1)] and in [0, 2^(digits-1) - 1]. The
-    sum therefore never has more digits. target (digits, B, 1): the digits of the sum.
+    x (digits, B, 2): the binary digits of two integers, uniform in [0, 2^(digits-1)] and in [0, 2^(digits-1) - 1].
+    Their sum therefore has no more digits than `digits`. target (digits, B, 1): the digits of the sum.
 
     The predicted digit is tanh(y), rounded. Metrics: mse, the mean squared error of tanh(y), which is the loss;
     digit_accuracy, the share of correct digits; sum_accuracy, the share of sums with all digits correct. The task
@@ -73,5 +73,5 @@ class BinaryAddition(Synthetic):
         return torch.from_numpy(x), torch.from_numpy(self._digits(first + second)[..., None])
 
     def _digits(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Binary digits (digits, count) of the numbers, lowest first."""
+        """Convert numbers (count,) to their binary digits (digits, count), lowest digit first."""
         return (numbers >> np.arange(self.digits)[:, None] & 1).astype(np.float32)

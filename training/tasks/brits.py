@@ -43,8 +43,8 @@ class Mortality(Task):
     The loss is label_weight times the binary cross entropy, plus the setting `imputation` times the imputer's loss,
     summed over directions. With two directions, consistency times the mean absolute difference of their imputed values
     is added. Metrics, each over a whole split: auc, the area under the ROC curve of death; mae, the mean absolute error
-    of the held-out values in standard deviations; mre, mae divided by their mean absolute value; accuracy;
-    cross_entropy.
+    of the held-out values in standard deviations; mre, mae divided by the mean absolute standardised held-out value;
+    accuracy; cross_entropy.
 
     Settings:
 
@@ -95,7 +95,9 @@ class Mortality(Task):
         values, label = values[measured], label[measured]
         for value, outcome in enumerate(("survive", "end in death")):
             if (count := int((label == value).sum())) < _LEAST:
-                raise EdgernnError(f"{files[0]}: expected at least {_LEAST} stays that {outcome}, got {count}")
+                raise EdgernnError(
+                    f"{files[0]}: expected at least {_LEAST} stays that {outcome}, got {count}; download it again"
+                )
         held = hold_out(values, seed)
         labels = torch.from_numpy(label.astype(np.float32))
         inputs = torch.from_numpy(np.where(held, np.float32(np.nan), values))
@@ -113,7 +115,8 @@ class Mortality(Task):
         for name, part in (("validation", self.validation), ("test", self.test)):
             if part.y[..., :-1].isnan().all():
                 raise EdgernnError(
-                    f"{files[0]}: expected a stay of 10 or more measurements in the {name} part, got none"
+                    f"{files[0]}: expected a stay of 10 or more measurements in the {name} part, got none; download "
+                    "it again"
                 )
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
@@ -168,7 +171,7 @@ def roc_auc(score: Any, positive: Any) -> float:
         positive: Booleans (N,), at least one true and one false.
 
     Returns:
-        The probability that a random positive scores above a random negative.
+        The probability that a random positive has a higher score than a random negative.
     """
     _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
     # the mean rank of equal scores, counted from 1
@@ -179,7 +182,7 @@ def roc_auc(score: Any, positive: Any) -> float:
 
 
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a model on x; returns logits (D, B) and standardised imputed values (D, T, B, F).
+    """Run a model on x; return the logits of death (D, B) and the standardised values with imputed gaps (D, T, B, F).
 
     D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F the number of features.
     """

@@ -39,8 +39,8 @@ class Char(Task):
 
     The last tenth of the text is for the test, the twentieth before it for validation, the remainder for training. Each
     part is cut into windows that do not overlap, with a new state in each. Characters after the last whole window are
-    dropped. The alphabet, `classes`, has the characters of the training part in the order of code points. U+FFFD, its
-    last entry, replaces characters that only the other parts have.
+    dropped. The alphabet, `classes`, has the characters of the training part in the order of code points. If the other
+    parts have further characters, U+FFFD is its last entry and replaces them.
 
     Settings:
 
@@ -72,7 +72,7 @@ class Char(Task):
             alphabet.append(UNKNOWN)
         if validation <= self.window:
             wanted = f"at least {_VALIDATION * (self.window + 1)} characters for window={self.window}"
-            raise EdgernnError(f"{path}: expected {wanted}, got {len(text)}")
+            raise EdgernnError(f"{path}: expected {wanted}, got {len(text)}; use a longer text")
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
         self.classes = tuple(alphabet)
         self.input_size = self.output_size = len(alphabet)
@@ -85,7 +85,7 @@ class Char(Task):
             return find_files(self.name, "tinyshakespeare", ["input.txt"], source)[0]
         path = Path(self.file)
         if not path.is_file():
-            raise EdgernnError(f"file: no such file: {path}")
+            raise EdgernnError(f"file: no such file: {path}; check the path")
         return path
 
     def _windows(self, part: Tensor, seed: int) -> Sequences:
@@ -95,7 +95,10 @@ class Char(Task):
 
 
 def _numbers(text: str, alphabet: list[str]) -> Tensor:
-    """Return the index of each character in the alphabet: uint8 if the alphabet is small enough, else int32."""
+    """Convert each character of a text to its index in the alphabet: uint8 for up to 256 characters, else int32.
+
+    A character outside the alphabet gets the last index.
+    """
     dtype = np.uint8 if len(alphabet) <= 256 else np.int32
     # by code point; characters outside the alphabet map to its last entry
     indices = np.full(sys.maxunicode + 1, len(alphabet) - 1, dtype)

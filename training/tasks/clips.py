@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of recorded clips, each of a word, an unknown word or silence, with marks of the quiet steps."""
+"""Batches of recorded clips, each of a word, an unknown word or silence, with a mask of the background steps."""
 
 import hashlib
 from collections.abc import Iterator
@@ -57,13 +57,13 @@ class Clips(Source, Split):
     """Recorded clips of one part of the data (training, validation or test), each with one word or silence.
 
     An epoch has all clips of the words that are classes, all clips of recorded silence, `unknown` clips of other words,
-    and `drawn` clips of noise or digital silence. For training (`changes` is set), unknown words and noise are drawn
-    anew in each epoch, and clips are augmented at random. For validation and test, every pass has the same clips,
-    unchanged.
+    and `drawn` clips of noise or digital silence. `batch`, for training, draws unknown words and noise anew in each
+    epoch and augments clips at random if `changes` is set. `chunks`, for validation and test, yields the same clips in
+    every pass.
 
     Attributes:
         samples: All recorded clips (N, S) int16; S is a multiple of hop.
-        hop: Number of samples of a step.
+        hop: Number of samples per step.
         label: Class of each clip (N,).
         pool: Indices of all clips of unknown words.
         unknown: Number of clips of unknown words in an epoch.
@@ -109,29 +109,36 @@ class Clips(Source, Split):
         return self._batch(self._order.chosen(step, batch_size), np.random.default_rng([_CHANGES, self.seed, step]))
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[MarkedBatch]:
-        """Iterate over all clips once and in order, `size` at a time."""
+        """Iterate over the clips of one pass (`members`), `size` at a time; every pass has the same clips in order."""
         rng = np.random.default_rng([_FIXED, 0, 0])
         members = self.members(rng)
         for begin in range(0, len(members), size):
             yield self._batch(members[begin : begin + size], rng)
 
     def members(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the clips of a pass over the data: an index into `samples`, or DRAWN for noise or silence."""
+        """Choose the clips of a pass over the data.
+
+        Args:
+            rng: Random generator, which draws the clips of unknown words.
+
+        Returns:
+            For each clip (len(self),) its index in `samples`, or DRAWN for a clip of noise or digital silence.
+        """
         others = rng.choice(self.pool, self.unknown, replace=False)
         return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])
 
     def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the indices of the clips with a word in one pass over the data."""
+        """Choose the clips of a pass (`members`), and return the indices in `samples` of those that hold a word."""
         members = self.members(rng)
         spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
         return spoken
 
     def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
-        """Return the clips with these indices as samples (n, S) from -1 to 1."""
+        """Return the clips with the indices `chosen` (n,) as float samples (n, S) from -1 to 1."""
         return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)
 
     def word(self, index: int) -> tuple[int, Audio] | None:
-        """Return the class of a clip and the samples of its word alone (`spoken_part`), or None for a silent clip."""
+        """Return class and samples (n,) of the word in clip `index` (`spoken_part`), or None if the clip is silent."""
         part = spoken_part(self.recorded(np.array([index]))[0], self.hop)
         return (int(self.label[index]), part) if len(part) else None
 

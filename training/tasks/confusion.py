@@ -17,9 +17,10 @@ IGNORED = -1
 class Confusion(Tally):
     """Counts of predicted classes by true class, and the mean cross entropy; negative targets are left out.
 
-    The metrics are accuracy, cross_entropy, macro_f1 (the mean of the F1 of all classes), and for each class recall,
-    the share of its targets that are predicted as it, and precision, the share of its predictions that are right. A
-    share of nothing is 0. `counts` (classes, classes) has the numbers of targets by true and predicted class.
+    The metrics are accuracy, cross_entropy, macro_f1 (the mean of the F1 of all classes), and two for each class:
+    recall, the share of its targets that are predicted as this class, and precision, the share of its predictions that
+    are right. They are 0 if there is no such target or prediction. `counts` (classes, classes) is the confusion matrix:
+    the row is the true class, the column the predicted one.
 
     Args:
         classes: Names of the classes.
@@ -49,15 +50,15 @@ class Confusion(Tally):
         return figures
 
     def recall(self) -> list[float]:
-        """Return the recall of each class."""
+        """Return the recall of each class, in the order of `classes`; 0 for a class without targets."""
         return _shares(self.counts.diagonal(), self.counts.sum(1))
 
     def precision(self) -> list[float]:
-        """Return the precision of each class."""
+        """Return the precision of each class, in the order of `classes`; 0 for a class that is never predicted."""
         return _shares(self.counts.diagonal(), self.counts.sum(0))
 
     def f1(self) -> list[float]:
-        """Return the F1 of each class, the harmonic mean of recall and precision."""
+        """Return the F1 of each class, the harmonic mean of recall and precision, in the order of `classes`."""
         return _shares(2 * self.counts.diagonal(), self.counts.sum(0) + self.counts.sum(1))
 
 
@@ -67,17 +68,18 @@ def _shares(part: Tensor, whole: Tensor) -> list[float]:
 
 
 def masked_cross_entropy(y: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Sum the cross entropy over the targets that are not negative, and divide it by the number of all targets.
+    """Sum the cross entropy over the steps with a label, and divide the sum by the number of all steps.
 
-    A negative target marks a step without a label. Dividing by all targets gives every sequence the same weight.
+    A negative target marks a step without a label. The loss of a labelled step thus does not depend on how many other
+    steps of the batch have a label.
 
     Args:
         y: Scores (..., classes).
         target: Labels (...) int64.
-        weight: Weights of the classes, or None.
+        weight: Weights of the classes (classes,); None: all are 1.
 
     Returns:
-        The loss.
+        The loss ().
     """
     scores, labels = y.flatten(0, -2), target.flatten()
     entropy = functional.cross_entropy(scores, labels.clamp(min=IGNORED), weight, ignore_index=IGNORED, reduction="sum")

@@ -15,7 +15,7 @@ from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.parts import Array, balanced_parts, standardisation
 from edgernn.training.tasks.sources import Sequences
 
-# least number of groups of each class, one for each of the three parts; for groups, see `Detection._split`
+# least number of sequences (or recordings) of each class: one for each of the three parts
 _LEAST = 3
 
 
@@ -24,9 +24,10 @@ class Detection(Task, ABC):
     """Binary classification of sequences by whether they contain an event, with balanced classes.
 
     target (B,): 1 for a sequence with an event, else 0. Of each class, 80 % are for training, 10 % for validation and
-    10 % for the test. The seed chooses the split, and as many sequences of the larger class as the smaller one has. The
-    model has one output per class and is trained on cross entropy. This equals the paper's binary cross entropy of the
-    difference of both outputs. The input is standardised per channel by the training part.
+    10 % for the test. The seed chooses the split. Each part keeps all sequences of its smaller class and equally many
+    of the larger one, which the seed chooses. The model has one output per class and is trained on cross entropy. This
+    equals the paper's binary cross entropy of the difference of both outputs. The input is standardised per channel by
+    mean and standard deviation of the training part.
 
     Settings:
 
@@ -43,17 +44,18 @@ class Detection(Task, ABC):
     output_size = 2
 
     def _split(self, source: Path, x: Array, event: Array, seed: int, groups: Array | None = None) -> None:
-        """Split all sequences into the training, validation and test parts, and set the standardisation.
+        """Split all sequences at random, and set `train`, `validation`, `test`, `mean` and `std`.
 
         Args:
             source: The data file or folder, for errors.
             x: Sequences (N, T, I).
             event: Booleans (N,), true for a sequence with an event.
             seed: Random seed.
-            groups: Group number of each sequence (N,); a group stays in one part. None: one group each.
+            groups: Number of the recording that each sequence is from (N,); all sequences of a recording are in the
+                same part. None: the sequences are split one by one.
 
         Raises:
-            EdgernnError: A class has too few groups.
+            EdgernnError: A class has fewer than 3 sequences or recordings.
         """
         members = "sequences" if groups is None else "recordings"
         groups = np.arange(len(x)) if groups is None else groups
@@ -72,7 +74,12 @@ class Detection(Task, ABC):
 
 
 def zero_or_one(path: Path, label: Array) -> Array:
-    """Convert labels (N,) to booleans, or raise EdgernnError for a label that is neither 0 nor 1."""
+    """Convert labels (N,) to booleans; raise EdgernnError, which names the file `path`, for a label other than 0 or 1.
+
+    A label of 1 becomes True.
+    """
     if len(wrong := np.flatnonzero((label != 0) & (label != 1))):
-        raise EdgernnError(f"{path}: expected labels 0 or 1, got {label[wrong[0]]:g} in row {wrong[0] + 1}")
+        raise EdgernnError(
+            f"{path}: expected labels 0 or 1, got {label[wrong[0]]:g} in row {wrong[0] + 1}; correct the row"
+        )
     return np.asarray(label == 1)

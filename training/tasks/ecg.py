@@ -32,7 +32,7 @@ _INTERVALS = 10
 
 
 class HeartPart(Sequences):
-    """Sequences of a part of the data (training, validation or test), and the ECG records that they are cut from.
+    """The training, validation or test part of the data: sequences, and the ECG records that they are cut from.
 
     Args:
         x: Inputs (N, T, I).
@@ -48,11 +48,12 @@ class HeartPart(Sequences):
 
 
 class BeatTally(Tally):
-    """Sensitivity and precision of N, S and V beats over a split.
+    """Sensitivity and precision of each of the classes N, S and V, and the mean of their F1, over a split.
 
     Args:
-        records: ECG records of the split, in order, if the model detects beats; None if it is given their positions.
-        frame: Number of samples of a step.
+        records: ECG records of the split, in the order of its sequences, if the model detects beats. None if the model
+            classifies beats whose positions are given.
+        frame: Number of samples per step.
         delay: Seconds from a beat to the middle of the steps that are labelled with it.
     """
 
@@ -91,13 +92,16 @@ class BeatTally(Tally):
 
 @dataclass
 class Ecg(Task):
-    """Heart beats in an electrocardiogram: normal (N), supraventricular (S) or ventricular (V), in the AAMI's groups.
+    """Heart beats in an electrocardiogram: find them, and classify them as N, S or V.
+
+    The classes are those of the AAMI: normal (N), supraventricular (S) and ventricular (V).
 
     positions=false: x (window, B, frame) is the running signal in mV, `frame` samples per step; the positions of beats
     are not given. target (window, B): 0 without a beat; 1, 2 or 3 (N, S, V) at the `width` steps around `delay` seconds
     after a beat. A run of steps at which a class is likelier than no beat is a detected beat. A detected and an
     annotated beat match if they are within 150 ms of each other; each matches at most once. Windows overlap by `lead`
-    steps, which are not counted, so that every step of a record counts once. Background steps are those without a beat.
+    or more steps, which are not counted again, so that every step of a record counts once. Background steps, at which
+    nothing happens, are those without a beat.
 
     positions=true: one sequence per beat. x (T, B, frame + 4): the signal from 0.3 s before to 0.4 s after the beat,
     and at each step four numbers: the time since the beat before and until the next one in seconds, the mean of the
@@ -107,10 +111,11 @@ class Ecg(Task):
     test. No patient is in both sets, except for the patient of records 201 (DS1) and 202 (DS2). Fusion and unknown
     beats, and ventricular flutter, carry no loss and are not counted. Beats detected there are not counted either.
 
-    Loss: cross entropy with a weight for each class, its share of the training targets to the power of -balance.
-    Metrics over all beats of a split: macro_f1, the mean F1 of the three classes; and sensitivity and precision of each
-    class, such as sensitivity_V. Missed and additional beats count as wrong. Sensitivity and precision are 0 if there
-    is no beat to divide by.
+    Loss: cross entropy with a weight for each class: its share of the training targets to the power of -balance, scaled
+    so that the mean weight of a target is 1. Metrics over all beats of a split: macro_f1, the mean F1 of the three
+    classes; and sensitivity and precision of each class, such as sensitivity_V. Missed and additional beats count as
+    wrong. The sensitivity of a class without annotated beats is 0, and so is the precision of a class without detected
+    beats.
 
     Settings:
 
@@ -196,7 +201,11 @@ class Ecg(Task):
         return windows_of(x, target, self.window, self.lead)
 
     def _beats(self, record: HeartRecord) -> tuple[Array, Array]:
-        """Cut a record into one sequence per beat, (N, T, frame + 4), and return these with their classes (N,)."""
+        """Cut a record into one sequence per beat; return the inputs (N, T, frame + 4) and the classes (N,).
+
+        The first and the last beat, beats too close to an end of the signal, and beats that are not counted are left
+        out.
+        """
         before = round(_BEFORE * RATE)
         steps = round((_BEFORE + _AFTER) * RATE) // self.frame
         places = np.arange(len(record.sample))

@@ -28,7 +28,8 @@ _WAYS = f"{LABELS}, {TARGETS}, or a subfolder for each class"
 class _Files(NamedTuple):
     """The csv files of a part (training, validation or test), with the class or the target numbers of each file.
 
-    Both labels and targets are None with predict=next.
+    labels has the name of the class of each file, targets has O numbers for each file (N, O); the other one is None.
+    Both are None with predict=next.
     """
 
     folder: Path
@@ -80,7 +81,9 @@ class Folder(OwnData):
         classes = {sub.name: _csv_files(sub) for sub in _subfolders(folder)}
         inside = [path for class_files in classes.values() for path in class_files]
         if not paths and not inside:
-            raise EdgernnError(f"{folder}: expected csv files, one per sequence, or subfolders of them, got none")
+            raise EdgernnError(
+                f"{folder}: expected csv files, one per sequence, or subfolders of them, got none; add files"
+            )
         if self.predict == NEXT:
             return _Files(folder, paths + inside)
         ways = tables + ([f"subfolders with csv files ({', '.join(classes)})"] if inside else [])
@@ -99,7 +102,7 @@ class Folder(OwnData):
         return _Files(folder, inside, labels=[path.parent.name for path in inside])
 
     def _sequences(self, files: _Files) -> Tensor:
-        """Read the sequences (N, T, I) of one part: training, validation or test."""
+        """Read the csv files of one part as sequences (N, T, I), or raise EdgernnError if their shapes differ."""
         tables = [read_csv(path) for path in files.paths]
         _check_same(files, [table.values.shape[1] for table in tables], "columns")
         rows = [len(table.values) for table in tables]
@@ -115,7 +118,10 @@ class Folder(OwnData):
         )
 
     def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
-        """Read the targets of each part (training, ...): numbers (N, O), or labels (N,), which set `classes`."""
+        """Return the targets, as a dict from part (a key of `_PARTS`) to tensor; for labels, also set `classes`.
+
+        Numbers are float32 (N, O), labels int64 (N,).
+        """
         numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
         if len(numbers) == len(files):
             for part, values in numbers.items():
@@ -133,22 +139,25 @@ class Folder(OwnData):
             )
         self.classes = _sorted_names({name for names in labels.values() for name in names})
         if len(self.classes) == 1:
-            raise EdgernnError(f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}")
+            raise EdgernnError(
+                f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}; add another class"
+            )
         number = {name: i for i, name in enumerate(self.classes)}
         return {part: torch.tensor([number[name] for name in names]) for part, names in labels.items()}
 
 
 def _parts(source: Path) -> dict[str, Path]:
-    """Find the folder of each part: training, validation and test.
+    """Find the folder of each part of the user's data, as a dict from "train", "validation" and "test" to folder.
 
-    The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` itself is the training
-    part.
+    If `source` has a subfolder train and no csv files, its subfolders train, val and test are the parts; those that do
+    not exist are not in the dict. EdgernnError is raised for any other subfolder. Otherwise `source` itself is the
+    training part, and the only one.
     """
     names = [sub.name for sub in _subfolders(source)]
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
         if others := [name for name in names if name not in _PARTS.values()]:
             wanted = f"only {', '.join(_PARTS.values())} beside a subfolder {_PARTS['train']}"
-            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too")
+            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too; move others away")
         return {part: source / name for part, name in _PARTS.items() if name in names}
     return {"train": source}
 
@@ -158,7 +167,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _csv_files(folder: Path) -> list[Path]:
-    """List the csv files of a folder that hold a sequence, sorted by name."""
+    """List the csv files of a folder except labels.csv and targets.csv, sorted by name."""
     paths = (path for path in folder.glob("*.csv") if path.is_file() and not path.name.startswith("."))
     return sorted(path for path in paths if path.name not in (LABELS, TARGETS))
 
@@ -173,7 +182,10 @@ def _fingerprint(source: Path) -> str:
 
 
 def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> None:
-    """Raise EdgernnError if the csv files differ in their numbers of rows or columns; `unit` names what is counted."""
+    """Raise EdgernnError if the csv files differ in `counts`, their numbers of rows or columns.
+
+    `unit` is "rows" or "columns", for the message, which ends with `hint`.
+    """
     others = [i for i, count in enumerate(counts) if count != counts[0]]
     if others:
         first, other = files.paths[0].name, files.paths[others[0]].name
@@ -183,22 +195,24 @@ def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> 
 
 
 def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
-    """Read labels.csv: the class of each file, in the order of `paths`."""
+    """Read labels.csv, the file `table`; return the name of the class of each file in `paths`, in their order."""
     rows = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
-            raise EdgernnError(f"{table}: line {line}: expected {name} and the name of a class, got {cells}")
+            raise EdgernnError(
+                f"{table}: line {line}: expected {name} and the name of a class, got {cells}; correct the line"
+            )
     return [rows[path.name][1][0] for path in paths]
 
 
 def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
-    """Read targets.csv: the target numbers (N, O) of the files, in the order of `paths`."""
+    """Read targets.csv, the file `table`; return the target numbers (N, O) of the files in `paths`, in their order."""
     rows = _rows_by_file(table, paths)
     width = len(rows[paths[0].name][1]) if paths else 0
     for name, (line, cells) in rows.items():
         if len(cells) != width or not width:
             wanted = f"{1 + max(1, width)} cells, the name and the numbers of {name}"
-            raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)}")
+            raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)}; correct the line")
     values = np.array([[_number(table, rows[path.name][0], cell) for cell in rows[path.name][1]] for path in paths])
     return finite(str(table), values)
 
@@ -211,7 +225,10 @@ def _number(table: Path, line: int, cell: str) -> float:
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
-    """Read labels.csv or targets.csv as a dict from file name to line number and the cells after the name."""
+    """Read labels.csv or targets.csv as a dict from file name to its line number and the cells after the name.
+
+    EdgernnError is raised unless the table has exactly one row for each file in `paths`.
+    """
     rows: dict[str, tuple[int, list[str]]] = {}
     known = {path.name for path in paths}
     reader = csv.reader(io.StringIO(read_text(table), newline=""), strict=True)
@@ -233,10 +250,12 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
                 )
             rows[cells[0]] = reader.line_num, cells[1:]
     except csv.Error as error:
-        raise EdgernnError(f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}") from None
+        raise EdgernnError(
+            f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}; correct the line"
+        ) from None
     if missing := sorted(known - rows.keys()):
         raise EdgernnError(
-            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} missing)"
+            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} missing); add rows"
         )
     return rows
 

@@ -40,7 +40,8 @@ class HeartRecord:
         signal: Samples (S,) in mV.
         sample: Position of each beat, as an index into `signal` (beats,), ascending.
         label: Class of each beat (beats,): index into CLASSES, or -1 for a beat that is not counted.
-        flutter: First and last sample of each episode of ventricular flutter.
+        flutter: Begin and end of each episode of ventricular flutter, as indices into `signal`. The end is S if it is
+            not annotated.
     """
 
     name: str
@@ -110,11 +111,13 @@ def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
 
 
 def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> npt.NDArray[np.int64]:
-    """Return the target of each step of `frame` samples: 0 without a beat, 1 + class at a beat, or OTHER (uncounted).
+    """Return the target of each step of a record: 0 without a beat, 1 + class at a beat, or OTHER.
+
+    OTHER marks steps that are not counted: ventricular flutter, and beats that are not counted.
 
     Args:
-        record: The record.
-        frame: Number of samples of a step.
+        record: The record, with S samples.
+        frame: Number of samples per step.
         delay: Seconds from a beat to the middle of the steps that are labelled with it.
         width: Number of steps that are labelled with a beat.
 
@@ -138,11 +141,11 @@ def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.
     class is the one with the largest sum of probabilities.
 
     Args:
-        scores: Probabilities (T, 1 + classes), the first of no beat.
-        gap: Runs with a gap of fewer steps are joined.
+        scores: Probabilities (T, 1 + classes); column 0 is the probability of no beat.
+        gap: Two runs are joined if fewer than `gap` steps lie between them.
 
     Returns:
-        The middle of each beat in steps, and its class.
+        The middle of each beat (beats,), as a fractional number of steps, and its class (beats,), from 0.
     """
     steps = np.flatnonzero(scores.argmax(1) > 0)
     if not len(steps):
@@ -162,11 +165,11 @@ def match(truth: Sequence[float], times: Sequence[float], tolerance: float) -> l
     Args:
         truth: Times of the annotated beats, ascending.
         times: Times of the detected beats, ascending.
-        tolerance: Largest difference of the times of a pair.
+        tolerance: Largest difference of the times of a pair, in the unit of the times.
 
     Returns:
-        Pairs of an index into `truth` and one into `times`. The second is None for a missed beat, the first for an
-        additional one.
+        Pairs (i, j) of an index i into `truth` and an index j into `times`, for all beats. j is None for an annotated
+        beat that was missed, i is None for a detected beat without an annotated one.
     """
     pairs: list[tuple[int | None, int | None]] = []
     i = j = 0
@@ -188,7 +191,8 @@ def count_beats(
 ) -> npt.NDArray[np.int64]:
     """Compare the detected beats of a record with the annotated ones.
 
-    Beats that are not counted are left out, and so are detections that match them or lie in ventricular flutter.
+    Annotated beats without a class are not counted, and neither are detections that match them or lie in ventricular
+    flutter.
 
     Args:
         record: The record.
@@ -198,8 +202,8 @@ def count_beats(
         delay: See `step_targets`.
 
     Returns:
-        Numbers of beats (1 + classes, 1 + classes) by annotated and detected class; row 0 has the additional beats,
-        column 0 the missed ones.
+        Numbers of beats (1 + classes, 1 + classes): row 1 + c is the annotated class c, column 1 + d the detected class
+        d. Row 0 counts detected beats without an annotated one, column 0 annotated beats that were missed.
     """
     middles, labels = detect(scores, _GAP * RATE / frame)
     times = middles * frame / RATE - delay

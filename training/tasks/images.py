@@ -29,7 +29,9 @@ _HELD_OUT = 12
 
 @dataclass
 class LabelledImages(Task):
-    """Base class of image classification into ten classes. A subclass sets the folder of its files and the steps.
+    """Base class of image classification into ten classes.
+
+    A subclass sets `folder`, the folder of its data set, and may override `steps`, which converts images to sequences.
 
     x (T, B, I): pixel values 0 to 255, as in the file. The model standardises them to
     (x / 255 - pixel_mean) / pixel_std. target (B,): 0 to 9.
@@ -53,7 +55,9 @@ class LabelledImages(Task):
         self._check_data_set(files[1])
         images, labels = self._read(files[0], files[1])
         if len(images) < _HELD_OUT:
-            raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images, got {len(images)}")
+            raise EdgernnError(
+                f"{files[0]}: expected at least {_HELD_OUT} images, got {len(images)}; download it again"
+            )
         train, held_out = random_split(len(images), [len(images) // _HELD_OUT], seed)
         self.train = Sequences(images[train], labels[train], seed=seed)
         self.validation = Sequences(images[held_out], labels[held_out])
@@ -62,7 +66,10 @@ class LabelledImages(Task):
         self.std = (WHITE * self.pixel_std,) * self.input_size
 
     def _check_data_set(self, labels_file: Path) -> None:
-        """Raise EdgernnError for files of Fashion-MNIST in place of MNIST or vice versa, as they share names."""
+        """Raise EdgernnError if the labels are those of Fashion-MNIST instead of MNIST, or vice versa.
+
+        The files of both data sets have the same names.
+        """
         digest = hashlib.sha256(read_all(labels_file)).hexdigest()
         for key, other in SETS.items():
             if key != self.folder and digest in {file.sha256 for file in other.files.values()}:
@@ -74,18 +81,22 @@ class LabelledImages(Task):
                 )
 
     def steps(self, images: Tensor) -> Tensor:
-        """Convert images (N, 28, 28) to sequences (N, T, I): row by row by default."""
+        """Convert images (N, 28, 28) to sequences (N, T, I). By default a step is a row of an image."""
         return images
 
     def _read(self, images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:
         images = read_idx(images_file, (None, SIDE, SIDE))
         labels = read_idx(labels_file, (None,))
         if not len(images):
-            raise EdgernnError(f"{images_file}: expected at least one image, got none")
+            raise EdgernnError(f"{images_file}: expected at least one image, got none; download it again")
         if len(images) != len(labels):
-            raise EdgernnError(f"{labels_file}: expected {len(images)} labels, one per image, got {len(labels)}")
+            raise EdgernnError(
+                f"{labels_file}: expected {len(images)} labels, one per image, got {len(labels)}; download it again"
+            )
         if wrong := np.flatnonzero(labels >= self.output_size).tolist():
-            raise EdgernnError(f"{labels_file}: expected labels 0 to 9, got {labels[wrong[0]]} at index {wrong[0]}")
+            raise EdgernnError(
+                f"{labels_file}: expected labels 0 to 9, got {labels[wrong[0]]} at index {wrong[0]}; download it again"
+            )
         return self.steps(torch.from_numpy(images.copy())), torch.from_numpy(labels.astype(np.int64))
 
 

@@ -51,11 +51,11 @@ _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Metrics of keyword spotting: accuracy over all clips and over clips of words alone, recall and precision.
+    """Metrics of keyword spotting: accuracy, cross_entropy, and accuracy_words, the accuracy over clips of words alone.
 
     Args:
         classes: Names of the classes.
-        scores: Converts the outputs of a model to scores (B, classes) of whole clips.
+        scores: Function that converts the outputs of a model to scores (B, classes) of whole clips.
     """
 
     def __init__(self, classes: Sequence[str], scores: Callable[[Tensor], Tensor]) -> None:
@@ -75,7 +75,7 @@ class _WordFigures(Confusion):
 
 @dataclass
 class Words(Task, ABC):
-    """Base class of keyword spotting on a folder of wav files, see `Keywords`."""
+    """Base class of keyword spotting on a folder of wav files; `Keywords` describes data, metrics and settings."""
 
     words: str | None = None
     seconds: Annotated[float, Field(ge=0.1, le=10)] = 1.0
@@ -142,7 +142,7 @@ class Words(Task, ABC):
         return network
 
     def _hear(self, frontend: FrontendConfig) -> None:
-        """Set hop (samples per step) and sample rate to those of the model's front end, which computes the features."""
+        """Set samples per step and sample rate of the task to those of the front end, which computes the features."""
         self.input_size, self._rate = frontend.hop, frontend.sample_rate
 
     @property
@@ -159,10 +159,9 @@ class Words(Task, ABC):
     def _scores(self, y: Tensor) -> Tensor:
         """Convert a model's outputs y to scores (B, classes) of whole clips.
 
-        With the setting stream, y has an output at every step. The score of a word is then the logarithm of its largest
-        average probability over the steps (`Detector`).
-
-        The probability of silence is then the threshold, so that a clip without a detection is classified as silence.
+        Without the setting stream, y (B, classes) is returned as it is. With it, y is (T, B, classes), and the score of
+        a word is the logarithm of its largest average probability over the steps (`Detector.averages`). The score of
+        silence is the logarithm of the setting threshold, so that a clip without a detection is classified as silence.
         """
         if not self.stream:
             return y
@@ -209,7 +208,7 @@ class Words(Task, ABC):
         write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
     def _load(self, root: Path, seed: int) -> None:
-        """Read all clips and the noise from the folder `root`, and set the three parts of the data."""
+        """Read all clips and the noise from the folder `root`; set train, validation, test and the classes."""
         parts = word_files(root, seed)
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)
@@ -235,7 +234,10 @@ class Words(Task, ABC):
             self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
 
     def _chosen_words(self, root: Path, recorded: Sequence[str]) -> list[str]:
-        """Return the words to tell apart: those of the setting `words`, or all `recorded` folder names."""
+        """Return the words to tell apart: those of the setting `words`, or all folder names that are words.
+
+        `recorded` has the names of all folders. UsageError is raised for a word without a folder or named twice.
+        """
         folders = [name for name in recorded if name not in NOT_WORDS]
         if self.words is None:
             return folders
@@ -285,7 +287,7 @@ class Keywords(Words):
     Training clips are shifted and mixed with noise, and their features are masked (`mask_steps`, `mask_channels`).
     Validation and test clips are unchanged. No noise of the test is in the other parts, see `noise_parts`.
 
-    Background steps are all frames of silence, and the frames of a word with less than 1/1000 of the power of its
+    Background steps are all frames of silence, and the frames of a word with at most 1/1000 of the power of its
     loudest frame before noise is mixed in.
 
     Metrics: accuracy over all clips, which includes the unknown and silent ones; accuracy_words over the clips of words

@@ -47,15 +47,15 @@ _COLOURS = ("tab:orange", "tab:red", "tab:green", "tab:blue")
 class Trial:
     """Result of training one optimisee, an image classifier, in an evaluation.
 
-    curve (steps,) is the loss on the minibatch of each step, before the step. scores has the metrics final_loss,
-    final_accuracy, mean_loss and late_loss of `LearningToLearn`.
+    `curve` (steps,) is the loss on the minibatch of each step, before the step. `scores` is a dict with the metrics
+    final_loss, final_accuracy, mean_loss and late_loss, see `LearningToLearn`.
     """
 
     curve: Tensor
     scores: dict[str, float]
 
 
-# trains an optimisee, given its initial parameters θ (P,) and its batches; returns `Trial.curve` and the final θ
+# function that trains an optimisee, given initial parameters θ (P,) and batches; returns `Trial.curve` and the final θ
 Trainer = Callable[[Tensor, Iterable[Batch]], tuple[Tensor, Tensor]]
 
 
@@ -68,7 +68,7 @@ class LearningToLearn(Task):
     mean_loss, the minibatch loss averaged over all steps; late_loss, over the last fifth of the steps (updates 80 to
     100 of 100 in the DecayNet paper, section 6.2). The test also trains the same optimisees with standard optimisers,
     `HAND_MADE`, on the same minibatches: sgd_final_loss and so on. sgd_lr is the learning rate of `RATES` with the
-    lowest final loss on the validation images.
+    lowest final loss on the validation images, among those with finite losses in the test.
 
     Settings:
 
@@ -186,7 +186,7 @@ class LearningToLearn(Task):
         return figures
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Plot the loss of the image classifiers that are trained in the test, by step: mean and range."""
+        """Write samples.png: at each step, mean and range of the loss of the image classifiers trained in the test."""
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -210,9 +210,9 @@ class LearningToLearn(Task):
             figure.savefig(temporary, dpi=120)
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """Return the minibatch loss by step, averaged over the test's optimisees.
+        """Return the minibatch loss at each step, averaged over the optimisees of the test.
 
-        The key is loss_by_step for the network, and sgd_loss_by_step and so on for the standard optimisers.
+        The keys are loss_by_step for the learned optimiser, and sgd_loss_by_step and so on for the standard optimisers.
         """
         by_hand = {f"{name}_": trials for name, (_, trials) in self._standard_trials(device).items()}
         runs = {"": self._tested, **by_hand}
@@ -222,7 +222,10 @@ class LearningToLearn(Task):
         }
 
     def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
-        """Train an evaluation's image classifiers with the learned optimiser; add its skipped updates to `skipped`."""
+        """Train the image classifiers of an evaluation with the learned optimiser, and return a `Trial` for each.
+
+        The metric skip_percent of each unroll is added to `skipped`.
+        """
         assert isinstance(model, LearnedOptimizer)
 
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
@@ -238,13 +241,19 @@ class LearningToLearn(Task):
         return self._trials(train, split, key, self.trials, device)
 
     def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
-        """Train image classifiers with each standard optimiser; return learning rate and results by name."""
+        """Train image classifiers with each standard optimiser, in the first call only.
+
+        Returns a dict from name of the optimiser to its learning rate and results in the test.
+        """
         if not self._compared:
             self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
 
     def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
-        """Choose a standard optimiser's learning rate on the validation images; return it and the test results."""
+        """Choose a standard optimiser's learning rate on the validation images; return it and the test results.
+
+        A rate with which a loss in the test is not finite is passed over for the next best one, if there is one.
+        """
 
         def loss(lr: float) -> float:
             trials = self._trials(self._standard_trainer(name, lr), self.validation, _TUNING, self.tuning, device)
@@ -267,7 +276,10 @@ class LearningToLearn(Task):
         return train
 
     def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
-        """Train `count` image classifiers and score them; initial weights and minibatches depend on `key` alone."""
+        """Train `count` image classifiers with the function `train`, and score each on all images of `split`.
+
+        Their initial weights, minibatches and number of steps depend on `key` and the settings alone.
+        """
         unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
         trials = []
         for number in range(count):
@@ -288,14 +300,14 @@ class LearningToLearn(Task):
         return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
 
     def _read_mnist(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read images (N, 1, 28, 28) and labels (N,) of the training, validation and test parts."""
+        """Read MNIST; return images (N, 1, 28, 28) and labels (N,) for training, validation and test, in this order."""
         rows = _Digits()
         rows.open(source, seed)
         parts = (rows.train, rows.validation, rows.test)
         return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
 
     def _read_cifar10(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read images (N, 3, 32, 32) and labels (N,) of the training, validation and test parts."""
+        """Read CIFAR-10; return images (N, 3, 32, 32) and labels (N,) for training, validation and test, in order."""
         files = find_either(self.name, "cifar10", CIFAR10, source)
         if files[0].name.startswith(_SUBSET):
             warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)
@@ -304,13 +316,15 @@ class LearningToLearn(Task):
             for part in read_cifar10(files)
         )
         if len(x) < _HELD_OUT:
-            raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images to train on, got {len(x)}")
+            raise EdgernnError(
+                f"{files[0]}: expected at least {_HELD_OUT} images to train on, got {len(x)}; download it again"
+            )
         train, held_out = random_split(len(x), [len(x) // _HELD_OUT], seed)
         return [(x[train], y[train]), (x[held_out], y[held_out]), test]
 
 
 def summary(trials: list[Trial]) -> dict[str, float]:
-    """Average each metric (`Trial.scores`) over trials."""
+    """Average each metric in `Trial.scores` over the trials, and return a dict with the same keys."""
     means = Means()
     for trial in trials:
         means.add(1, trial.scores)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from edgernn.training.tasks.recordings import Audio
 
-# a frame is quiet if its power, divided by that of the clip's loudest frame, is below this (30 dB)
+# a frame is quiet if its power, divided by that of the clip's loudest frame, is at most this (-30 dB)
 _QUIET = 1e-3
 # levels of noise clips in dB of full scale, and share of the clips that are digital silence
 _LEVELS = (-70.0, -10.0)
@@ -16,14 +16,16 @@ _SILENT = 0.1
 
 
 def quiet_frames(clips: Audio, hop: int) -> npt.NDArray[np.bool_]:
-    """Find the quiet frames: those with less than 1/1000 of the power of their clip's loudest frame.
+    """Find the quiet frames: those with at most 1/1000 of the power of their clip's loudest frame.
+
+    All frames of a clip of zeros are quiet.
 
     Args:
         clips: Samples (N, S).
         hop: Number of samples of a frame.
 
     Returns:
-        True for quiet frames (N, S // hop).
+        Mask (N, S // hop), True for quiet frames.
     """
     power = frame_power(clips, hop)
     quiet: npt.NDArray[np.bool_] = power <= _QUIET * power.max(1, keepdims=True)
@@ -31,14 +33,14 @@ def quiet_frames(clips: Audio, hop: int) -> npt.NDArray[np.bool_]:
 
 
 def frame_power(clips: Audio, hop: int) -> npt.NDArray[np.float32]:
-    """Return the mean power (N, S // hop) of each frame of clips (N, S)."""
+    """Return the mean power (N, S // hop) of each frame of `hop` samples of clips (N, S)."""
     count = clips.shape[1] // hop
     power: npt.NDArray[np.float32] = np.square(clips[:, : count * hop]).reshape(len(clips), count, hop).mean(2)
     return power
 
 
 def shifted(clips: Audio, rng: np.random.Generator, most: int) -> Audio:
-    """Shift each clip (N, S) in time by a random number of samples, up to `most` either way, and fill with zeros."""
+    """Shift each clip (N, S) in time by a random number of samples, from -most to most, and fill up with zeros."""
     padded = np.pad(clips, ((0, 0), (most, most)))
     begins = rng.integers(2 * most + 1, size=len(clips))
     return np.stack([row[begin : begin + clips.shape[1]] for row, begin in zip(padded, begins, strict=True)])
@@ -58,8 +60,8 @@ def spoken_part(clip: Audio, hop: int) -> Audio:
         hop: Number of samples of a frame.
 
     Returns:
-        The frames from the first to the last that is not quiet, and one more frame, faded, at each end. Empty if the
-        clip is silent.
+        The samples from one frame before the first frame that is not quiet to one frame after the last one, or to an
+        end of the clip. The first and the last `hop` samples are faded. Empty if the clip is silent.
     """
     loud = np.flatnonzero(~quiet_frames(clip[None], hop)[0])
     if not len(loud):
@@ -68,7 +70,7 @@ def spoken_part(clip: Audio, hop: int) -> Audio:
 
 
 def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
-    """Draw stretches of noise (count, length), scaled to a mean power of 1; a silent stretch stays 0.
+    """Cut random stretches from recordings of noise, and scale each to a mean power of 1.
 
     Args:
         noise: Recordings of noise. One that is shorter than a stretch is repeated.
@@ -77,7 +79,7 @@ def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, le
         length: Number of samples of a stretch.
 
     Returns:
-        The stretches.
+        The stretches (count, length). One without power is all zeros.
     """
     clips = np.empty((count, length), np.float32)
     for i, source in enumerate(rng.integers(len(noise), size=count)):
@@ -88,7 +90,7 @@ def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, le
 
 
 def background_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
-    """Draw clips (count, length) of noise at -70 to -10 dB of full scale; a tenth of them are zeros."""
+    """Draw clips (count, length) of noise at -70 to -10 dB of full scale; each is all zeros with probability 0.1."""
     level = 10 ** (rng.uniform(*_LEVELS, (count, 1)) / 20) * (rng.random((count, 1)) >= _SILENT)
     return noise_clips(noise, rng, count, length) * level.astype(np.float32)
 
@@ -98,16 +100,16 @@ def mixed(
 ) -> Audio:
     """Mix clips with noise at a random signal-to-noise ratio.
 
-    The signal's power is the mean over the frames that are not quiet.
+    The power of a clip is the mean over its frames that are not quiet.
 
     Args:
-        clips: Words (N, S).
-        noise: The noise to draw from.
+        clips: Clips of words (N, S).
+        noise: Recordings of noise, from which stretches are cut at random.
         rng: Random generator.
         hop: Number of samples of a frame.
-        share: Probability that a clip is mixed.
-        low: Lowest ratio in dB.
-        high: Highest ratio in dB.
+        share: Probability that a clip is mixed; otherwise it stays unchanged.
+        low: Lowest signal-to-noise ratio in dB; the ratio is uniform between low and high.
+        high: Highest signal-to-noise ratio in dB.
 
     Returns:
         The mixtures (N, S).

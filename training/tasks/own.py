@@ -53,15 +53,15 @@ class OwnData(Task):
 
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Read the user's data; sets `fingerprint`, and `classes` if labels have names.
+        """Read the user's data; set `fingerprint`, and `classes` if the labels have names.
 
         Args:
             source: The user's file or folder.
 
         Returns:
             Two dicts from part to tensor, x and y. The parts are "train", which is required, "validation" and "test".
-            x is (N, T, I). y is int64 labels (N,) or (N, T), or float32 numbers (N, O) or (N, T, O). With
-            predict=next the dict of y is empty.
+            An x is (N, T, I). A y is int64 labels (N,) or (N, T), or float32 numbers (N, O) or (N, T, O). With
+            predict=next the dict y is empty.
         """
 
     def open(self, source: Path | None, seed: int) -> None:
@@ -92,14 +92,23 @@ class OwnData(Task):
 
 
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split sequences into inputs and targets for predict=next: all steps but the last, and all but the first."""
+    """Make inputs and targets for predict=next from the sequences x, a dict from part to (N, T, I).
+
+    The inputs are all steps but the last, the targets all steps but the first, (N, T - 1, I) each, as dicts from part.
+    EdgernnError is raised for sequences of one step.
+    """
     if short := [part for part, values in x.items() if values.shape[1] < 2]:
-        raise EdgernnError(f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1")
+        raise EdgernnError(
+            f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1; use longer sequences"
+        )
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
 
 def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
-    """Move random sequences of the training part to a missing validation or test part, in place in x and y."""
+    """Make a missing validation or test part from a random tenth of the training sequences, which lose this tenth.
+
+    x and y, dicts from part to tensor, are changed in place. EdgernnError is raised if there are too few sequences.
+    """
     missing = [part for part in ("validation", "test") if part not in x]
     count = len(x["train"])
     held_out = max(1, count // HELD_OUT)

@@ -31,12 +31,14 @@ def finite(name: str, array: Array) -> Tensor:
         EdgernnError: A value is not a number, or not finite in float32.
     """
     if array.dtype.kind not in "iubf":
-        raise EdgernnError(f"{name}: expected numbers, got {array.dtype}")
+        raise EdgernnError(f"{name}: expected numbers, got the type {array.dtype}; convert them")
     with np.errstate(over="ignore"):
         values = array.astype(np.float32)
     if not np.isfinite(values).all():
         index = first(~np.isfinite(values))
-        raise EdgernnError(f"{name}: expected finite numbers (float32), got {array[index]} at index {index}")
+        raise EdgernnError(
+            f"{name}: expected finite numbers (float32), got {array[index]} at index {index}; replace it"
+        )
     return torch.from_numpy(values)
 
 
@@ -45,10 +47,10 @@ def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, r
 
     Args:
         path: The file, for errors.
-        arrays: The arrays of the file.
-        name: Name of the array.
-        kinds: The kinds of numpy's dtypes that are accepted, such as "iu".
-        rank: Number of axes.
+        arrays: The arrays of the file, as a dict from name to array.
+        name: Name of the array to return.
+        kinds: The accepted values of `dtype.kind`: "iu", "iuf" or "U".
+        rank: The number of axes that the array must have.
 
     Returns:
         The array.
@@ -66,7 +68,11 @@ def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, r
 
 
 def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) -> None:
-    """Check that `offset` has the first row of each of `count` parts, and then the total number of rows."""
+    """Raise EdgernnError unless `offset` splits `total` rows into `count` successive blocks, such as recordings.
+
+    It must have the index of the first row of each block, ascending from 0, and then the total number of rows. `path`
+    and `name`, the file and the name of the array, are for the message.
+    """
     if len(offset) != count + 1 or not count or offset[0] or offset[-1] != total or (np.diff(offset) < 0).any():
         raise EdgernnError(
             f"{path}: {name}: expected {count + 1} rising numbers from 0 to {total}, got others; get the file again"
@@ -74,30 +80,37 @@ def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) 
 
 
 def first(where: Array) -> tuple[int, ...]:
-    """Return the index of the first true element of a tensor, one number per axis."""
+    """Return the index of the first true element of a boolean array in row-major order, one number per axis.
+
+    The array must have a true element.
+    """
     return tuple(int(i) for i in np.unravel_index(int(where.argmax()), where.shape))
 
 
 def standardisation(x: Tensor) -> tuple[list[float], list[float]]:
-    """Compute mean and standard deviation of each channel of x (N, T, I); a constant channel gets a deviation of 1."""
+    """Compute mean and standard deviation of each channel of x (N, T, I), over all steps of all sequences.
+
+    A constant channel gets a standard deviation of 1.
+    """
     std, mean = torch.std_mean(x.double(), (0, 1), correction=0)
     changes = std > 1e-12 * mean.abs().clamp(min=1e-20)
     return mean.float().tolist(), torch.where(changes, std, 1.0).float().tolist()
 
 
 def balanced_parts(label: Array, groups: Array, seed: int) -> list[Tensor]:
-    """Split sequences into parts with equally many sequences of either class.
+    """Split sequences into training, validation and test parts, each with equally many sequences of two classes.
 
-    A tenth of the groups of each class, at least one, is for validation, and as many are for the test. Each part then
-    keeps all sequences of its smaller class and draws as many of the larger.
+    Groups of sequences, such as those of one recording, are never divided between parts. A tenth of the groups of each
+    class, at least one, is for validation, and as many are for the test. Each part then keeps all sequences of its
+    smaller class and draws as many of the larger.
 
     Args:
         label: 0 or 1 for each sequence (N,).
-        groups: Group number of each sequence (N,). Sequences of a group have the same label and stay in one part.
+        groups: Group number of each sequence (N,). Sequences of a group have the same label.
         seed: Random seed of the split and of the draw.
 
     Returns:
-        Indices of the training, validation and test parts.
+        The indices of the sequences of the training, validation and test parts, in this order.
     """
     parts: list[list[Tensor]] = [[], [], []]
     for value in (0, 1):

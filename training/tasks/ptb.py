@@ -33,19 +33,22 @@ _WINDOWS, _ORDER = 1, 2
 
 
 class WordStream(Source, Split):
-    """A text as one stream of words, cut into parallel columns and read in windows of some steps.
+    """A text as one stream of words, cut into parallel columns, which are the sequences of a batch, and into windows.
+
+    A batch is a window of successive steps of all columns.
 
     Every word is a target. Its input is the word before it, or `end` for the first.
 
     Args:
         words: Word numbers (N,).
-        end: Number of the end of a sentence.
-        bptt: Steps of a window, which is a batch.
-        vary_bptt: Draw the number of steps from a normal distribution of deviation 5 and mean bptt, or bptt / 2 for 5 %
-            of the windows, but at least 5. The learning rate is scaled by steps / bptt (Merity et al. 2017, section
-            4.1). All epochs have the same lengths in different orders, and so the same number of windows.
-        columns: Number of columns in an evaluation.
-        seed: Random seed of the lengths and their order.
+        end: Word number of the end of a sentence.
+        bptt: Number of steps of a window.
+        vary_bptt: Draw the number of steps of each training window from a normal distribution of deviation 5 and mean
+            bptt, or bptt / 2 for 5 % of the windows, but at least 5. The learning rate is scaled by steps / bptt
+            (Merity et al. 2017, section 4.1). All epochs have the same lengths in different orders, and so the same
+            number of windows.
+        columns: Number of columns in an evaluation (`windows`).
+        seed: Random seed of the window lengths and their order.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class WordStream(Source, Split):
         self._starts: tuple[int, int, list[int]] = (-1, 0, [])
 
     def __len__(self) -> int:
-        """Number of sequences in an evaluation: whole windows of bptt words."""
+        """Number of sequences in `chunks`: whole windows of bptt words, or 1 for a shorter text."""
         return max(1, len(self.words) // self.bptt)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -96,7 +99,10 @@ class WordStream(Source, Split):
             yield Batch(*part)
 
     def chunks(self, size: int = 16) -> Iterator[Batch]:
-        """Iterate over windows of bptt words that do not overlap, as separate sequences, `size` at a time."""
+        """Iterate over windows of bptt words that do not overlap, as separate sequences, `size` at a time.
+
+        Words after the last whole window are dropped.
+        """
         width = min(self.bptt, len(self.words))
         whole = len(self) * width
         x, target = self._inputs()[:whole].view(-1, width), self.words[:whole].view(-1, width)
@@ -107,7 +113,10 @@ class WordStream(Source, Split):
         return torch.cat([self.words.new_tensor([self.end]), self.words[:-1]])
 
     def _steps(self, columns: int) -> int:
-        """Return the number of words per column; words at the end that do not fill all columns are dropped."""
+        """Return the number of words per column; words at the end that do not fill all columns are dropped.
+
+        UsageError is raised for more columns than words.
+        """
         if columns > len(self.words):
             raise UsageError(
                 f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}"
@@ -124,7 +133,10 @@ class WordStream(Source, Split):
         return self._cut[columns]
 
     def _window_lengths(self, columns: int) -> list[int]:
-        """Draw the number of steps of each window of an epoch; the last window is cut at the end of the columns."""
+        """Return the number of steps of each window of an epoch, before shuffling.
+
+        It is bptt, or drawn with vary_bptt. The last window drawn is cut at the end of the columns.
+        """
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
             left, lengths = self._steps(columns), list[int]()
@@ -139,7 +151,7 @@ class WordStream(Source, Split):
         return max(5, int(rng.normal(mean, 5)))
 
     def _window_starts(self, epoch: int, columns: int) -> list[int]:
-        """Return the first step of each window of an epoch, and the end of the last."""
+        """Return the first step of each window of an epoch, and after them the number of steps of a column."""
         if self._starts[:2] != (epoch, columns):
             lengths = self._window_lengths(columns)
             if self.vary_bptt:

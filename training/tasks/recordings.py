@@ -35,7 +35,7 @@ _NOISE = 51
 
 @dataclass(frozen=True)
 class WordFile:
-    """A wav file of one word: its path, and its class, the name of its folder."""
+    """A wav file of one word: its path, and the word, which is the name of its folder."""
 
     path: Path
     word: str
@@ -54,10 +54,10 @@ def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
         seed: Random seed of the split.
 
     Returns:
-        A dict from train, validation and test to their files.
+        A dict from "train", "validation" and "test" to the files of this part.
 
     Raises:
-        EdgernnError: A folder or a list is invalid, or a class has too few files.
+        EdgernnError: There are fewer than 2 words, a list names a missing file, or a class has no file in some part.
     """
     words = root / DATASET if _has_tables(root) else root
     files = [WordFile(path, folder.name) for folder in _word_folders(words) for path in sorted(folder.glob("*.wav"))]
@@ -94,7 +94,11 @@ def _word_folders(root: Path) -> list[Path]:
 
 
 def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split by train.csv, val.csv and test.csv: a header, then rows of dataset/WORD/FILE.wav and the word."""
+    """Split recordings into parts by train.csv, val.csv and test.csv in `root`.
+
+    These files have a header, then rows of dataset/WORD/FILE.wav and the word. WORD/FILE.wav is a key of `by_name`. The
+    result is that of `word_files`.
+    """
     parts = {}
     for part, name in zip(PARTS, TABLES, strict=True):
         rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row][1:]
@@ -104,7 +108,11 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
 
 
 def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split by validation_list.txt and testing_list.txt: lines of WORD/FILE.wav; all other files are for training."""
+    """Split recordings into parts by validation_list.txt and testing_list.txt in `root`.
+
+    Each line of these files is WORD/FILE.wav, a key of `by_name`. All other recordings are for training. The result is
+    that of `word_files`.
+    """
     held_out = {}
     for part, name in zip(PARTS[1:], LISTS, strict=True):
         held_out[part] = _listed(root / name, read_text(root / name).split("\n"), by_name)
@@ -122,7 +130,10 @@ def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> 
 
 
 def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
-    """Split files so that no speaker is in two parts; a file without a speaker in its name counts as a new speaker."""
+    """Split files so that no speaker is in two parts; a file without a speaker in its name counts as a new speaker.
+
+    The result is that of `word_files`. EdgernnError is raised for fewer than 3 speakers.
+    """
     speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
     order = sorted(set(speakers))
     held_out = max(1, len(order) // HELD_OUT)
@@ -157,15 +168,15 @@ def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray
     A shorter file is followed by zeros. Of a longer one, the stretch with the most energy is kept.
 
     Args:
-        files: The files.
+        files: The N files.
         length: Number of samples of a clip.
         rate: Samples per second that the files must have.
 
     Returns:
-        The samples (N, length).
+        The samples (N, length), as in the files.
 
     Raises:
-        EdgernnError: A file is invalid.
+        EdgernnError: A file is not a wav file of 16 bits, one channel and this rate.
     """
     clips = np.zeros((len(files), length), np.int16)
     for clip, file in zip(clips, files, strict=True):
@@ -181,17 +192,18 @@ def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray
 def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[Audio]]:
     """Read or generate noise to mix with words, split so that no noise of the test is in the other parts.
 
-    With three recordings or more, every third one in the order of their names is for the test. The first four fifths of
-    each other one are for training, the last fifth for validation. With fewer, the first three fifths of each are for
-    training, a fifth each for validation and test. Without recordings the noise is generated: white, pink and brown.
+    With three recordings or more, every third one in the order of their names is for the test. Of each of the others,
+    the first four fifths are for training and the last fifth for validation. With one or two, the first three fifths of
+    each are for training, the fourth fifth is for validation and the last for the test. Without a folder the noise is
+    generated: white, pink and brown.
 
     Args:
         folder: Folder of wav files; None: generate noise.
-        length: Number of samples of a clip, the least length of each part of a recording.
+        length: Number of samples of a clip; every part of a recording must have as many.
         rate: Samples per second.
 
     Returns:
-        A dict from train, validation and test to their noise, in [-1, 1].
+        A dict from "train", "validation" and "test" to a list of noises: samples (S,), relative to full scale.
 
     Raises:
         EdgernnError: A file is invalid, too short, or missing.
@@ -223,7 +235,10 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
 
 
 def _generated(part: int, rate: int) -> list[Audio]:
-    """Generate white, pink and brown noise of one part: a power spectrum of 1 / f^a with a = 0, 1, 2."""
+    """Generate white, pink and brown noise, a minute each: the power spectrum is 1 / f^a with a = 0, 1, 2.
+
+    `part` is an index into PARTS; every part has its own noise.
+    """
     rng = np.random.default_rng([_NOISE, part, 0])
     noises: list[Audio] = []
     for exponent in (0, 1, 2):

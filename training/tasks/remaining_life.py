@@ -28,7 +28,7 @@ def _capped_error(y: Tensor, target: Tensor) -> Tensor:
 
 
 class _LifeTally(Tally):
-    """Root mean squared errors in cycles over a split."""
+    """The metrics rmse and rmse_uncapped of `RemainingLife` over a split, in cycles."""
 
     def __init__(self, cap: int) -> None:
         self._cap, self._capped, self._whole, self._count = cap, 0.0, 0.0, 0
@@ -106,7 +106,7 @@ class RemainingLife(Task):
         return _LifeTally(self.cap)
 
     def _windows(self, engines: list[Array], seed: int) -> Sequences:
-        """Return every window of the engines, with the cycles left after it."""
+        """Return every window of engines (cycles, 24); its target is the number of cycles left after it, over `cap`."""
         x = [np.lib.stride_tricks.sliding_window_view(engine, self.window, 0).swapaxes(1, 2) for engine in engines]
         left = [np.arange(len(windows) - 1, -1, -1, dtype=np.float32)[:, None] for windows in x]
         target = torch.from_numpy(np.concatenate(left) / np.float32(self.cap))
@@ -114,7 +114,10 @@ class RemainingLife(Task):
 
 
 def _table(path: Path, columns: int) -> Array:
-    """Read a text of numbers separated by spaces: (rows, columns) float32."""
+    """Read a text file of `columns` numbers per line, separated by spaces, as (lines, columns) float32.
+
+    EdgernnError is raised for any other content.
+    """
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not (cells := line.split()):
@@ -126,14 +129,19 @@ def _table(path: Path, columns: int) -> Array:
         try:
             rows.append([float(cell) for cell in cells])
         except ValueError:
-            raise EdgernnError(f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}") from None
+            raise EdgernnError(
+                f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}; get the file again"
+            ) from None
     if not rows:
         raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get the file again")
     return finite(str(path), np.array(rows)).numpy()
 
 
 def _engines(path: Path, table: Array) -> list[Array]:
-    """Split the rows into engines (cycles, 24). Engines, and the cycles of an engine, are numbered from 1."""
+    """Split a table (rows, 26) into the channels (cycles, 24) of each engine.
+
+    Columns 0 and 1 are the numbers of engine and cycle. EdgernnError is raised unless both count from 1.
+    """
     starts = np.flatnonzero(table[:, 1] == 1)
     engines = np.split(table, starts[1:])
     for i, engine in enumerate(engines, 1):

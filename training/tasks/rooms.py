@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Artificial recordings of words in noise or silence, in which the place of each word is known."""
+"""Artificial recordings of words in noise or silence, with class, first and last sample of each word."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from edgernn.training.tasks.recordings import Audio
 
 # lowest and highest level of a scene's words in dB of full scale: mean power of the frames that are not quiet
 _LEVELS = (-50.0, -15.0)
-# longest recording and length of a scene of a room, in seconds
+# approximate length of a recording of a room, and of a scene, in seconds
 _RECORDING, _SCENE = 300.0, 60.0
 # seconds over which the noise of a scene of a room rises at its start and falls at its end
 _FADE = 1.0
@@ -25,7 +25,7 @@ _ROOM, _WORDS = 64, 65
 
 @dataclass(frozen=True)
 class Spoken:
-    """A word in a recording: its class and place.
+    """A word in a recording: its class, and where it begins and ends.
 
     Attributes:
         label: Class of the word.
@@ -48,10 +48,10 @@ class Recording:
 
 @dataclass(frozen=True)
 class Acoustics:
-    """How words are mixed with noise.
+    """Settings by which words are mixed with noise.
 
     Attributes:
-        noise: Recordings of noise.
+        noise: Recordings of noise, samples (S,) each.
         noisy: Probability that a scene (a stretch of a recording) has noise; otherwise it has digital silence.
         low: Lowest signal-to-noise ratio in dB; the ratio of a scene is uniform between low and high.
         high: Highest signal-to-noise ratio in dB.
@@ -71,8 +71,9 @@ class Acoustics:
     ) -> Recording:
         """Mix words into one stretch of noise or of digital silence, a scene.
 
-        All words of a scene have the same level, uniform from -50 to -15 dB of full scale, and the level of the noise
-        follows from it by the signal-to-noise ratio. Each word has a slot of the same length, and a random place in it.
+        All words of a scene have the same level, the power of their frames that are not quiet. It is uniform from -50
+        to -15 dB of full scale. The level of the noise follows from it by the signal-to-noise ratio. The scene is
+        divided into slots of the same length, and each word begins at a random sample of its slot.
 
         Args:
             rng: Random generator.
@@ -81,7 +82,7 @@ class Acoustics:
             fade: Seconds over which the noise rises at the start and falls at the end.
 
         Returns:
-            The recording, from -1 to 1.
+            The scene; its samples are clipped to [-1, 1].
         """
         level = 10 ** (rng.uniform(*_LEVELS) / 20)
         samples = np.zeros(length, np.float32)
@@ -107,14 +108,14 @@ class Acoustics:
 class Room:
     """Long artificial recordings in which words are rare, to test the detection of words.
 
-    A room is cut into recordings of up to 5 minutes, and these into scenes of about a minute: noise with words in it,
-    or digital silence with words in it. Words of the class `_unknown_` are as frequent as in an epoch of the clips.
+    A room is divided into recordings of about 5 minutes, and these into scenes of about a minute: noise with words in
+    it, or digital silence with words in it. Words of the class `_unknown_` are as frequent as in a pass over `clips`.
     Every evaluation, also of a run with another seed, builds the same recordings.
 
     Attributes:
         clips: Clips with the words.
-        acoustics: How words are mixed with noise.
-        hours: Length of all recordings together.
+        acoustics: Settings by which words are mixed with noise.
+        hours: Length of all recordings together, in hours.
         talk: Share of the time in which a word is spoken.
     """
 
@@ -148,7 +149,10 @@ class Room:
             yield Recording(np.concatenate(samples), places)
 
     def _words(self, rng: np.random.Generator) -> Iterator[tuple[int, Audio]]:
-        """Yield class and samples of the clips' words in random order, endlessly."""
+        """Yield class and samples (S,) of the words of the clips in random order, without end.
+
+        EdgernnError is raised if no clip has an audible word.
+        """
         audible = True
         while audible:
             audible = False

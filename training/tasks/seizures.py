@@ -74,21 +74,30 @@ class Seizures(Detection):
 
 
 def _recordings(table: CsvTable, seizure: Array) -> Array:
-    """Return the recording of each row as a number (N,), from the column recording or the ids."""
+    """Return the number of the recording that each row is from (N,), by the column recording or the column of ids.
+
+    EdgernnError is raised if there is neither, or if a recording has rows of both classes. `seizure` has the class of
+    each row.
+    """
     if _RECORDING in table.text:
         names = table.text[_RECORDING]
     else:
         ids = next((table.text[column] for column in _ID if column in table.text), None)
         if ids is None:
             raise EdgernnError(
-                f"{table.path}: expected a column {_RECORDING} or a column of ids like X21.V1.791, got neither"
+                f"{table.path}: expected a column {_RECORDING} or a column of ids like X21.V1.791, got neither; get "
+                "the file again"
             )
         matches = [re.fullmatch(r"X\d+\.(V[\d.]+)", word) for word in ids]
         if None in matches:
-            raise EdgernnError(f"{table.path}: expected ids like X21.V1.791, got {ids[matches.index(None)]!r}")
+            raise EdgernnError(
+                f"{table.path}: expected ids like X21.V1.791, got {ids[matches.index(None)]!r}; correct the id"
+            )
         names = [match[1] for match in matches if match]
     recordings, groups = np.unique(names, return_inverse=True)
     mixed = np.intersect1d(groups[seizure], groups[~seizure])
     if len(mixed):
-        raise EdgernnError(f"{table.path}: expected one class per recording, got two in {recordings[mixed[0]]}")
+        raise EdgernnError(
+            f"{table.path}: expected one class per recording, got two in {recordings[mixed[0]]}; get the file again"
+        )
     return groups

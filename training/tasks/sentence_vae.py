@@ -37,8 +37,8 @@ _SENTENCES, _SAMPLES, _PRINTED = 10, 20, 4
 class SentenceBatch(Batch):
     """A batch of sentences of different lengths.
 
-    x (T, B) int64 are word numbers, longest sentence first and padded with 0. target (B,) are the lengths. step is the
-    training step, on which the weight of the KL divergence in the loss depends.
+    `x` (T, B) int64 has the word numbers, longest sentence first and padded with 0. `target` (B,) has the lengths.
+    `step` is the training step, on which the weight of the KL divergence in the loss depends; 0 in an evaluation.
     """
 
     step: int = 0
@@ -48,7 +48,8 @@ class Sentences(Source, Split):
     """Stored sentences of different lengths, as word numbers.
 
     Each batch has sentences of nearly equal length: in each epoch the sentences are sorted by length, with equal
-    lengths shuffled, cut into batches, and the batches are shuffled. An evaluation reads them sorted by length.
+    lengths shuffled, cut into batches, and the batches are shuffled. An evaluation (`chunks`) reads the sentences
+    sorted by length.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]], seed: int = 0) -> None:
@@ -87,18 +88,18 @@ class Sentences(Source, Split):
 
 @dataclass
 class SentenceCodes(Task):
-    """Sentence autoencoding task: an RNN-VAE with an encoder of any cell, see `SentenceVAE`.
+    """Sentence autoencoding task: train `SentenceVAE`, a variational autoencoder whose encoder may be any cell.
 
     x (T, B): word numbers (`Vocabulary` of the training part), padded; target (B,): the lengths. The sentences are the
     lines of the files of the task `ptb`, the Penn Treebank or your own text.
     Metrics: nll = reconstruction + kl, an upper bound of -log p in nats per sentence, with one sample of z; perplexity
-    per word, e^(Σ nll / Σ (n + 1)), for sentences of n words and their end.
+    per word, e^(Σ nll / Σ (n + 1)), where the sums are over sentences and n is the number of words of a sentence.
     The file samples.txt of a run shows test sentences with their last words removed and completed again by the network
     (`SentenceVAE.impute`).
 
     Settings:
 
-    - `embedding`, `decoder_dropout`, `word_dropout`: See `SentenceVAE`, as for the model's weight_drop.
+    - `embedding`, `decoder_dropout`, `word_dropout`: See `SentenceVAE`, which also has the model's setting weight_drop.
     - `kl_steps`: Number of steps in which the weight of the KL divergence in the loss rises linearly from 0 to 1; 0:
       the weight is always 1. Bowman et al. tune it, the EINS paper does not give it.
     - `removed`: Number of words removed from the sentences of samples.txt.
@@ -190,7 +191,7 @@ class SentenceCodes(Task):
         return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
     def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
-        """Complete the beginnings of sentences (setting `beginnings`), and return the metrics of the completions."""
+        """Complete each of the `beginnings`, and return the metrics fill_nll_k, fill_words_k and fill_unknown_k."""
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
         self._samples: dict[str, list[float]] = {}
@@ -207,7 +208,10 @@ class SentenceCodes(Task):
         return figures
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """Return the series sample_nll_k and sample_words_k: -log p and length of each completion of beginning k."""
+        """Return a dict with the lists sample_nll_k and sample_words_k for each k, counted from 1.
+
+        They have -log p in nats and the number of words of each completion of the k-th of the `beginnings`.
+        """
         return self._samples
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
@@ -227,7 +231,10 @@ class SentenceCodes(Task):
         write_text(folder / IMPUTED, "\n".join(lines))
 
     def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
-        """Format a sentence and its completions for samples.txt; the last line has statistics as in the EINS paper."""
+        """Return the lines of samples.txt for one sentence and its completions.
+
+        The last line has the number of samples with an unknown word and their mean length, as in the EINS paper.
+        """
 
         def text(numbers: Sequence[int]) -> str:
             return " ".join(self.words.decode(numbers))

@@ -20,7 +20,7 @@ _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch: inputs x and targets of a training step.
+    """A batch of B sequences: inputs x and targets of a training step or of a part of an evaluation.
 
     x is (T, B, I) float32, or (T, B) int64 word numbers. target is (B, ...), or (T, B, ...) if `per_step`.
     """
@@ -33,13 +33,13 @@ class Batch:
         return replace(self, x=self.x.to(device), target=self.target.to(device))
 
     def part(self, first: int, every: int) -> Self:
-        """Return a batch with the sequences of the indices first, first + every, first + 2 every, ..."""
+        """Return a smaller batch, with sequences first, first + every, first + 2 every and so on, counted from 0."""
         target = self.target[:, first::every] if self.per_step else self.target[first::every]
         return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous())
 
 
 class Source(abc.ABC):
-    """An endless, reproducible series of training batches."""
+    """Base class of the training data: an endless, reproducible series of batches."""
 
     @abc.abstractmethod
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -47,24 +47,24 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, step: int, batch_size: int) -> Batch:
-        """Return the batch of a step, counted from 0 over all epochs."""
+        """Return the batch of a training step; `step` counts from 0 over all epochs."""
 
     def continues(self, step: int, batch_size: int) -> bool:
-        """Return True if the sequences of this step's batch continue those of the previous step."""
+        """Return True if the sequences of this step's batch continue those of the previous step's batch."""
         return False
 
     def lr_scale(self, step: int, batch_size: int) -> float:
-        """Return a factor that multiplies the learning rate at this step."""
+        """Return the factor by which the learning rate is multiplied at this training step, 1 by default."""
         return 1.0
 
     @property
     def fingerprint(self) -> str | None:
-        """Hash of the stored sequences; None if they are generated."""
+        """SHA-256 of the stored sequences; None if they are not hashed, for example because they are generated."""
         return None
 
 
 class Split(abc.ABC):
-    """A part of the data for evaluation, which is read once and in order."""
+    """Base class of the data for evaluation (validation or test), which an evaluation reads once and in order."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -76,12 +76,13 @@ class Split(abc.ABC):
 
 
 class EpochOrder:
-    """Random order of the sequences of each epoch, cut into batches; members are indices of sequences.
+    """Random order of the sequences of each epoch, cut into batches.
 
     Args:
-        size: Number of members of an epoch.
-        key: Random key: the first two of the three numbers of a numpy seed; the second is the seed of the run.
-        draw: Draws the members of an epoch from a generator, in random order (size,).
+        size: Number of sequences in an epoch.
+        key: First two numbers of the seed of numpy's generator: one for this use, and the seed of the run. The third
+            is the epoch.
+        draw: Function that draws the indices of the sequences of an epoch (size,) from a generator, in random order.
     """
 
     def __init__(
@@ -95,7 +96,10 @@ class EpochOrder:
         return -(-self._size // batch_size)
 
     def chosen(self, step: int, batch_size: int) -> npt.NDArray[np.int64]:
-        """Return the indices in the batch of a step; the last batch of an epoch may have fewer than `batch_size`."""
+        """Return the indices of the sequences in the batch of a training step, counted from 0 over all epochs.
+
+        They are (batch_size,), or fewer in the last batch of an epoch.
+        """
         epoch, i = divmod(step, self.steps(batch_size))
         if epoch != self._epoch:
             self._epoch, self._members = epoch, self._draw(np.random.default_rng([*self._key, epoch]))
@@ -181,7 +185,7 @@ def random_split(count: int, sizes: list[int], seed: int) -> list[Tensor]:
         seed: Random seed.
 
     Returns:
-        The indices of each part: first the remaining ones, then a part for each of `sizes`.
+        The indices of each part. The first part has all indices that are left after the others, which have `sizes`.
     """
     order = torch.from_numpy(np.random.default_rng([_SPLIT, seed, 0]).permutation(count))
     return list(torch.split(order, [count - sum(sizes), *sizes]))

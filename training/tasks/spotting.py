@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and updates."""
+"""Metrics of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and updates."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from edgernn.training.tasks.streams import step_targets
 LATE = 0.5
 # thresholds of a DET curve, denser towards 1
 THRESHOLDS = (*np.arange(0.1, 0.9, 0.05).round(2).tolist(), 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
-# recordings that run as a batch, and steps of a part of them
+# number of recordings in a batch, and number of steps that are run at once
 _BATCH, _PART = 12, 2000
 
 
@@ -30,11 +30,11 @@ class Spotted:
     """Counts of spoken and detected words in recordings.
 
     Attributes:
-        hits: Words that were detected as the right word.
-        wrong: Words that were detected as another word.
-        missed: Words at which nothing was detected.
-        false_alarms: Detections where no word is.
-        hours: Length of the recordings.
+        hits: Number of spoken words that were detected as the right word.
+        wrong: Number of spoken words that were detected as another word.
+        missed: Number of spoken words that were not detected.
+        false_alarms: Number of all other detections: where no word was spoken, or after the first one of a word.
+        hours: Length of the recordings in hours.
     """
 
     hits: int = 0
@@ -48,14 +48,14 @@ class Spotted:
         return self.hits + self.wrong + self.missed
 
     def add(self, words: Sequence[Spoken], times: Sequence[tuple[float, int]], late: float) -> None:
-        """Compare the detections in a recording with its words.
+        """Compare the detections in a recording with its words, and add the outcome to the counts.
 
         The first detection between the start of a word and `late` samples after its end makes the word a hit or
         wrong. All other detections are false alarms.
 
         Args:
-            words: The words, in order of time.
-            times: Time in samples, and class, of each detection, in order of time.
+            words: The spoken words, in order of time.
+            times: A pair of time in samples and class for each detection, in order of time.
             late: Number of samples after the end of a word in which a detection still counts for it.
         """
         i = 0
@@ -74,7 +74,7 @@ class Spotted:
         self.false_alarms += len(times) - i
 
     def figures(self) -> dict[str, float]:
-        """Return hits, wrong and missed as shares of all words, and false alarms per hour."""
+        """Return a dict with hits, wrong and missed, as shares of all spoken words, and false_alarms_an_hour."""
         count = max(1, self.words)
         return {
             "hits": self.hits / count,
@@ -91,11 +91,11 @@ class Heard:
     Attributes:
         detector: Detector with its smoothing, threshold and pause after a word.
         averages: Average probabilities (T, classes) of each recording (`Detector.averages`).
-        words: Words of each recording.
-        hop: Number of samples of a step.
+        words: Spoken words of each recording, in order of time.
+        hop: Number of samples per step.
         rate: Samples per second.
-        update_rate: Share of the neurons that were updated.
-        background_rate: Share of the neurons that were updated at the steps between words (background).
+        update_rate: Mean share of the neurons that were updated at a step, from 0 to 1.
+        background_rate: The same at the steps between words alone (background).
     """
 
     detector: Detector
@@ -112,7 +112,11 @@ class Heard:
         return sum(map(len, self.averages)) * self.hop / self.rate / 3600
 
     def outcome(self, threshold: float) -> Spotted:
-        """Count hits and false alarms at a detection threshold; spoken words of the class `_unknown_` do not count."""
+        """Count hits, wrong and missed words and false alarms in all recordings at a detection threshold.
+
+        Spoken words of the class `_unknown_` are not counted as words. A detection in one of them counts as if nothing
+        were spoken.
+        """
         outcome = Spotted(hours=self.hours)
         for average, words in zip(self.averages, self.words, strict=True):
             detections = self.detector.find(average, threshold)
@@ -127,12 +131,18 @@ class Heard:
         return float((detection.step + 1) * self.hop)
 
     def curve(self) -> dict[str, list[float]]:
-        """Return the points of the DET (detection error tradeoff) curve, a dict from name of a figure to values."""
+        """Return the points of the DET (detection error tradeoff) curve, as a dict from name to one value per point.
+
+        The names are threshold, whose values are THRESHOLDS, and those of `Spotted.figures`.
+        """
         points = [{"threshold": threshold} | self.outcome(threshold).figures() for threshold in THRESHOLDS]
         return {name: [point[name] for point in points] for name in points[0]}
 
     def figures(self, model: RecurrentModel) -> dict[str, float]:
-        """Return all metrics at the detector's threshold, and updates and multiply-adds per second of audio."""
+        """Return a dict of metrics at the detector's threshold, with updates and multiply-adds per second of audio.
+
+        `model` must be the one whose outputs these are.
+        """
         outcome = self.outcome(self.detector.settings.threshold)
         cost, second = model_cost(model, self.update_rate), self.rate / self.hop
         neurons = sum(layer.cell.hidden_size for layer in model.recurrent_layers())
@@ -154,11 +164,11 @@ def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector
     Args:
         model: The model, with an output at every step.
         room: The room.
-        new_detector: Returns a detector for a new recording.
+        new_detector: Function that returns a detector without state, for a new recording.
         device: The device of the model.
 
     Returns:
-        The result of the model.
+        The outputs of the model on these recordings.
     """
     hop, rate = room.acoustics.hop, room.acoustics.rate
     averages, words = list[Array](), list[list[Spoken]]()
@@ -190,10 +200,10 @@ def _batches(recordings: Iterator[Recording]) -> Iterator[list[Recording]]:
 
 
 def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
-    """Draw the DET (detection error tradeoff) curve: share of words missed or confused, over false alarms per hour.
+    """Draw the DET (detection error tradeoff) curves: shares of missed and wrong words against false alarms per hour.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         curve: Result of `Heard.curve`.
         hours: Length of the recordings in hours.
     """

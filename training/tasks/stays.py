@@ -24,7 +24,7 @@ _HOLD_OUT = 41
 
 
 def hourly(stays: Stays) -> Array:
-    """Return hourly values (N, 48, 35) of the FEATURES: the last measurement of each hour, or NaN without one.
+    """Return the last measurement in each hour of each of the FEATURES of N stays (N, 48, 35); NaN if there is none.
 
     A measurement at exactly 48:00 is dropped.
     """
@@ -44,16 +44,16 @@ def hourly(stays: Stays) -> Array:
 
 
 def died(stays: Stays) -> Array:
-    """Return booleans (N,), true for a stay that ended with death in the hospital."""
+    """Return booleans (N,), true for each of the N stays in intensive care that ended with death in the hospital."""
     outcome: Array = stays.outcomes[:, OUTCOMES.index("In-hospital_death")]
     return np.equal(outcome, 1)
 
 
 def hold_out(values: Array, seed: int) -> Array:
-    """Choose the held-out values: a tenth of the observed values of each stay, rounded down.
+    """Choose values to hold out at random: a tenth of the observed values of each stay, rounded down.
 
     Args:
-        values: Values (N, T, F), NaN if missing.
+        values: Values of N stays (N, T, F), NaN if missing.
         seed: Random seed.
 
     Returns:
@@ -68,14 +68,14 @@ def hold_out(values: Array, seed: int) -> Array:
 
 
 def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
-    """Split stays into 70 % for training, 10 % for validation and 20 % for the test, in each class.
+    """Split the stays of each class into 70 % for training, 10 % for validation and 20 % for the test, at random.
 
     Args:
         label: 0 or 1 for each stay (N,).
         seed: Random seed.
 
     Returns:
-        Indices of the training, validation and test parts.
+        The indices of the stays of the training, validation and test parts, in this order.
     """
     parts: list[list[Tensor]] = [[], [], []]
     for value in (0, 1):
@@ -87,7 +87,7 @@ def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
 
 
 def statistics(values: Tensor) -> tuple[list[float], list[float]]:
-    """Compute mean and standard deviation of the observed values of each feature: values (N, T, F), NaN if missing.
+    """Compute mean and standard deviation of each feature of `values` (N, T, F), over all values that are not NaN.
 
     A constant feature gets a deviation of 1. A feature without observations gets a mean of 0 and a deviation of 1.
     """

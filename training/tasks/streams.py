@@ -24,19 +24,19 @@ def step_targets(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Compute the target of each step of a recording, and mark the background: steps at which nothing happens.
 
-    The target is the class of a word from its middle to 0.2 s after its end, and silence elsewhere. The 0.1 s that
-    follow carry no loss, so that a model may end its detection a little late. Background steps are those from the end
-    of a word's target to the start of the next word.
+    The target is the class of a word from its middle to 0.2 s after its end, UNCOUNTED in the 0.1 s that follow, and
+    silence elsewhere. UNCOUNTED steps carry no loss, so that a model may end its detection a little late. Background
+    steps are all except those from the start of a word to 0.2 s after its end.
 
     Args:
-        words: The words and their places.
+        words: The words of the recording, in order of time.
         steps: Number of steps.
         silence: Index of the class silence.
-        hop: Number of samples of a step.
+        hop: Number of samples per step.
         rate: Samples per second.
 
     Returns:
-        Targets (steps,) and background marks (steps,).
+        The targets (steps,), and a mask (steps,) that is True at background steps.
     """
     target, background = np.full(steps, silence), np.ones(steps, bool)
     hold, release = (max(1, round(seconds * rate / hop)) for seconds in (HOLD, _RELEASE))
@@ -54,7 +54,7 @@ class Streams(Source):
 
     Attributes:
         clips: Clips with the words; a clip of silence makes a gap between words.
-        acoustics: How words are mixed with noise.
+        acoustics: Settings by which words are mixed with noise.
         steps: Number of steps of a stream.
         slots: Number of clips in a stream, at equal distances.
     """

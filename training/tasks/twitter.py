@@ -51,7 +51,8 @@ class Twitter(Detection):
         values = read_csv(path).values
         if values.shape[1] != FEATURES + 1:
             raise EdgernnError(
-                f"{path}: expected {FEATURES} numbers and a label per row, got {values.shape[1]} columns"
+                f"{path}: expected {FEATURES} numbers and a label per row, got {values.shape[1]} columns; get the "
+                "file again"
             )
         finite(str(path), values)
         buzz = zero_or_one(path, values[:, -1])

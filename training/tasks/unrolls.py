@@ -36,7 +36,10 @@ class ImageSplit(Split):
 
 
 def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute mean and standard deviation (channels, 1, 1) of uint8 images; the latter is 1 for a constant channel."""
+    """Compute the mean and the standard deviation of each channel of uint8 images, (channels, 1, 1) each.
+
+    The images are (N, channels, rows, columns). A constant channel gets a standard deviation of 1.
+    """
     # from counts of the 256 values, because all images in float32 take four times the memory
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]).double()
     share, values = counts / counts.sum(1, keepdim=True), torch.arange(256.0, dtype=torch.float64)
@@ -54,9 +57,9 @@ class Unrolls(Source):
 
     Args:
         images: The images to draw from.
-        steps: Training steps of an optimisee.
-        unroll: Training steps in a batch.
-        minibatch: Images in a minibatch.
+        steps: Number of training steps of an optimisee.
+        unroll: Number of its training steps in a batch.
+        minibatch: Number of images in a minibatch.
         key: Random key; sources with different keys draw different images.
         seed: Random seed.
         optimisees: Number of optimisees in an epoch.
@@ -78,7 +81,7 @@ class Unrolls(Source):
 
     @property
     def parts(self) -> int:
-        """Number of batches in the training of one optimisee."""
+        """Number of batches in the training of one classifier (optimisee)."""
         return -(-self._steps // self._unroll)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -91,7 +94,7 @@ class Unrolls(Source):
         return step % self.parts != 0
 
     def part(self, optimisee: int, number: int) -> Batch:
-        """Return a batch (one unroll) of the training of an optimisee, both counted from 0."""
+        """Return batch `number` of the training of classifier `optimisee`, both counted from 0."""
         rng = np.random.default_rng([self._key, self._seed, optimisee])
         chosen = torch.from_numpy(rng.integers(len(self._images), size=(self._steps + 1, self._minibatch)))
         return self._images.take(chosen[number * self._unroll : (number + 1) * self._unroll + 1])

@@ -18,10 +18,11 @@ def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
     Args:
         length: Number of steps of the recording, at least `window`.
         window: Number of steps of a window, more than `lead`.
-        lead: Number of steps of the lead-in.
+        lead: Number of steps of the lead-in; the last window may have a longer one.
 
     Returns:
-        For each window its first step, and its first step that counts. All following steps of the window count.
+        A pair for each window: its first step, and its first step that counts, both counted from the start of the
+        recording. All following steps of the window count.
     """
     windows, end = [(0, 0)], window
     while end < length:
@@ -32,16 +33,16 @@ def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
 
 
 def windows_of(x: Array, target: Array, window: int, lead: int) -> tuple[Array, Array]:
-    """Cut a recording and its targets into windows.
+    """Cut the inputs and targets of a recording into windows, as `cut` does.
 
     Args:
         x: Inputs (length, I).
         target: Targets (length,).
-        window: See `cut`.
-        lead: See `cut`.
+        window: Number of steps of a window.
+        lead: Number of steps of the lead-in, which repeats steps of the window before.
 
     Returns:
-        Inputs (N, window, I), and targets (N, window) with UNCOUNTED at steps of the lead-in.
+        Inputs (N, window, I), and targets (N, window) that are UNCOUNTED at steps of the lead-in.
     """
     places = cut(len(x), window, lead)
     targets = np.stack([target[begin : begin + window] for begin, _ in places])

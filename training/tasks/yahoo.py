@@ -44,7 +44,7 @@ class Yahoo(Detection):
         x, anomaly = [], []
         for name, path in zip(FILES, locate(FILES, [folder]), strict=True):
             if path is None:
-                raise EdgernnError(f"{folder}: expected {FILES[0]} to {FILES[-1]}, got no {name}")
+                raise EdgernnError(f"{folder}: expected {FILES[0]} to {FILES[-1]}, got no {name}; add it")
             table = read_csv(path)
             finite(str(path), table.values)
             count = len(table.values) // _T

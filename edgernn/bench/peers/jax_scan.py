@@ -20,7 +20,7 @@ class Jax(Peer):
     package = "jax"
 
     def __init__(self, name: str, input_first: bool) -> None:
-        """Select a variant; the faster one depends on the cell and its sizes.
+        """Select one of two implementations, of which the faster one depends on the cell and its sizes.
 
         Args:
             name: Name in reports.

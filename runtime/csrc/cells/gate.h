@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The interface of a cell: its gates and parameters, and the constexpr tables made from them.
 //
-// Files built for an instruction set must evaluate these functions at compile time only. Tables of
-// user-defined cells are made at run time in files without an instruction set.
+// Source files that are compiled once per instruction set must evaluate these functions at compile
+// time only. Tables of user-defined cells are made at run time, in files compiled once.
 
 #ifndef EDGERNN_CELLS_GATE_H_
 #define EDGERNN_CELLS_GATE_H_
@@ -37,8 +37,8 @@ struct Gate {
 // kColumns: the columns of W. kSums: the rows of all gates that read x or h.
 enum class Extent { kHidden, kInput, kOne, kFeatures, kColumns, kSums };
 
-// The map applied to a parameter before the cell reads it. kLength, only for kOne: the value, which
-// is a constant of the model, or the number of steps of the call if it is 0.
+// The map applied to a parameter before the cell reads it. kLength, only for kOne: the parameter is
+// a constant of the model, and 0 stands for the length of the sequence (Call::length).
 enum class Map { kIdentity, kSigmoid, kTanh, kLength };
 
 // A weight input besides W, R, C, V and b.
@@ -48,8 +48,9 @@ struct Param {
   Map map;
 };
 
-// Rows of a weight input: hidden * H + input * I + one + rank * the rank of R + features * F, which
-// is I / 2 behind an imputer, + groups * the number of groups of neurons that share a decision.
+// Rows of a weight input: hidden * H + input * I + one + rank * (rank of R) + features * F +
+// groups * (number of groups of neurons that share a decision). F = I / 2 is the number of features
+// of an imputer.
 struct RowCount {
   int hidden = 0;
   int input = 0;
@@ -230,7 +231,7 @@ struct GateGroup {
   GateList m;
 };
 
-// A cell as the drivers see it.
+// A cell as data, in the form that the drivers read.
 struct CellTable {
   const char* name;
   int gates;

@@ -13,8 +13,8 @@ namespace edgernn {
 
 // Without a buffer, Allocate returns null and only adds up the bytes that are needed. The sum has
 // 64 bits on every processor: sizes read from a file are bounded so that it cannot overflow, and
-// who allocates checks that it fits a pointer. Always inlined: files built for different
-// instruction sets include it.
+// the function that allocates the buffer checks that the sum fits in size_t. Always inlined, as
+// files built for different instruction sets include it.
 class Arena {
  public:
   [[gnu::always_inline]] explicit Arena(void* base) : base_(static_cast<char*>(base)) {}

@@ -71,7 +71,8 @@ struct CellFunctions {
   void (*multiply)(const CellTable&, const LayerSizes&, const GatherArgs&);
   // null: samples are multiplied one by one
   void (*multiply_shared)(const CellTable&, const LayerSizes&, const SharedGatherArgs&);
-  // maps the cell's parameters in place, padded to whole vectors; null: by the table's maps
+  // applies the maps of the cell's parameters in place, which are padded to whole vectors; null:
+  // the maps are those of the table
   void (*map)(const CellKernel&, const LayerSizes&, float* const* params);
   bool untiled;  // call update and mid once for all tiles, as each call has a high fixed cost
 };

@@ -118,7 +118,7 @@ Shape ExpectedShape(const WeightSpec& spec, const LayerSizes& sizes) {
   return shape;
 }
 
-// The weight with its optional rows.
+// Returns the spec of a weight whose optional rows are present.
 WeightSpec WithOptionalRows(const WeightInput& weight) {
   WeightSpec spec = weight.spec;
   spec.rows.hidden += weight.optional_rows.hidden;
@@ -158,13 +158,13 @@ Values* FieldOf(Weights* weights, int slot) {
                              : &weights->impute[slot - kImputerSlot];
 }
 
-// I from the shape of W; 0 if no I has that shape.
+// Derives I from the shape of W; returns 0 if no I gives that shape.
 std::int64_t FindInput(const WeightSpec& spec, const Shape& shape) {
   const std::int64_t parts = spec.columns == Columns::kInputTwice ? 2 : 1;
   return shape.size() == 2 && shape[1] % parts == 0 ? shape[1] / parts : 0;
 }
 
-// H from I and the shape of a weight that depends on H; 0 if no H has that shape.
+// Derives H from I and the shape of a weight that depends on H; returns 0 if no H gives that shape.
 std::int64_t FindHidden(const WeightSpec& spec, std::int64_t input, const Shape& shape) {
   if (shape.size() != (spec.columns == Columns::kNone ? 1 : 2)) return 0;
   if (spec.rows.hidden == 0) return shape[1];
@@ -364,7 +364,7 @@ std::vector<std::string> OpNames(const KernelTable& table) {
   std::vector<std::string> names;
   ForOps([&](const OpIndex& index) { names.push_back(AllLists().NameOf(index)); });
   if (table.program == nullptr) return names;
-  // with an R, so that the names of low-rank layers are listed too
+  // a cell with an R, so that the names of low-rank layers are listed too
   CellSpec any{};
   any.name = "*";
   any.weights[kRecurrentSlot].rows = HiddenRows();

@@ -39,8 +39,8 @@ struct Op : OpKernel {
   std::size_t rule;                            // index in the list of rules
   std::shared_ptr<const ProgramCell> program;  // the kernel's cell, if it is defined in a file
 
-  // Sets *all to whether `count` weights and states include the optional weight, or the op has
-  // none. Returns false, and sets *error, for any other count.
+  // Checks the number of weights and states. Sets *all to true if it includes the optional weight
+  // or the op has none. Returns false, and sets *error, for a wrong number.
   [[nodiscard]] bool CheckCount(std::size_t count, bool* all, std::string* error) const;
 
   // Derives the sizes of a layer from its weights, in the order of the spec, with an absent tensor

@@ -51,7 +51,7 @@ struct Tensor {
   Values values;
   Shape shape;
 
-  // True for a missing optional input. An empty tensor has axes.
+  // True for a missing optional input. A tensor without elements is not absent, as it has axes.
   bool IsAbsent() const { return values.data == nullptr && shape.size() == 0; }
 };
 

@@ -61,8 +61,8 @@ struct BlockStep {
     std::int32_t sample;
   };
 
-  // Computes the new states. With float32 weights, `group` has the products of any sample; else
-  // those of the only one.
+  // Computes the new states. `group` has the products of the only sample; if there are several,
+  // which needs float32 weights, it has those of any one of them.
   void Run(const GroupProducts& group) const {
     if (sample_count == 1) {
       RunSample(group);
@@ -142,8 +142,8 @@ struct BlockStep {
     return true;
   }
 
-  // Computes the sums of 2^log_count neighbouring blocks of the only sample, which may be where its
-  // started sums are.
+  // Computes the sums of 2^log_count neighbouring blocks of the only sample. `sums` may be the
+  // array of its started sums.
   void AddBlocks(const GroupProducts& group, std::int64_t block, int log_count, float* sums) const {
     const int count = 1 << log_count;
     const float* const starts =

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver of rules of the kind kSample, which update all neurons of a sample or none.
 //
-// A sample's drive is constant while its state is. So the step of its next update is computed at
-// each update, and the steps in between only repeat the output.
+// The drive of a sample is constant as long as its state does not change. Each update therefore
+// computes the step of the next update, and the steps in between only repeat the output.
 
 #ifndef EDGERNN_CPU_DRIVER_SAMPLE_H_
 #define EDGERNN_CPU_DRIVER_SAMPLE_H_

@@ -110,9 +110,9 @@ struct SparseDriver {
   }
 
   // Runs `count` steps, after computing the rule's products with x for all of them, and those of
-  // the cell that are computed ahead. Returns the fastest ways for the next chunk. Ahead, W x takes
-  // 0.6 of the time that it takes step by step, but is read only where neurons change, and that of
-  // all neurons only on some paths.
+  // the cell that are computed ahead. Returns the fastest ways for the next chunk. Computed ahead,
+  // W x takes 0.6 of the time that it takes step by step. But it is read only for neurons that
+  // change, and W x of all neurons is read on some paths only.
   static ChunkChoice RunChunk(const Kernel& kernel, const LayerSizes& sizes,
                               const SparseWeights& weights, const float* const* params,
                               const SparseScratch& scratch, const Call& call, std::int64_t from,
@@ -348,7 +348,7 @@ struct SparseDriver {
     SparseScratch scratch(kernel, sizes, call.steps, batch, base);
     std::memset(base, 0, scratch.zeroed_bytes);
 #ifdef EDGERNN_FILL_SCRATCH
-    // NaN, and indices out of range: tests find what is read before it is written
+    // fill with NaN and indices out of range, so that tests detect reads of uninitialised memory
     std::memset(static_cast<char*>(base) + scratch.zeroed_bytes, 0xff,
                 static_cast<std::size_t>(scratch.bytes - scratch.zeroed_bytes));
 #endif

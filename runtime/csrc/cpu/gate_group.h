@@ -159,8 +159,8 @@ struct GroupWeights {
 
   // Sets *product to that of the weights with the first `columns` of a (rows, stride), which is
   // quantized first if the weights are int8. `started` is the bit set of gates that already have
-  // sums; the gates of the product are added to it. A product is not copied: loading vectors of
-  // members that were stored one by one would wait for them.
+  // sums; the gates of the product are added to it. The product is written in place, not copied: a
+  // vector load of members that were just stored one by one would stall.
   void MakeProduct(const GateList& places, const PackedMatrix& weights, const float* a,
                    std::int64_t rows, std::int64_t stride, std::int64_t columns,
                    const QuantizedRows& quantized, unsigned* started, Product* product) const {
@@ -207,7 +207,7 @@ struct GroupProducts {
   Operand operands[kOperands];
   int count = 0;
   int max_gates = 0;
-  // gates that have sums before the first product, which does not add to them
+  // gates that already have sums and that the first product does not add to
   GateList others;
   std::int64_t gates;   // distance from block to block of the sums
   std::int64_t stride;  // distance from row to row of the sums

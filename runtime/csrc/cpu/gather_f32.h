@@ -303,7 +303,7 @@ void MultiplySharedNeurons(const CellTable& cell, const LayerSizes& sizes,
     for (; i + kShared <= count; i += kShared) {
       MultiplySharedNeuron<kShape, kShared>(input, layout, args, neuron, samples + i);
     }
-    // not for short registers: it would take 20 kB of the library
+    // only with 32 long registers: other kernels would add 20 kB to the library
     if constexpr (kShared == 4 && kRegisters == 32) {
       if (i + 2 <= count) {
         MultiplySharedNeuron<kShape, 2>(input, layout, args, neuron, samples + i);

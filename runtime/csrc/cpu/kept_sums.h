@@ -75,7 +75,7 @@ inline bool MayKeepSums(const Kernel& kernel, const LayerSizes& sizes) {
          sizes.rank == 0 && kernel.cell->mid_gates.h.count > 0;
 }
 
-// The recurrent weights of a first stage by columns, as upper halves of doubles. The layout is
+// The recurrent weights of the gates marked kMid, by columns, as upper halves of doubles. Layout:
 // [chunk of vectors][column][vector][lane] for the vectors (blocks, gates) of a column. Lanes of
 // the first and the second half of a vector take turns, so that a vector of words is two of
 // doubles.

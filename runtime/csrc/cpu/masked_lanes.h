@@ -6,7 +6,7 @@
 
 #include "cpu/simd.h"
 
-// all of its functions are inlined, so no code of another instruction set is linked
+// all functions of this header are inlined, so no code of another instruction set is linked
 #if defined(__AVX__)
 #include <immintrin.h>
 #endif

@@ -74,7 +74,8 @@ struct SparseStep {
     return macs;
   }
 
-  // Rows are multiplied including their padding, whose weights are 0: an infinity there gives NaN.
+  // Products include the padding of the rows, whose weights are 0; an infinity there would give
+  // NaN.
   static void ClearPadding(float* from, std::int64_t size) {
     const std::int64_t padding = PadToLanes(size) - size;
     if (padding > 0) std::memset(from + size, 0, Bytes(padding));

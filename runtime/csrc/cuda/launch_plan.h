@@ -41,7 +41,7 @@ constexpr std::int64_t SampleParamAt(const RuleSpec& rule, int param, std::int64
   return is_scalar ? vectors * PadToFour(hidden) + before : before * PadToFour(hidden);
 }
 
-// The size of that region in floats.
+// The size of the region of these parameters in floats.
 constexpr std::int64_t SampleParamFloats(const RuleSpec& rule, std::int64_t hidden) {
   std::int64_t vectors = 0, numbers = 0;
   for (int i = 0; i < kMaxRuleParams; ++i) {

@@ -163,7 +163,7 @@ void ResetState(EdgernnModel* model, std::int64_t row) {
   }
 }
 
-// Sets what a sequence keeps of its inputs to its initial value.
+// Sets the held numbers and the count of bad steps of a sequence to their initial values.
 void ResetInput(EdgernnModel* model, std::int64_t row) {
   model->nonfinite[row] = 0;
   const std::int64_t width = model->sizes.input;

@@ -75,7 +75,7 @@ struct Complex {
 void Radix4(const Frontend& f, std::int64_t size, std::int64_t stride, Complex from, Complex to) {
   const std::int64_t quarter = size / 4;
   for (std::int64_t p = 0; p < quarter; ++p) {
-    // the table is that of twice the length
+    // the table has the angles of a transform of twice the length
     const float ur = f.cos[2 * p * stride], ui = -f.sin[2 * p * stride];
     const float vr = f.cos[4 * p * stride], vi = -f.sin[4 * p * stride];
     const float wr = ur * vr - ui * vi, wi = ur * vi + ui * vr;
@@ -105,8 +105,8 @@ void Radix4(const Frontend& f, std::int64_t size, std::int64_t stride, Complex f
   }
 }
 
-// Transforms N/2 complex numbers, with a second buffer of that size, and returns the one that has
-// the result. Stockham's order needs no bit reversal.
+// Computes the FFT of N/2 complex numbers. The passes alternate between the buffers `from` and
+// `to`; returns the one that has the result. Stockham's order needs no bit reversal.
 Complex Fourier(const Frontend& f, Complex from, Complex to) {
   std::int64_t size = f.half, stride = 1;
   for (; size >= 4; size /= 4, stride *= 4) {
@@ -123,7 +123,7 @@ Complex Fourier(const Frontend& f, Complex from, Complex to) {
   return to;
 }
 
-// Computes |X_k|² (N/2 + 1,) of one window of samples: `samples` before `x`. Even samples are the
+// Computes |X_k|² (N/2 + 1,) of one window of samples: `samples`, then `x`. Even samples are the
 // real parts of a complex transform of half the size, odd samples the imaginary ones.
 void PowerSpectrum(const Frontend& f, const float* samples, const float* x, float* power) {
   const std::int64_t half = f.half, overlap = f.window_size - f.hop;
@@ -152,7 +152,8 @@ void PowerSpectrum(const Frontend& f, const float* samples, const float* x, floa
   }
 }
 
-// Moves a followed value towards a new one; it takes the first one that is not zero.
+// Exponential smoothing: moves `last` by `share` of the gap to `value`. The first value that is not
+// zero is returned as it is.
 float Follow(float last, float value, float share) {
   return last > 0.0f ? last + share * (value - last) : value;
 }

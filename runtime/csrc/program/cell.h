@@ -9,7 +9,7 @@
 
 namespace edgernn {
 
-// The index of an argument that is a gate counts the gates of its group.
+// Arguments that are gates are numbered within their group: the gates marked kMid, or the others.
 struct ProgramCell : CellKernel {
   Program update_program;
   Program mid_program;  // without results if the cell has no m

@@ -73,8 +73,8 @@ void RunOnNewThreads(void (*work)(void*), void* data, unsigned threads, unsigned
   for (std::thread& worker : workers) worker.join();
 }
 
-// Finds OpenMP's, if the process has loaded it: torch's OpenMP threads spin for milliseconds after
-// each op, and would compete with further threads.
+// Returns GOMP_parallel of OpenMP if the process has loaded it, else RunOnNewThreads: torch's
+// OpenMP threads spin for milliseconds after each op, and would compete with further threads.
 RunParallel FindRunParallel() {
 #if !defined(_WIN32)
   const auto gomp_parallel = reinterpret_cast<RunParallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));

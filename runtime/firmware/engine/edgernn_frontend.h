@@ -33,7 +33,7 @@ static inline void edgernn_radix_4(const EdgernnFrontend* f, int32_t size, int32
                                    EdgernnComplex from, EdgernnComplex to) {
   const int32_t quarter = size / 4, b = stride * quarter, c = 2 * b, d = 3 * b;
   for (int32_t p = 0; p < quarter; ++p) {
-    /* the tables are those of twice the length */
+    /* the tables have the angles of a transform of twice the length */
     const float ur = f->cosines[2 * p * stride], ui = -f->sines[2 * p * stride];
     const float vr = f->cosines[4 * p * stride], vi = -f->sines[4 * p * stride];
     const float wr = ur * vr - ui * vi, wi = ur * vi + ui * vr;
@@ -62,8 +62,8 @@ static inline void edgernn_radix_4(const EdgernnFrontend* f, int32_t size, int32
   }
 }
 
-/* Transforms N / 2 complex numbers, with a second buffer of that size, and returns the one that has
- * the result. Stockham's order needs no bit reversal. */
+/* Computes the FFT of N / 2 complex numbers. The passes alternate between the buffers `from` and
+ * `to`; returns the one that has the result. Stockham's order needs no bit reversal. */
 static inline EdgernnComplex edgernn_fourier(const EdgernnFrontend* f, EdgernnComplex from,
                                              EdgernnComplex to) {
   int32_t size = f->half, stride = 1;
@@ -83,9 +83,9 @@ static inline EdgernnComplex edgernn_fourier(const EdgernnFrontend* f, EdgernnCo
   return to;
 }
 
-/* Computes |X_k|^2, (N / 2 + 1,), of one window, `samples` before `x`, in the workspace (5 N / 2 +
- * 1,), and returns its place. Even samples are the real parts of a complex transform of half the
- * size, odd samples the imaginary ones. */
+/* Computes |X_k|^2, (N / 2 + 1,), of one window: `samples`, then `x`. Returns a pointer to the
+ * result in the workspace (5 N / 2 + 1,). Even samples are the real parts of a complex transform of
+ * half the size, odd samples the imaginary ones. */
 static inline const float* edgernn_power_spectrum(const EdgernnFrontend* f, const float* samples,
                                                   const float* x, float* workspace) {
   const int32_t half = f->half, overlap = f->window_size - f->hop;
@@ -113,7 +113,8 @@ static inline const float* edgernn_power_spectrum(const EdgernnFrontend* f, cons
   return power;
 }
 
-/* Moves a followed value towards a new one; it takes the first one that is not zero. */
+/* Exponential smoothing: moves `last` by `share` of the gap to `value`. The first value that is not
+ * zero is returned as it is. */
 static inline float edgernn_follow(float last, float value, float share) {
   return last > 0.0f ? last + share * (value - last) : value;
 }
