@@ -36,8 +36,8 @@ struct ColumnScratch {
   bool* renews;  // (B,): the sums of a sample are computed anew at this step
   std::uint64_t bytes;
 
-  ColumnScratch(const CellTable& cell, const LayerSizes& sizes, std::int64_t steps,
-                std::int64_t batch, void* base)
+  [[gnu::noinline, gnu::cold]] ColumnScratch(const CellTable& cell, const LayerSizes& sizes,
+                                             std::int64_t steps, std::int64_t batch, void* base)
       : dense(cell, sizes, steps, batch, base) {
     const std::int64_t rows = dense.chunk * batch;
     Arena arena(base);
@@ -101,7 +101,7 @@ struct ColumnRun {
 
   // Copies the kept sums from or to the memory.
   template <bool kToMemory>
-  [[gnu::noinline]] void CopySums(float* memory) const {
+  [[gnu::noinline, gnu::cold]] void CopySums(float* memory) const {
     for (std::int64_t b = 0; b < call.batch; ++b, memory += sizes.sums) {
       ForGates([&](const ColumnGroup& group, float* kept, std::int64_t row) {
         kept += b * group.weights.Floats();
@@ -123,7 +123,7 @@ struct ColumnRun {
   }
 
   // Finds the changes of x of `count` steps, and computes their products.
-  void Project(std::int64_t from, std::int64_t count) const {
+  [[gnu::noinline]] void Project(std::int64_t from, std::int64_t count) const {
     const std::int64_t batch = call.batch, rows = count * batch, columns = sizes.columns;
     const float* x = call.x + from * batch * sizes.input;
     if (cell.reads_input) ReadState(x, rows, sizes.input, scratch.dense.x);
@@ -151,8 +151,8 @@ struct ColumnRun {
   }
 
   // Computes the sums of a sample from the values that were sent.
-  [[gnu::noinline]] void Renew(const ColumnGroup& group, std::int64_t row, std::int64_t b,
-                               float* sums) const {
+  [[gnu::noinline, gnu::cold]] void Renew(const ColumnGroup& group, std::int64_t row,
+                                          std::int64_t b, float* sums) const {
     const GroupWeights& from = group.weights;
     unsigned started = 0;
     Product product;
@@ -166,7 +166,7 @@ struct ColumnRun {
   }
 
   // Brings the kept sums to a step whose first row in the chunk is `first`.
-  void Sum(const ColumnGroup& group, std::int64_t first) const {
+  [[gnu::noinline]] void Sum(const ColumnGroup& group, std::int64_t first) const {
     const std::int64_t floats = group.weights.Floats();
     if (floats == 0) return;
     ChangeProduct inputs = InputProduct(group), states = StateProduct(group);
@@ -207,8 +207,8 @@ struct ColumnDriver {
     return sizes;
   }
 
-  static std::uint64_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
-    return DenseWeights(*kernel.cell, InFloat32(sizes), nullptr).bytes + kAlignment;
+  [[gnu::cold]] static std::uint64_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
+    return DenseDriver::PackedBytes(kernel, InFloat32(sizes)) + kAlignment;
   }
 
   static std::uint64_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes,
@@ -219,8 +219,8 @@ struct ColumnDriver {
   static std::uint64_t KeptBytes(const Kernel&, const LayerSizes&, std::int64_t) { return 0; }
 
   // The thresholds come first in packed memory.
-  static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
-                   void* packed) {
+  [[gnu::cold]] static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
+                                 void* packed) {
     float* const thresholds = static_cast<float*>(packed);
     for (int i = 0; i < 2; ++i) thresholds[i] = from.rule[i][0];
     DenseWeights(*kernel.cell, InFloat32(sizes), static_cast<char*>(packed) + kAlignment)
@@ -228,7 +228,7 @@ struct ColumnDriver {
   }
 
   // The gates of a group without h: a step then starts from sums, and adds the other terms.
-  static GateGroup WithoutSums(const GateGroup& group) {
+  [[gnu::noinline, gnu::cold]] static GateGroup WithoutSums(const GateGroup& group) {
     GateGroup rest = group;
     bool starts[kMaxGates] = {};
     for (int i = 0; i < group.x.count; ++i) starts[group.x.at[i]] = true;

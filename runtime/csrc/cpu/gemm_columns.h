@@ -120,8 +120,9 @@ struct ChangeProduct {
   Product product;
 
   // zeros: (floats of the group,)
-  ChangeProduct(const GroupWeights& weights, const GateList& places, const PackedMatrix& matrix,
-                const Changes& changes, const float* zeros)
+  [[gnu::noinline]] ChangeProduct(const GroupWeights& weights, const GateList& places,
+                                  const PackedMatrix& matrix, const Changes& changes,
+                                  const float* zeros)
       : weights(weights), places(places), changes(changes) {
     unsigned started = 0;
     weights.MakeProduct(places, matrix, changes.values, 1, changes.stride, changes.columns, {},
