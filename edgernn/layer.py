@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layer: a cell with an update rule, which selects the neurons that change, run over a sequence."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.imputers import Imputer
-from edgernn.rules.base import Decision, UpdateRule, blend
+from edgernn.rules.base import Decision, Kind, UpdateRule, blend
 
 # name of the state with the previous input, for cells that read it
 LAST = "x_last"
@@ -26,6 +26,7 @@ class Trace:
         budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
         imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
+        sent_inputs: Mask (T, B, columns of W) of the inputs that a rule of the kind COLUMN sends anew, or None.
         background: Mask (T, B) of the steps that the task marks as background, without an event, or None.
     """
 
@@ -34,6 +35,7 @@ class Trace:
     imputed: Tensor | None = None
     imputation_loss: Tensor | None = None
     background: Tensor | None = None
+    sent_inputs: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class RecurrentLayer(nn.Module):
         self.imputer = imputer
         self.unroller: Unroller | None = None
         self.step_weights: Tensor | None = None
+        rule.fit(cell)
         self.widths = dict.fromkeys(cell.states, cell.hidden_size) | rule.widths
         if imputer is not None:
             self.widths |= dict.fromkeys(imputer.memory, imputer.features)
@@ -149,9 +152,10 @@ class RecurrentLayer(nn.Module):
 
         Returns:
             The products (projections) of the cell and of the update rule: (T, B, rows of W) and (T, B, E). With an
-            imputer both have no columns, because their inputs are known only step by step.
+            imputer, or under a rule of the kind COLUMN, both have no columns, because their inputs are known only step
+            by step.
         """
-        if self.imputer is not None:
+        if self.imputer is not None or self.rule.kind is Kind.COLUMN:
             empty = x.new_zeros(*x.shape[:-1], 0)
             return empty, empty
         return self.cell.project(inputs, t), self.rule.project(x)
@@ -182,14 +186,21 @@ class RecurrentLayer(nn.Module):
             if LAST in further:
                 x, further[LAST] = torch.cat([x, further[LAST]], -1), x
             a = self.cell.project(x, t)
-        decision = self.rule.decide(e, old, memory)
+        sends = self.rule.kind is Kind.COLUMN
+        decision = self.rule.decide(x if sends else e, old, memory)
         masked = old
         if decision.masks is not None:
             x_mask, state_mask = decision.masks
             x = x * torch.cat([x_mask] * (1 + self.cell.reads_last), -1)
             a = self.cell.project(x, t)
             masked = tuple(s * state_mask for s in old)
-        new = blend(decision.u, self.cell.step(a, x, masked, constants, t), old)
+        if decision.sent is not None:
+            sent_x, sent_h = decision.sent
+            sums = self.cell.sums(self.cell.project(sent_x, t), sent_h, constants, t)
+            decision = replace(decision, sums=self.cell.joined_sums(sums))
+            new = self.cell.finish(sums, x, old, constants, t)
+        else:
+            new = blend(decision.u, self.cell.step(a, x, masked, constants, t), old)
         if t is not None:
             further[COUNT] = t + 1
         return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)
@@ -225,7 +236,8 @@ class RecurrentLayer(nn.Module):
         likely = torch.stack(likelihoods) if likelihoods else None
         budget = self.rule.budget(decisions.to(x.dtype), likely, self.step_weights)
         updated = (decisions != 0).expand(-1, -1, self.cell.hidden_size)
-        return Trace(updated, budget, imputed, loss)
+        inputs = [s.decision.sent_inputs for s in steps if s.decision.sent_inputs is not None]
+        return Trace(updated, budget, imputed, loss, sent_inputs=torch.stack(inputs) if inputs else None)
 
     def macs(self) -> int:
         """Count the multiply-adds of one step of the cell, the rule and the imputer, with nothing skipped."""

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models with random weights, for benchmarks without training."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
+from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
+from edgernn.rules import Kind
+
+# sequences on which thresholds are searched, and halvings of their range
+_STEPS, _BATCH, _HALVINGS = 100, 4, 11
 
 
 def random_model(
@@ -43,4 +50,53 @@ def random_model(
             layer.rule.force(1 - skip)
             if layer.cell.is_sparse:
                 layer.cell.threshold(hold=True)
-    return model.eval()
+        model.eval()
+        if 0 < skip < 1:
+            _set_thresholds(model, 1 - skip)
+    return model
+
+
+@torch.no_grad()
+def _set_thresholds(model: SequenceModel, rate: float) -> None:
+    """Set the thresholds of rules of the kind COLUMN so that `rate` of the values of x and of h are sent anew.
+
+    The thresholds depend on the cell, so they are searched on standard normal input, layer by layer.
+    """
+    layers = model.recurrent_layers()
+    if layers[0].rule.kind is not Kind.COLUMN:
+        return
+    x = torch.randn(_STEPS, _BATCH, layers[0].input_size)
+    for i in range(0, len(layers), model.directions):
+        outputs = []
+        for direction, layer in enumerate(layers[i : i + model.directions]):
+            seen = x.flip(0) if direction else x
+            _halve(layer.get_buffer("rule.rule_theta_x"), rate, partial(_moved_share, seen))
+            _halve(layer.get_buffer("rule.rule_theta_h"), rate, partial(_sent_share, layer, seen))
+            y = layer(seen)[0]
+            outputs.append(y.flip(0) if direction else y)
+        x = torch.cat(outputs, -1)
+
+
+def _halve(theta: Tensor, rate: float, share: Callable[[Tensor], float]) -> None:
+    """Search the threshold in [0, 8] at which `share` of it is `rate`."""
+    low, high = 0.0, 8.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        theta.fill_(middle)
+        low, high = (middle, high) if share(theta) > rate else (low, middle)
+
+
+def _moved_share(x: Tensor, theta: Tensor) -> float:
+    """Return the share of the values x (T, B, I) that are sent anew."""
+    sent, count = torch.zeros_like(x[0]), 0
+    for x_t in x:
+        moved = (x_t - sent).abs() > theta
+        sent, count = torch.where(moved, x_t, sent), count + int(moved.sum())
+    return count / x.numel()
+
+
+def _sent_share(layer: RecurrentLayer, x: Tensor, theta: Tensor) -> float:
+    """Return the share of the values of h that a layer with this threshold sends anew."""
+    decisions = layer(x)[2].decisions
+    assert decisions is not None
+    return float(decisions.float().mean())

@@ -60,6 +60,26 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
         return _export(run, model, config, result, out, weights, score)
 
 
+def export_model(
+    run: Path, model: SequenceModel, config: dict[str, Any], result: dict[str, Any], out: Path
+) -> dict[str, Any]:
+    """Export a modified model of a run, with its card and example, as `export_run` does.
+
+    The caller holds the lock of `out`.
+
+    Args:
+        run: The run directory, which has an example of the inputs.
+        model: The model.
+        config: Content of the run's config.json.
+        result: Content of the run's result.json, with the figures of the modified model.
+        out: The file to write.
+
+    Returns:
+        The result of `export_run`.
+    """
+    return _export(run, model, config, result, out, "float32", None)
+
+
 def _export(
     run: Path,
     model: SequenceModel,

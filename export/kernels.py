@@ -10,7 +10,7 @@ from edgernn.errors import UsageError
 from edgernn.imputers import IMPUTERS, Imputer
 from edgernn.layer import RecurrentLayer
 from edgernn.program import ProgramError
-from edgernn.rules import RULES, UpdateRule
+from edgernn.rules import RULES, Kind, UpdateRule
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
             raise ProgramError(f"{part.name}: the native library has no kernel for a user-defined {kind}")
     if imputer is not None and cell.recurrent.rank is not None:
         raise ProgramError(f"{layer.kind}: the native library has no kernel for low-rank weights behind an imputer")
+    if rule.kind is Kind.COLUMN and cell.recurrent.rank is not None:
+        raise ProgramError(f"{layer.kind}: the native library has no kernel for low-rank weights under {rule.name}")
     if cell.norm is not None:
         raise ProgramError(f"{cell.norm.name}: the native library has no kernel for a normalisation")
     if cell.name in CELLS:

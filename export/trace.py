@@ -302,7 +302,10 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], an
     def info(name: str, *shape: int | None, kind: int = onnx.TensorProto.FLOAT) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape or None)
 
-    widths = [None if any_size else width for width in (*state.values(), cell.hidden_size)]
+    # layers of another I share the function
+    varying = {name for name, memory in layer.rule.memory.items() if memory.size not in ("1", "H")}
+    sized = (*state.items(), ("Y", cell.hidden_size))
+    widths = [None if any_size or name in varying else width for name, width in sized]
     scan_inputs = [info(f"step.{name}") for name in (*state, *scanned)]
     scan_outputs = [info(name, None, width) for name, width in zip((*ends, "step.Y"), widths, strict=True)]
     scan_outputs += [info(name, None, kind=onnx.TensorProto.INT64) for name in counts]

@@ -201,8 +201,10 @@ def node_session(
 def assert_equal(cell: str, rule: str, got: list[np.ndarray], want: oracle.Result, rtol: float = 0) -> None:
     """Compare outputs with the oracle, except the last input."""
     expected = [want.y, *want.state, *want.memory]
+    # kept sums round once more at each step
+    atol = 2 * FLOAT32 if rule == "delta" else FLOAT32
     for a, b in zip(got, expected, strict=False):
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=FLOAT32)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
     if RULES[rule.partition("/")[0]].can_skip:
         np.testing.assert_array_equal(got[-2], want.updates)
         np.testing.assert_array_equal(got[-1], want.macs)

@@ -357,28 +357,28 @@ def run(
     mid_ahead = False
     kernel_paths = KernelPaths(row, I, H, lanes, weight_bits, decider.keeps_sums)
     for t in range(T):
+        decider.see(np.concatenate([x[t], last], -1) if row.reads_last else x[t], state[0])
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
         x_mask, state_mask = decider.masks(x[t], state) or (1, 1)
         read = [x[t] * x_mask, last * x_mask] if row.reads_last else [x[t] * x_mask]
         before = state[0]
-        new = row.step(p, np.concatenate(read, -1), tuple(s * state_mask for s in state))
+        new = row.step(p, *decider.send(np.concatenate(read, -1), tuple(s * state_mask for s in state)))
         state = tuple(_blend(u, n, s) for n, s in zip(new, state, strict=True))
         last = x[t]
-        decider.after(u, state)
-        k = (u > 0).sum(-1)
-        updates[t] = k
+        k = updates[t] = decider.count(u)
         needed += decider.step_macs(k, row, I, H)
         if t % chunk == 0 and t > 0:
             ahead = 5 * from_whole[t - chunk : t].sum() > 3 * chunk * B * kernel_paths.padded
         computed = projected = np.zeros_like(k)
         if decider.blocks:
             computed, projected, from_whole[t] = kernel_paths.choose(u > 0, decider.blocks == "all")
-        macs += decider.step_macs(np.maximum(k, computed), row, I, H) - kernel_paths.unread(k, before)
+        macs += decider.kernel_macs(np.maximum(k, computed), row, I, H) - kernel_paths.unread(k, before)
         macs += np.where(ahead | (projected > 0), H - computed - projected, 0) * row.x * I
         if t % chunk == 0 and t > 0:
             mid_ahead = kernel_paths.projects_mid(updates[t - chunk : t])
         macs += np.where(mid_ahead & (k == 0), kernel_paths.mid_input, 0)
+        decider.after(u, state)
         y.append(state[0])
     return Result(np.stack(y), state, decider.memory, updates, macs, margin, needed)
 

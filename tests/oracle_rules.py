@@ -33,6 +33,18 @@ class Always:
     def after(self, u: NDArray[np.bool_], state: State) -> None:
         self.t += 1
 
+    def see(self, x: Array, h: Array) -> None:
+        """Read what the products of the step would read, before `decide`: all columns of x, and h."""
+
+    def send(self, x: Array, state: State) -> tuple[Array, State]:
+        """Return x and the states as the cell reads them."""
+        return x, state
+
+    def count(self, u: Array | NDArray[np.bool_]) -> Counts:
+        """Return the number (B,) of updated neurons."""
+        updated: Counts = (u > 0).sum(-1)
+        return updated
+
     @property
     def memory(self) -> State:
         """The rule's memories, (B, size) each."""
@@ -52,6 +64,10 @@ class Always:
     def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
         """Multiply-adds (B,) of a step that changes k (B,) neurons of a cell with this row of the table of oracles."""
         return self.macs() + row.step_macs(k, I, H)
+
+    def kernel_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
+        """Multiply-adds (B,) that kernels execute where they compute k neurons."""
+        return self.step_macs(k, row, I, H)
 
 
 class Selective(Always):
@@ -198,6 +214,75 @@ class Variable(Always):
         return self.macs() + k * row.row_macs(nx, k, nm) + (k > 0) * nm * row.mid_macs(nx, k)
 
 
+class _Factor(np.ndarray):
+    """An array whose matrix products are those of the array `sent`."""
+
+    sent: Array
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        product = ufunc is np.matmul
+        plain = [i if type(i) is not _Factor else i.sent if product else i.view(np.ndarray) for i in inputs]
+        return getattr(ufunc, method)(*plain, **options)
+
+
+def _factor(value: Array, sent: Array) -> Array:
+    factor = value.copy().view(_Factor)
+    factor.sent = sent
+    return factor
+
+
+class Delta(Always):
+    """Delta networks, eqs 5-9: products of x and h read the values that were last sent."""
+
+    period = 256
+
+    def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
+        super().__init__(p, B, I, H)
+        self.sent_x, self.sent_h = np.zeros((B, p["W"].shape[1])), np.zeros((B, H))
+
+    def see(self, x: Array, h: Array) -> None:
+        x_change, h_change = np.abs(x - self.sent_x), np.abs(h - self.sent_h)
+        x_moved, h_moved = x_change > self.p["rule_theta_x"], h_change > self.p["rule_theta_h"]
+        self.margin = min(
+            float(np.nanmin(np.abs(x_change - self.p["rule_theta_x"]))),
+            float(np.nanmin(np.abs(h_change - self.p["rule_theta_h"]))),
+        )
+        self.sent_x, self.sent_h = np.where(x_moved, x, self.sent_x), np.where(h_moved, h, self.sent_h)
+        self.moved = x_moved.sum(-1), h_moved.sum(-1)
+        self.jumps = (x_change > 1024).any(-1) | (h_change > 1024).any(-1)
+
+    def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
+        return np.ones((self.B, self.H), bool), self.margin
+
+    def send(self, x: Array, state: State) -> tuple[Array, State]:
+        return _factor(x, self.sent_x), (_factor(state[0], self.sent_h), *state[1:])
+
+    def count(self, u: Array | NDArray[np.bool_]) -> Counts:
+        return self.moved[1]
+
+    @property
+    def memory(self) -> State:
+        # the kept sums follow from these
+        return self.sent_x, self.sent_h, np.full((self.B, 1), self.t % self.period, np.float64)
+
+    def _column_macs(self, x: Counts, h: Counts) -> Counts:
+        whole = sum(self.p[name].size for name in ("C", "V") if name in self.p)
+        recurrent = len(self.p["R"]) if "R" in self.p else 0
+        return x * len(self.p["W"]) + h * recurrent + whole
+
+    def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
+        return self._column_macs(*self.moved)
+
+    def kernel_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
+        # all columns are read from seven eighths of them on, and where the sums are computed anew
+        anew = (self.t % self.period == 0) | self.jumps
+        x, h = (
+            np.where((8 * moved > 7 * size) | anew, size, moved)
+            for moved, size in zip(self.moved, (self.sent_x.shape[1], self.H), strict=True)
+        )
+        return self._column_macs(x, h)
+
+
 RULES = {
     "always": Always,
     "random": Random,
@@ -206,4 +291,5 @@ RULES = {
     "skip": Skip,
     "variable": Variable,
     "selective": Selective,
+    "delta": Delta,
 }

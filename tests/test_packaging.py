@@ -29,8 +29,11 @@ def test_editable_install_works_from_another_folder(tmp_path):
 
 
 def test_library_is_small():
-    """For all instruction sets, user-defined cells take 40 kB of it, blocks of neurons 100 kB, shared rows 70 kB."""
-    assert Path(library_path()).stat().st_size <= 1_300_000
+    """For all instruction sets, user-defined cells take 40 kB of it, blocks of neurons 100 kB, shared rows 70 kB.
+
+    The rule delta takes 60 kB: it has a driver of its own.
+    """
+    assert Path(library_path()).stat().st_size <= 1_350_000
 
 
 def test_library_needs_nothing():

@@ -12,7 +12,7 @@ from edgernn.costs import cost, named_cost
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
 from edgernn.random_models import random_model
-from edgernn.rules import RULES, Clockwork, Phased, Random, Variable
+from edgernn.rules import RULES, Clockwork, Delta, Phased, Random, Variable
 from edgernn.rules.base import KEPT_SHARE
 from tests import oracle, oracle_rules
 from tests.layers import layer_of, oracle_run
@@ -132,7 +132,7 @@ def test_a_forced_rate_is_had(rule, rate):
     with torch.no_grad():
         model(torch.randn(500, 2, 16))
     # the update rates of clockwork for equal groups
-    near = {"clockwork": 0.04, "selective": 0.02, "random": 0.02}
+    near = {"clockwork": 0.04, "selective": 0.02, "random": 0.02, "delta": 0.03}
     assert model.update_rate == pytest.approx(rate, abs=near.get(rule, 0.005))
 
 
@@ -157,6 +157,12 @@ def test_executed_macs_are_what_the_oracle_counts(cell, rule):
         layer.rule.force(0.5)
     x = torch.randn(32, 2, 8, dtype=torch.float64)
     counted = oracle_run(cell, layer, x)
+    if isinstance(layer.rule, Delta):
+        # x and h have a rate each
+        trace = layer(x)[2]
+        rates = (float(sent.double().mean()) for sent in (trace.sent_inputs, trace.decisions))
+        assert layer.rule.column_macs(layer.cell, *rates) == pytest.approx(counted.needed.mean() / 32)
+        return
     busy = float((counted.updates > 0).mean())
     costs = cost(layer.cell, layer.rule, float(counted.updates.mean()) / 8, busy)
     row = oracle.row_of(cell, 8, 8)
@@ -175,7 +181,10 @@ def test_nothing_skipped_costs_everything(rule, rank):
         costs = cost(layer.cell, layer.rule, 1.0)
         assert costs.macs_executed == costs.macs
         nothing = cost(layer.cell, layer.rule, 0.0).macs_executed
-        assert nothing == (0 if rule == "skip" else layer.rule.macs())
+        # delta does not skip the products with m, nor with Q h
+        whole = layer.cell.V.numel() if hasattr(layer.cell, "V") else 0
+        whole += 0 if rank is None else layer.cell.R.numel()
+        assert nothing == {"skip": 0, "delta": whole}.get(rule, layer.rule.macs())
 
 
 def test_variable_executes_a_part_of_every_row():
@@ -210,6 +219,7 @@ def test_skip_evaluates_its_unit_once_where_a_call_begins_between_updates():
         (lambda: Variable(1, 4, sharpness=0), "sharpness: expected above 0, got 0"),
         (lambda: Variable(1, 4, epsilon=0.6), "epsilon: expected above 0 and at most 0.5, got 0.6"),
         (lambda: Variable(1, 4, target=-1), "target: expected between 0 and 1, got -1"),
+        (lambda: Delta(1, 4, theta_h=-0.1), "theta_h: expected at least 0, got -0.1"),
     ],
 )
 def test_wrong_options_are_named(make, message):

@@ -7,7 +7,28 @@ from pathlib import Path
 from edgernn.model import SequenceModel
 from edgernn.store import read_config
 from edgernn.training.evaluate import evaluate
-from edgernn.training.tasks import find_task
+from edgernn.training.tasks import Task, find_task
+
+
+def open_task(run: Path, data: Path | None = None) -> Task:
+    """Open the task of a run with the data of its training.
+
+    Args:
+        run: The run directory.
+        data: Folder of data sets. Default: that of the training.
+
+    Returns:
+        The task.
+
+    Raises:
+        EdgernnError: The data are missing.
+    """
+    config = read_config(run)
+    kind, source = find_task(config.get("source") or config["task"]["name"])
+    task = kind(**config["task"]["settings"])
+    folder = data or (Path(config["data"]) if config.get("data") else None)
+    task.open(source or folder, config["seed"])
+    return task
 
 
 def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
@@ -22,10 +43,7 @@ def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
     """
 
     def score(model: SequenceModel) -> tuple[float, bool]:
-        config = read_config(run)
-        kind, source = find_task(config.get("source") or config["task"]["name"])
-        task = kind(**config["task"]["settings"])
-        task.open(source or (Path(config["data"]) if config.get("data") else None), config["seed"])
+        task = open_task(run)
         return evaluate(model, task, task.test)[task.objective.metric], task.objective.higher_is_better
 
     return score

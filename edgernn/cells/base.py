@@ -3,8 +3,7 @@
 
 import abc
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
 from typing import Any, ClassVar, Self, TypedDict
@@ -12,56 +11,15 @@ from typing import Any, ClassVar, Self, TypedDict
 import torch
 from torch import Tensor, nn
 
+from edgernn.cells.gate import Gate, Gates
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent
 from edgernn.cells.vector import Vector
 from edgernn.errors import UsageError
 
+__all__ = ["Cell", "Gate", "Gates", "Parts", "State"]
+
 State = tuple[Tensor, ...]
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One pre-activation p = [W x] + [R h] + [C c] + [V m] + [b]; the terms in brackets are optional.
-
-    Attributes:
-        name: Name by which `Cell.mid` and `Cell.update` read the pre-activation.
-        x: True if the gate has the term W x, where x is the input of the step.
-        h: True if the gate has the term R h, where h is the cell's first state.
-        c: True if the gate has the term C c, where c is the cell's second state.
-        m: True if the gate has the term V m, where m is the result of `Cell.mid`.
-        bias: True if the gate has a bias in b.
-        mid: True if `Cell.mid` reads the gate, not `Cell.update`. It then has the size of m, and no c or m term.
-    """
-
-    name: str
-    x: bool = True
-    h: bool = True
-    c: bool = False
-    m: bool = False
-    bias: bool = True
-    mid: bool = False
-
-
-class Gates:
-    """Argument p of `Cell.mid` and `Cell.update`: the values that one step reads, as attributes.
-
-    They are the gates' pre-activations, (B, H) or (B, M) each, the input `x` (B, I) and the cell's `vectors`.
-
-    Args:
-        values: Dict from attribute name to value.
-        norm_c: Normalisation of the cell state at this step. Default: none.
-    """
-
-    def __init__(self, values: dict[str, Tensor], norm_c: Callable[[Tensor], Tensor] | None = None) -> None:
-        self._values, self._norm_c = values, norm_c
-
-    def __getattr__(self, name: str) -> Tensor:
-        return self._values[name]
-
-    def norm_c(self, c: Tensor) -> Tensor:
-        """Normalise the cell state c (B, H) before the output's non-linearity; return c itself without such a norm."""
-        return c if self._norm_c is None else self._norm_c(c)
 
 
 class Parts(TypedDict, total=False):
@@ -275,6 +233,15 @@ class Cell(nn.Module, abc.ABC):
         """Count the multiply-adds of one element of m in the gates that `mid` reads, for these sizes of x and h."""
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
+    @property
+    def sum_size(self) -> int:
+        """P, the number of rows of all gates that read x or h."""
+        return sum(self._rows[g.name] for g in self.gates if g.x or g.h)
+
+    def joined_sums(self, p: Mapping[str, Tensor]) -> Tensor:
+        """Concatenate the result of `sums` to (B, P), in the order of the gates."""
+        return torch.cat([p[g.name] for g in self.gates if g.x or g.h], -1)
+
     def macs(self) -> tuple[int, int]:
         """Count the multiply-adds of a step, as a pair: in Q and the gates that `mid` reads, and in all other gates."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
@@ -360,22 +327,41 @@ class Cell(nn.Module, abc.ABC):
         Returns:
             The next state.
         """
+        return self.finish(self.sums(a, state[0], constants, t), x, state, constants, t)
+
+    def sums(self, a: Tensor, h: Tensor, constants: dict[str, Tensor], t: Tensor | None = None) -> dict[str, Tensor]:
+        """Compute W x + R h + b (B, rows) of each gate that reads x or h; `a` is W x + b. See `step`."""
         p = self._split(a, self._x) if self._x else {}
-        values = {"x": x, **constants}
-
-        def add(names: list[str], factor: Tensor, key: str) -> None:
-            if names:
-                weight = values[key] if key in values else getattr(self, key)
-                _accumulate(p, self._split(self._product(key, factor, weight, values.get(f"b{key}"), t), names))
-
         if self._h:
-            add(self._h, state[0] if self.recurrent.rank is None else nn.functional.linear(state[0], self.Q), "R")
+            factor = h if self.recurrent.rank is None else nn.functional.linear(h, self.Q)
+            self._add(p, self._h, factor, "R", constants, t)
+        return p
+
+    def finish(
+        self, p: dict[str, Tensor], x: Tensor, state: State, constants: dict[str, Tensor], t: Tensor | None = None
+    ) -> State:
+        """Compute the next state from the result of `sums`, to which the other terms are added in place. See `step`."""
+        values = {"x": x, **constants}
         if self._c:
-            add(self._c, state[1], "C")
+            self._add(p, self._c, state[1], "C", constants, t)
         if self._m:
-            add(self._m, self.mid(Gates(p | values), state), "V")
+            self._add(p, self._m, self.mid(Gates(p | values), state), "V", constants, t)
         norm_c = partial(self.norms["c"], t=t) if "c" in self.norms else None
         return self.update(Gates(p | values, norm_c), state)
+
+    def _add(
+        self,
+        p: dict[str, Tensor],
+        names: list[str],
+        factor: Tensor,
+        key: str,
+        constants: dict[str, Tensor],
+        t: Tensor | None,
+    ) -> None:
+        weight = constants[key] if key in constants else getattr(self, key)
+        product = self._product(key, factor, weight, constants.get(f"b{key}"), t)
+        for name, term in self._split(product, names).items():
+            p[name] = p[name] + term if name in p else term
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
         """Compute the product of `weight`, named `key`, with `factor`; normalise it if the cell does so; add `bias`."""
@@ -390,8 +376,3 @@ class Cell(nn.Module, abc.ABC):
 
     def _split(self, rows: Tensor, names: list[str], axis: int = -1) -> dict[str, Tensor]:
         return dict(zip(names, torch.split(rows, [self._rows[n] for n in names], axis), strict=True))
-
-
-def _accumulate(p: dict[str, Tensor], terms: dict[str, Tensor]) -> None:
-    for name, term in terms.items():
-        p[name] = p[name] + term if name in p else term

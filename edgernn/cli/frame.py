@@ -32,6 +32,7 @@ COMMANDS = {
     "sweep": "Train all combinations of cells, rules and settings.",
     "plot": "Plot training runs: learning curves, updates, trade-offs.",
     "export": "Export a run as one ONNX file and verify it.",
+    "calibrate": "Make a trained dense model cheaper without training.",
     "pack": "Convert an ONNX file to a packed model for C programs.",
     "bench": "Time a model beside ONNX Runtime's GRU and LSTM.",
     "run": "Run a model on a file of inputs, or detect words in a recording.",

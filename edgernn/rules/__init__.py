@@ -2,12 +2,13 @@
 """Update rules, which decide which neurons change at a step.
 
 Saves: the work of the neurons that keep their value. The native kernels skip the weight rows of these neurons, and
-`skip` does not even read x. A decision costs a product with a vector (`skip`), with one number per neuron and input
-(`variable`), or with a matrix (H, I) (`selective`). `random`, `clockwork` and `phased` decide from the step index
-alone.
+`skip` does not even read x. `delta` skips the weight columns of the values that did not move. A decision costs a
+product with a vector (`skip`), with one number per neuron and input (`variable`), a matrix (H, I) (`selective`), or a
+comparison (`delta`). `random`, `clockwork` and `phased` decide from the step index alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
-`variable` if some steps need more computation than others. Choose `clockwork` or `phased` if the data have known
-periods, and `random` as a baseline for learned rules. The weight λ of the penalty on updates trades a learned rule's
+`variable` if some steps need more computation than others. Choose `delta` if values change slowly, or to make a trained
+dense model cheaper without training it again. Choose `clockwork` or `phased` if the data have known periods, and
+`random` as a baseline for learned rules. The weight λ of the penalty on updates trades a learned rule's
 accuracy for speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
 To add a rule: write its file, list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run
 `make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
@@ -15,6 +16,7 @@ To add a rule: write its file, list it in RULES, add its equations in NumPy to `
 
 from edgernn.rules.always import Always
 from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
+from edgernn.rules.delta import Delta
 from edgernn.rules.fixed import Clockwork, Random
 from edgernn.rules.phased import Phased
 from edgernn.rules.selective import Selective
@@ -31,6 +33,7 @@ RULES: dict[str, type[UpdateRule]] = {
         Skip,
         Variable,
         Selective,
+        Delta,
     )
 }
 
@@ -39,6 +42,7 @@ __all__ = [
     "Always",
     "Clockwork",
     "Decision",
+    "Delta",
     "Kind",
     "Memory",
     "Phased",

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 
-# sizes of a memory for each sample: one number, one for each neuron, or one for each input
-SIZES = ("1", "H", "I")
+# sizes of a memory for each sample: one number, or one for each neuron, input, column of W, or row of the gates that
+# read x or h
+SIZES = ("1", "H", "I", "W", "P")
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,23 @@ class Decision:
         likelihood: Values that the penalty on updates sums in place of u. None if it sums u.
         masks: Factors (B, I) of x and (B, H) of the states that the cell reads. None if the rule masks neither.
         score: Result of `UpdateRule.score`, from which u follows. None if the rule computes no score.
+        sent: Values (B, columns of W) and (B, H) that products read in place of x and h, under a rule of the kind
+            COLUMN. u then marks the neurons whose value is sent anew, and all neurons change.
+        sent_inputs: Mask (B, columns of W) of the values of x that are sent anew, under such a rule.
+        sums: The pre-activations (B, P) that follow from `sent`, of the gates that read x or h.
     """
 
     u: Tensor | None
     likelihood: Tensor | None = None
     masks: tuple[Tensor, Tensor] | None = None
     score: Tensor | None = None
+    sent: tuple[Tensor, Tensor] | None = None
+    sent_inputs: Tensor | None = None
+    sums: Tensor | None = None
 
 
 class Kind(enum.Enum):
-    """Scope of one decision of an update rule: a whole step, one neuron, or the whole state of one sample."""
+    """Scope of one decision of an update rule: a step, one neuron, the state of one sample, or one value read."""
 
     TIME = enum.auto()
     """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
@@ -43,6 +51,8 @@ class Kind(enum.Enum):
     """One decision for each neuron, or each group of `group_size` neurons, from the input and its own last state."""
     SAMPLE = enum.auto()
     """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
+    COLUMN = enum.auto()
+    """One decision for each value of x and h: products read its new value or the one that was last sent."""
 
     @property
     def size(self) -> str:
@@ -59,7 +69,7 @@ class Memory:
 
     Attributes:
         start: Initial value.
-        size: Size for each sample: "1", "H" or "I"; others raise UsageError.
+        size: Size for each sample: "1", "H", "I", "W" or "P" (see `SIZES`); others raise UsageError.
     """
 
     start: float
@@ -115,6 +125,8 @@ class UpdateRule(nn.Module, abc.ABC):
         check_options: Options of the constructor for gradient checks, with which u has no steep slopes.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
+        period: Steps after which kernels of a rule of the kind COLUMN compute the kept pre-activations anew.
+        largest_change: Change of a value at which they do so at once.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
             value per group and reads the means of the groups' states. A rule with groups has no states of its own.
     """
@@ -130,6 +142,8 @@ class UpdateRule(nn.Module, abc.ABC):
     learns_start: ClassVar[bool] = False
     has_groups: ClassVar[bool] = False
     check_options: ClassVar[Mapping[str, Any]] = {}
+    period: ClassVar[int] = 0
+    largest_change: ClassVar[float] = 0.0
     slope: float = 1.0
     counts_likelihoods: bool = False
     group_size: int = 1
@@ -137,6 +151,11 @@ class UpdateRule(nn.Module, abc.ABC):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
+        self._columns, self._sums = input_size, 0
+
+    def fit(self, cell: Cell) -> None:
+        """Take over the sizes of the cell that memories of the sizes "W" and "P" have."""
+        self._columns, self._sums = cell.input_size * (1 + cell.reads_last), cell.sum_size
 
     @classmethod
     def is_dense(cls) -> bool:
@@ -175,7 +194,7 @@ class UpdateRule(nn.Module, abc.ABC):
     @property
     def widths(self) -> dict[str, int]:
         """Dict from the name of each state of the rule (memory) to its number of values for each sample."""
-        sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size}
+        sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size, "W": self._columns, "P": self._sums}
         return {name: sizes[memory.size] for name, memory in self.memory.items()}
 
     @property

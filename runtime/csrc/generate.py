@@ -32,7 +32,7 @@ CSRC = Path(__file__).resolve().parent
 # distinct sizes of the rules that are traced, so that the shape of a weight tells its axes
 _INPUT, _HIDDEN = 5, 7
 _TERMS = {"x": "kX", "h": "kH", "c": "kC", "m": "kM", "bias": "kBias", "mid": "kMid"}
-_EXTENTS = {"H": "kHidden", "I": "kInput", "1": "kOne"}
+_EXTENTS = {"H": "kHidden", "I": "kInput", "1": "kOne", "W": "kColumns", "P": "kSums"}
 _MAPS = {"sigmoid": "kSigmoid", "tanh": "kTanh"}
 _ROWS = {"H": "HiddenRows()", "I": "InputRows()", "1": "OneRow()", "groups": "GroupRows()"}
 
@@ -236,6 +236,8 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         ("kThins", rule.recurrent_mask() is not None, False),
     ):
         fields += [("bool", name, str(has).lower())] if has is not default else []
+    fields += [("int", "kPeriod", str(rule.period))] if rule.period else []
+    fields += [("float", "kLargestChange", f"{rule.largest_change}f")] if rule.largest_change else []
     memories = [
         f'{{"{name}"}}' if memory.size == "1" else f'{{"{name}", Extent::{_EXTENTS[memory.size]}}}'
         for name, memory in rule.memory.items()

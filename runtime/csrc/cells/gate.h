@@ -34,7 +34,8 @@ struct Gate {
   unsigned terms;
 };
 
-enum class Extent { kHidden, kInput, kOne, kFeatures };
+// kColumns: the columns of W. kSums: the rows of all gates that read x or h.
+enum class Extent { kHidden, kInput, kOne, kFeatures, kColumns, kSums };
 
 // The map applied to a parameter before the cell reads it. kLength, only for kOne: the parameter is
 // a constant of the model, and 0 stands for the length of the sequence (Call::length).

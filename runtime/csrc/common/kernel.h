@@ -35,10 +35,21 @@ struct LayerSizes {
   unsigned bias_terms = kBias;                // a gate with one of these terms has a bias
   std::int64_t group_size = 1;                // neighbouring neurons that share a decision
   std::int64_t group_count = 0;               // only if group_size is above 1
+  std::int64_t columns = 0;                   // columns of W
+  std::int64_t sums = 0;                      // rows of all gates that read x or h
 
   void SetGroups(std::int64_t size) {
     group_size = size;
     group_count = (hidden + size - 1) / size;
+  }
+
+  void SetExtents(const CellTable& cell) {
+    columns = cell.reads_last ? 2 * input : input;
+    sums = 0;
+    for (int g = 0; g < cell.gates; ++g) {
+      if ((cell.terms[g] & (kX | kH)) == 0) continue;
+      sums += (cell.terms[g] & kMid) != 0 && cell.mid_is_input ? input : hidden;
+    }
   }
 };
 
@@ -57,6 +68,8 @@ struct LayerSizes {
   return extent == Extent::kHidden     ? sizes.hidden
          : extent == Extent::kInput    ? sizes.input
          : extent == Extent::kFeatures ? Features(sizes)
+         : extent == Extent::kColumns  ? sizes.columns
+         : extent == Extent::kSums     ? sizes.sums
                                        : 1;
 }
 

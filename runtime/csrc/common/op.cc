@@ -237,6 +237,7 @@ bool Op::CheckWeights(const std::vector<Tensor>& weights, std::int64_t group_siz
   }
   sizes.weights = weights[0].values.type;
   sizes.dots = kernel.dots;
+  sizes.SetExtents(*kernel.cell);
   *checked = sizes;
   return true;
 }

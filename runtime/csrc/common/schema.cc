@@ -51,7 +51,8 @@ CellSpec DescribeCell(const CellTable& table, const CellNames& names) {
 }
 
 bool HasLowRank(const CellSpec& cell, const RuleSpec& rule) {
-  return !IsNone(cell.weights[kRecurrentSlot].rows) && !rule.thins;
+  return !IsNone(cell.weights[kRecurrentSlot].rows) && !rule.thins &&
+         rule.kind != RuleKind::kColumn;
 }
 
 std::string LayerName(const std::string& imputer, const std::string& cell, const std::string& rule,

@@ -26,9 +26,10 @@ struct DenseWeights {
     bytes = arena.used();
   }
 
-  void Pack(const CellKernel& cell, const LayerSizes& sizes, const Weights& from) const {
-    mid.Pack(cell, sizes, from);
-    update.Pack(cell, sizes, from);
+  void Pack(const CellKernel& cell, const LayerSizes& sizes, const Weights& from,
+            bool drops_zeros = true) const {
+    mid.Pack(cell, sizes, from, drops_zeros);
+    update.Pack(cell, sizes, from, drops_zeros);
     PackMatrix(from.q, sizes.rank, sizes.hidden, 1, q);
     params.Pack(cell, sizes, from);
   }

@@ -102,8 +102,9 @@ struct GroupWeights {
     v.Allocate(sizes, of.m.count, rows, MidSize(cell, sizes), largest(of.m), arena);
   }
 
+  // drops_zeros: Pack only the nonzero columns of a block-sparse R.
   [[gnu::noinline, gnu::cold]] void Pack(const CellTable& cell, const LayerSizes& sizes,
-                                         const Weights& from) const {
+                                         const Weights& from, bool drops_zeros = true) const {
     const auto find = [&](unsigned term, const GateList& places, std::int64_t* first) {
       for (int i = 0; i < places.count; ++i) {
         first[i] = FirstRow(cell, sizes, term, group->all.at[places.at[i]]);
@@ -120,7 +121,7 @@ struct GroupWeights {
     find(sizes.bias_terms, {group->all.count, {0, 1, 2, 3, 4, 5, 6, 7}}, first);
     PackGates(from.b, first, group->all.count, size, 1, 1, b);
     pack(kH, group->h, from.r, r, 1);
-    sparse.DropZeroColumns(r);
+    sparse.DropZeroColumns(r, drops_zeros);
     if (!sparse.stats->sparse) pack(kH, group->h, from.r, r, r.largest_panel);
     pack(kC, group->c, from.c, c, c.largest_panel);
     pack(kM, group->m, from.v, v, v.largest_panel);

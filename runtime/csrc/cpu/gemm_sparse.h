@@ -36,12 +36,12 @@ struct SparseColumns {
     return ends[block] - (block == 0 ? 0 : ends[block - 1]);
   }
 
-  // Drops the zero columns of a float32 matrix, if the sparse product is then faster.
-  [[gnu::noinline, gnu::cold]] void DropZeroColumns(const PackedMatrix& matrix) const {
+  // Drops the zero columns of a float32 matrix, if `drops` and the sparse product is then faster.
+  [[gnu::noinline, gnu::cold]] void DropZeroColumns(const PackedMatrix& matrix, bool drops) const {
     const std::int64_t size = matrix.size, depth = matrix.depth, gates = matrix.gates;
     const std::int64_t column = gates * kLanes, dense_macs = gates * size * depth;
     *stats = {false, dense_macs};
-    if (matrix.type != NumberType::kFloat32 || dense_macs == 0) return;
+    if (!drops || matrix.type != NumberType::kFloat32 || dense_macs == 0) return;
     float* const w = static_cast<float*>(matrix.w);
     std::int64_t stored = 0, macs = 0;
     for (std::int64_t block = 0; block < Blocks(size); ++block) {

@@ -2,6 +2,7 @@
 // The table of kernels of one instruction set. Compiled once per instruction set, whose name is
 // EDGERNN_ISA.
 
+#include "cpu/driver_column.h"
 #include "cpu/driver_dense.h"
 #include "cpu/driver_sample.h"
 #include "cpu/driver_sparse.h"
@@ -25,6 +26,8 @@ constexpr Driver DriverOf() {
     return MakeDriver<DenseDriver>();
   } else if constexpr (Rule::kKind == RuleKind::kSample) {
     return MakeDriver<SampleDriver<Rule>>();
+  } else if constexpr (Rule::kKind == RuleKind::kColumn) {
+    return MakeDriver<ColumnDriver<Rule>>();
   } else {
     return MakeDriver<SparseDriver>();
   }

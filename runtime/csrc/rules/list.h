@@ -7,6 +7,7 @@
 #include "common/type_list.h"
 #include "rules/always.h"
 #include "rules/clockwork.h"
+#include "rules/delta.h"
 #include "rules/phased.h"
 #include "rules/random.h"
 #include "rules/selective.h"
@@ -15,7 +16,7 @@
 
 namespace edgernn {
 
-using Rules = TypeList<Always, Random, Clockwork, Phased, Skip, Variable, Selective>;
+using Rules = TypeList<Always, Random, Clockwork, Phased, Skip, Variable, Selective, Delta>;
 
 }  // namespace edgernn
 

@@ -11,6 +11,9 @@
 //     second state, or the first state of a cell with one. Drive(sum, q) reads the evidence of the
 //     neuron (kNeuron) or its sum over the sample (kSample). Advance(u, score, drive, q, m) updates
 //     the memories m in place.
+// A rule of the kind kColumn has two parameters, the thresholds of x and of h, and four memories:
+// the values of x and h that were last sent, the steps since the kept sums were computed anew, and
+// these sums, see cpu/driver_column.h.
 // Other rules have a selector in a header of their own, which selects the neurons, see
 // rules/selectors.h.
 // The update gate u is 1 where the score is above 0. Its gradient is that of
@@ -42,9 +45,9 @@ struct WeightSpec {
   Columns columns = Columns::kNone;
 };
 
-// The scope of one decision of a rule: all samples at a step, one neuron, or all neurons of a
-// sample.
-enum class RuleKind { kTime, kNeuron, kSample };
+// The scope of one decision of a rule: all samples at a step, one neuron, all neurons of a sample,
+// or one value of x or h.
+enum class RuleKind { kTime, kNeuron, kSample, kColumn };
 
 // A state of the rule, of the size `extent` per sample. An unused entry has no name.
 struct MemorySpec {
@@ -62,6 +65,10 @@ struct RuleDefaults {
   // indices in kParams of the matrix (H, I) and the vector (H,) that e is computed from, or -1
   static constexpr int kMatrix = -1;
   static constexpr int kBias = -1;
+  // only for the kind kColumn: steps after which the sums are computed anew, and the change of a
+  // value above which they are at once
+  static constexpr int kPeriod = 0;
+  static constexpr float kLargestChange = 0.0f;
   // multiply-adds of a decision per neuron, without those of e
   static constexpr int kNeuronMacs = 0;
 

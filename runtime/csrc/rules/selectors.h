@@ -17,7 +17,8 @@ constexpr Selector kSelector = MakeSelector<typename SelectorOf<Rule>::Type>();
 // The selector of a rule, or null for a rule whose driver selects no neurons.
 template <class Rule>
 constexpr const Selector* FindSelector() {
-  if constexpr (Rule::kKind == RuleKind::kSample || DescribeRule<Rule>().IsDense()) {
+  if constexpr (Rule::kKind == RuleKind::kSample || Rule::kKind == RuleKind::kColumn ||
+                DescribeRule<Rule>().IsDense()) {
     return nullptr;
   } else {
     return &kSelector<Rule>;

@@ -229,6 +229,7 @@ DrawnModel DrawProgramModel(std::uint64_t number) {
     sizes.rank = 1 + random.Below(4);
     const bool shares = op->kernel.rule->HasGroups() && random.OneIn(2);
     sizes.SetGroups(shares ? 1 + random.Below(static_cast<int>(sizes.hidden)) : 1);
+    sizes.SetExtents(*op->kernel.cell);
     auto group_size = static_cast<std::uint64_t>(sizes.group_size);
     if (random.OneIn(32)) {
       is_valid = false;

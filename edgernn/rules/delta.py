@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule of delta networks, under which products read only the values that moved."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from edgernn.cells.base import Cell, State
+from edgernn.errors import UsageError
+from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
+
+
+class Send(torch.autograd.Function):
+    """Straight-through estimator: returns `sent`, and its gradient goes to the value that it stands for."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, sent: Tensor) -> Tensor:
+        return sent.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+class Delta(UpdateRule):
+    """Delta updates: products read a value of x or h anew only if it moved by more than a threshold since it was sent.
+
+    x̂_t = x_t where |x_t - x̂_{t-1}| > Θ_x, else x̂_{t-1}
+    ĥ_t = h_{t-1} where |h_{t-1} - ĥ_{t-1}| > Θ_h, else ĥ_{t-1}          x̂_0 = ĥ_0 = 0
+    p_t = p_{t-1} + W (x̂_t - x̂_{t-1}) + R (ĥ_t - ĥ_{t-1})                that is, W x̂_t + R ĥ_t + b
+
+    All neurons change at every step, but only the columns of W and R whose value moved are read: `selective` skips
+    rows, delta skips columns. The products with c and m, of cells that have them, are computed in full, and point-wise
+    terms read x and h themselves. A cell that reads x_{t-1} compares [x_t, x_{t-1}], and W has a column for each.
+    States: rule_x = x̂ (B, columns of W), rule_h = ĥ (B, H), rule_p = p (B, P), the pre-activations of the gates that
+    read x or h, and rule_age (B, 1), the steps since p was computed from x̂ and ĥ alone. This happens at the first step,
+    at each 256th step, and in kernels where a value moves by more than 1,024, so that rounding errors stay small.
+    Options: theta_x = Θ_x and theta_h = Θ_h, at least 0; constants rule_theta_x and rule_theta_h (1,).
+    The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). The penalty is the L1 cost of the paper: the
+    sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ. A value counts as updated if it is sent anew.
+    Source: Neil et al., "Delta Networks for Optimized Recurrent Network Computation", ICML 2017,
+    https://arxiv.org/abs/1612.05571; kernels as in Gao et al., "EdgeDRNN", 2020, https://arxiv.org/abs/1912.12193
+    """
+
+    name = "delta"
+    paper = "Neil et al. 2016, arXiv:1612.05571"
+    kind = Kind.COLUMN
+    period = 256
+    largest_change = 1024.0
+    memory: ClassVar[Mapping[str, Memory]] = {
+        "rule_x": Memory(0, "W"),
+        "rule_h": Memory(0, "H"),
+        "rule_age": Memory(0),
+        "rule_p": Memory(0, "P"),
+    }
+    # with thresholds of 0 the straight-through gradient is that of the cell
+    check_options: ClassVar[Mapping[str, Any]] = {"theta_x": 0.0, "theta_h": 0.0}
+
+    rule_theta_x: Tensor
+    rule_theta_h: Tensor
+
+    def __init__(self, input_size: int, hidden_size: int, theta_x: float = 0.1, theta_h: float = 0.1) -> None:
+        super().__init__(input_size, hidden_size)
+        for name, theta in (("theta_x", theta_x), ("theta_h", theta_h)):
+            if not 0 <= theta < math.inf:
+                raise UsageError(f"{name}: expected at least 0, got {theta}")
+            self.register_buffer(f"rule_{name}", torch.tensor([float(theta)]), persistent=False)
+
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
+        x, sent_inputs = _send(e, memory[0], self.rule_theta_x)
+        h, sent = _send(state[0], memory[1], self.rule_theta_h)
+        return Decision(sent, (h - memory[1]).abs(), sent=(x, h), sent_inputs=sent_inputs)
+
+    def remember(self, decision: Decision, state: State, memory: State) -> State:
+        assert decision.sent is not None
+        assert decision.sums is not None
+        age = memory[2] + 1
+        return (*decision.sent, torch.where(age < self.period, age, 0), decision.sums)
+
+    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
+        distances = []
+        for value, last, theta in (
+            (e, memory[0], self.rule_theta_x),
+            (state[0], memory[1], self.rule_theta_h),
+        ):
+            moved = (value - last).abs()
+            # whether a change of almost 0 is sent makes no difference
+            distances.append(torch.where((moved == 0) & (theta == 0), torch.inf, (moved - theta).abs()))
+        return torch.cat(distances, -1).amin(-1)
+
+    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+        return self.column_macs(cell, update_rate, update_rate)
+
+    def column_macs(self, cell: Cell, input_rate: float, update_rate: float) -> float:
+        """Compute the multiply-adds of a step.
+
+        Args:
+            cell: The cell.
+            input_rate: Share of the columns of W that are read.
+            update_rate: Share of the columns of R, or of Q of low-rank weights, that are read.
+
+        Returns:
+            The mean number of multiply-adds per step.
+        """
+        columns = dict(cell.named_parameters(recurse=False))
+        inputs, states = (
+            0 if weight is None else weight.numel()
+            for weight in (columns.get("W"), columns.get("R" if cell.recurrent.rank is None else "Q"))
+        )
+        return sum(cell.macs()) - (1 - input_rate) * inputs - (1 - update_rate) * states
+
+    @torch.no_grad()
+    def force(self, rate: float) -> None:
+        # `random_model` then searches thresholds for other rates, as they depend on the cell
+        theta = -1.0 if rate == 1 else 1 - rate if rate else math.inf
+        self.rule_theta_x.fill_(theta)
+        self.rule_theta_h.fill_(theta)
+
+
+def _send(value: Tensor, last: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values that products read, `value` where it moved and else `last`, and the mask of moved values."""
+    moved = (value - last).abs() > theta
+    sent = torch.where(moved, value, last)
+    if torch.is_grad_enabled():
+        sent = Send.apply(value, sent)  # type: ignore[no-untyped-call]
+    return sent, moved

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Properties of the rule delta; test_cells and test_native_op compare it with its oracle on every cell."""
+
+import numpy as np
+import pytest
+import torch
+
+import edgernn
+from edgernn.cells import CELLS
+from edgernn.export import to_onnx
+from edgernn.export.kernels import without_kernel
+from edgernn.layer import RecurrentLayer
+from edgernn.random_models import random_model
+from edgernn.rules import Delta
+from edgernn.runtime import Session
+from edgernn.runtime.firmware import pack_folder
+from tests.models import contractive
+from tests.random_layers import assert_gradients_are_right, layer_of
+
+THETA = {"theta_x": 0.3, "theta_h": 0.2}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_thresholds_of_zero_give_the_dense_layer(cell):
+    dense = layer_of(cell, "always", 3, 5)
+    layer = RecurrentLayer(dense.cell, Delta(3, 5, **Delta.check_options)).double()
+    x = torch.randn(9, 2, 3, dtype=torch.float64)
+    torch.testing.assert_close(layer(x)[0], dense(x)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_equal_finite_differences_without_thresholds(cell):
+    dense = layer_of(cell, "always", 3, 5)
+    assert_gradients_are_right(RecurrentLayer(dense.cell, Delta(3, 5, **Delta.check_options)).double(), 3)
+
+
+def test_gradients_pass_through_the_thresholds():
+    cell = layer_of("gru", "always", 3, 5).cell
+    layer = RecurrentLayer(cell, Delta(3, 5, **THETA)).double()
+    x = torch.randn(7, 2, 3, dtype=torch.float64, requires_grad=True)
+    y, _, trace = layer(x)
+    assert 0 < trace.decisions.double().mean() < 1
+    got = torch.autograd.grad(y.sin().sum() + trace.budget, [x, cell.W, cell.R])
+
+    h = sent_h = torch.zeros(2, 5, dtype=torch.float64)
+    sent_x, outputs, budget = torch.zeros(2, 3, dtype=torch.float64), [], 0
+    for x_t in x:
+        sent_x = torch.where((x_t - sent_x).abs() > 0.3, x_t, sent_x).detach() + (x_t - x_t.detach())
+        last, sent_h = sent_h, torch.where((h - sent_h).abs() > 0.2, h, sent_h).detach() + (h - h.detach())
+        budget = budget + (sent_h - last).abs().mean()
+        r, z, n = (cell.W @ sent_x.T).T.chunk(3, -1)
+        r_h, z_h, k = (cell.R @ sent_h.T).T.chunk(3, -1)
+        b_r, b_z, b_n, b_k = cell.b.chunk(4)
+        r, z = torch.sigmoid(r + r_h + b_r), torch.sigmoid(z + z_h + b_z)
+        h = (1 - z) * torch.tanh(n + b_n + r * (k + b_k)) + z * h
+        outputs.append(h)
+    expected = torch.autograd.grad(torch.stack(outputs).sin().sum() + budget, [x, cell.W, cell.R])
+    torch.testing.assert_close(got, expected)
+
+
+def test_training_moves_values_less_with_a_penalty():
+    rates = []
+    for weight in (0.0, 3.0):
+        torch.manual_seed(0)
+        model = edgernn.SequenceModel("gru", 2, 8, 1, rule="delta")
+        optimizer, x = torch.optim.Adam(model.parameters(), 0.02), torch.randn(20, 16, 2)
+        for _ in range(30):
+            y, _ = model(x)
+            loss = ((y - x[:, :, :1].mean(0)) ** 2).mean() + weight * model.budget
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        rates.append(model.update_rate)
+    assert rates[1] < rates[0]
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "eins"])
+def test_kept_sums_stay_exact_over_many_steps(name, tmp_path):
+    """Errors in 100,000 steps. Without sums that are computed anew they would grow with the number of steps."""
+    options = {"theta_x": 0.5, "theta_h": 0.05}
+    model = random_model(name, 3, 16, rule="delta", rule_options=options, output="all")
+    layer = model.recurrent_layers()[0]
+    for name, theta in options.items():
+        # a model with random weights has thresholds for a share of updates
+        layer.get_buffer(f"rule.rule_{name}").fill_(theta)
+    to_onnx(model, tmp_path / "m.onnx")
+    session = Session(tmp_path / "m.onnx", backend="native")
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((100_000, 1, 3)).cumsum(0) % 8 - 4
+    state, worst, rates = session.initial_state(1), 0.0, []
+    cell = layer.cell.double()
+    for part in np.split(x.astype(np.float32), 100):
+        _, state = session.run_from(part, state)
+        rates.append(session.updates.mean() / 16)
+        sent_x, sent_h, kept = (torch.from_numpy(state[f"layer0.rule_{n}"]).double() for n in ("x", "h", "p"))
+        sums = cell.joined_sums(cell.sums(cell.project(sent_x), sent_h, cell.constants(sent_x[None])))
+        worst = max(worst, float((sums.detach() - kept).abs().max()))
+    assert 0.02 < np.mean(rates) < 0.98
+    assert worst < 1e-4
+
+
+@pytest.mark.parametrize("value", [1e5, -1e30, 3e38])
+def test_a_spike_leaves_nothing_in_the_sums(value, tmp_path):
+    to_onnx(random_model("gru", 3, 16, rule="delta", skip=0.5, output="all"), tmp_path / "m.onnx")
+    x = np.random.default_rng(1).standard_normal((40, 1, 3)).astype(np.float32)
+    x[20, 0, 1] = value
+    x[21:, 0, 1] = 0
+    sums = []
+    for backend in ("native", "portable"):
+        session = Session(tmp_path / "m.onnx", backend=backend)
+        _, state = session.run_from(x, session.initial_state(1))
+        sums.append(state["layer0.rule_p"])
+    assert np.isfinite(sums[0]).all()
+    np.testing.assert_allclose(*sums, rtol=0, atol=1e-4)
+
+
+def test_low_rank_weights_run_as_standard_operators(tmp_path):
+    model = contractive("gru", "delta", rank=2)
+    assert without_kernel(model.recurrent_layers()) == (
+        "gru+delta+low-rank: the native library has no kernel for low-rank weights under delta"
+    )
+    (check,) = to_onnx(model, tmp_path / "m.onnx")
+    assert check.backend == "portable"
+
+
+def test_a_microcontroller_refuses_it(tmp_path):
+    to_onnx(contractive("gru", "delta"), tmp_path / "m.onnx")
+    with pytest.raises(edgernn.UsageError, match=r"layer gru\+delta: expected an update rule with C code"):
+        pack_folder(tmp_path / "m.onnx", tmp_path / "c", "m")
