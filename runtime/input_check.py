@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import feature_size, frontend
 
 Array = NDArray[Any]
-# what a step does if x has a NaN or infinite number
+# action of a step if x has a NaN or an infinite number
 OnNonfinite = Literal["error", "hold", "reset"]
 # the values of the C enum EdgernnNonfinite
 ACTIONS: dict[OnNonfinite, int] = {"error": 0, "hold": 1, "reset": 2}
