@@ -17,10 +17,10 @@ from edgernn.runtime import Session
 from tests.models import exported
 
 # changes that make an example fast enough for a test; the rest is run verbatim
-SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0"}
+SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0", "calibrate": "--loss 1000"}
 
 # verbs whose examples use each other's files, in this order, and verbs that start processes, which take a minute
-IN_TURN = ("train", "plot", "export", "pack", "run", "bench", "cells", "models", "data")
+IN_TURN = ("train", "plot", "export", "pack", "run", "bench", "cells", "models", "data", "calibrate")
 TABLES = ("reproduce", "sweep")
 
 # an input file of the example of `edgernn sweep`
@@ -45,6 +45,9 @@ def run_example(verb, capsys):
     assert words[0] == verb
     if verb == "train":
         words += ["--out", "runs/adding-sarnn"]
+    if verb == "calibrate":
+        # a dense model
+        assert main(["train", "--task", "adding", "--cell", "gru", "steps=20", "T=10", "hidden_size=8"]) == 0
     assert main([*words, *SHORTER.get(verb, "").split()]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out
 

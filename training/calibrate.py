@@ -31,7 +31,7 @@ _FACTOR, _RAISES = 1.5, 3
 
 
 @dataclass(frozen=True)
-class Point:
+class CalibrationPoint:
     """Result of a model at two thresholds.
 
     Attributes:
@@ -53,14 +53,14 @@ class Calibration:
 
     Attributes:
         model: The model with the thresholds of `point`.
-        point: Point with the fewest multiply-adds that loses no more than asked.
+        point: CalibrationPoint with the fewest multiply-adds that loses no more than asked.
         curve: All points by their multiply-adds.
         dense: Value of the dense model.
     """
 
     model: SequenceModel
-    point: Point
-    curve: list[Point]
+    point: CalibrationPoint
+    curve: list[CalibrationPoint]
     dense: float
 
 
@@ -158,24 +158,24 @@ def calibrate(
     sample = next(task.validation.chunks(64)).x
     with hold_file(out):
         try:
-            calibrated = _search(
+            calibration = _search(
                 model, sample, measure, dense, lambda v: v >= limit if higher else v <= limit, loss, progress
             )
         finally:
             progress.close()
-        with _counting(calibrated.model) as executed:
-            metrics = evaluate(calibrated.model, task, task.test)
+        with _counting(calibration.model) as executed:
+            metrics = evaluate(calibration.model, task, task.test)
         share = executed()
         macs = result["macs"]
         result |= metrics | {"rule": Delta.name, "macs_executed": share * macs}
-        exported = export_model(run, calibrated.model, config, result, out)
+        exported = export_model(run, calibration.model, config, result, out)
     return {
         "metric": metric,
         "higher_is_better": higher,
-        "dense": calibrated.dense,
-        "curve": [dataclasses.asdict(point) for point in calibrated.curve],
-        "thresholds": {"theta_x": calibrated.point.theta_x, "theta_h": calibrated.point.theta_h},
-        "validation": {"executed": calibrated.point.executed, metric: calibrated.point.value},
+        "dense": calibration.dense,
+        "curve": [dataclasses.asdict(point) for point in calibration.curve],
+        "thresholds": {"theta_x": calibration.point.theta_x, "theta_h": calibration.point.theta_h},
+        "validation": {"executed": calibration.point.executed, metric: calibration.point.value},
         "test": {"executed": share, metric: metrics[metric], "dense": read_json(result_file)[metric]},
         **exported,
     }
@@ -194,17 +194,17 @@ def _search(
     if not loss > 0:
         raise UsageError(f"loss: expected above 0, got {loss:g}")
     unit_x, unit_h = _mean_changes(model, sample)
-    points: dict[tuple[float, float], Point] = {}
+    points: dict[tuple[float, float], CalibrationPoint] = {}
     total = len(CURVE) + _HALVINGS + 2 * _RAISES
     progress.begin("calibrating", total, line=f"calibrating: at most {total} pairs of thresholds")
 
-    def point(scale_x: float, scale_h: float) -> Point:
+    def point(scale_x: float, scale_h: float) -> CalibrationPoint:
         key = scale_x, scale_h
         if key not in points:
             candidate = with_thresholds(model, scale_x * unit_x, scale_h * unit_h)
             with _counting(candidate) as executed:
                 value = measure(candidate)
-            points[key] = Point(scale_x * unit_x, scale_h * unit_h, executed(), value)
+            points[key] = CalibrationPoint(scale_x * unit_x, scale_h * unit_h, executed(), value)
             progress.update(len(points))
         return points[key]
 
