@@ -67,6 +67,14 @@ class Calibration:
 def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> SequenceModel:
     """Return a copy of a dense model with the rule delta and these thresholds, in evaluation mode.
 
+    Args:
+        model: The dense model.
+        theta_x: Change of a value of x above which it is sent.
+        theta_h: Change of a value of h above which it is sent.
+
+    Returns:
+        The copy, which shares no tensor with the model.
+
     Raises:
         UsageError: The model has another update rule already.
     """
