@@ -34,6 +34,7 @@
 # make docs-site   build the documentation site: build/site/index.html
 # make example-cpp, example-c, example-node, example-browser, example-mcu   build and run an example app:
 #     docs/how-to/stream.md
+# make example-words, example-words-browser MODEL=FILE.onnx   detect spoken words: docs/how-to/detect-words.md
 
 PYTHON ?= python3
 VENV := .venv
@@ -78,7 +79,7 @@ CHECKS := check-format check-types check-wheel check-wheels check-sdk check-inst
     check-sanitizers check-calls check-fuzz check-threads check-faults check-readers check-supply-chain \
     check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu
+.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser
 
 setup: $(STAMP)
 
@@ -111,6 +112,30 @@ example-c: setup
 	    -DEDGERNN_LIBRARY="$$($(BIN)/python -c 'from edgernn.runtime import library_path; print(library_path())')"
 	cmake --build build/example-c
 	($(STEPS)) | build/example-c/stream build/model.edgernn > build/y.csv
+
+# detects words in WAV, or in what the microphone hears: make example-words MODEL=FILE.onnx [WAV=FILE.wav]
+WAV := -
+ifneq ($(WAV),-)
+RECORD :=
+else
+RECORD := arecord -q -f S16_LE -r 16000 |
+endif
+
+example-words: build/words.edgernn
+	cmake -S examples/c -B build/example-c \
+	    -DEDGERNN_LIBRARY="$$($(BIN)/python -c 'from edgernn.runtime import library_path; print(library_path())')"
+	cmake --build build/example-c
+	$(RECORD) build/example-c/words $< $(WAV)
+
+example-words-browser: build/words.edgernn wasm examples/browser/node_modules
+	@echo 'open the page /words.html of this address:'
+	node examples/browser/serve.mjs $<
+
+.PHONY: build/words.edgernn
+build/words.edgernn: setup
+	@test -n '$(MODEL)' || { echo 'MODEL: expected the file of a keyword model, got none; add MODEL=FILE.onnx' >&2; exit 1; }
+	mkdir -p build
+	$(BIN)/edgernn pack $(MODEL) --out $@
 
 WASM_CXX := clang++-19
 WASM_PACKAGES := clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libclang-rt-19-dev-wasm32
@@ -300,7 +325,7 @@ check-arm: setup
 	$(BIN)/python -m pytest -n auto -rs tests/checks/arm.py
 
 check-apps: setup
-	$(BIN)/python -m pytest -n auto -rs tests/checks/apps.py
+	$(BIN)/python -m pytest -n auto --dist loadfile -rs tests/checks/apps.py tests/checks/word_apps.py
 
 check-wasm: setup
 	$(BIN)/python -m pytest -rs tests/checks/wasm.py

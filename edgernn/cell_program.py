@@ -129,6 +129,8 @@ def _trace(
 class CellProgram:
     """A user-defined cell as data that the native library interprets, as it has no compiled kernel for it.
 
+    m is the intermediate vector that a cell may compute from some of its gates, before its other gates read it.
+
     Attributes:
         gates: Terms of each gate (W x, R h, ...), as bits of `TERMS`.
         vectors: Size of each parameter vector of the cell, as a code of `SIZES`.
@@ -139,7 +141,8 @@ class CellProgram:
         mid_vanishes: True if m is zero where the states are zero.
         update: Program of the next states.
         mid: Program of m, or None for cells without m.
-        map: Program that applies each vector's `map`, or None if no vector has one.
+        map: Program that transforms the stored parameter vectors before they are used (`Vector.map`), or None if
+            none is transformed.
     """
 
     gates: tuple[int, ...]

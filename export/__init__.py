@@ -39,7 +39,7 @@ def to_onnx(
             computes with this type. Without it, matrices are converted to float32 when the file is loaded.
 
     Returns:
-        One check per backend.
+        Results of the check, one per backend: portable and, if the library has the kernels, native.
 
     Raises:
         EdgernnError: The outputs differ from those of torch with the same weights. No file is written.

@@ -23,17 +23,17 @@ def card(
     weights: str = "float32",
     loss: Loss | None = None,
 ) -> str:
-    """Format the model card as Markdown.
+    """Format the model card of an exported model as Markdown.
 
     Args:
         model: The exported model.
         config: Content of the run's config.json.
         result: Content of the run's result.json.
-        checks: Results of the check against torch.
+        checks: Results of the check against torch, one per backend.
         file: The exported file.
-        took: Measured latency.
-        weights: Type of the stored matrices.
-        loss: Change of the metric because of rounded weights, if any.
+        took: Latency of the file, measured on this machine.
+        weights: Type of the stored matrices, such as int8.
+        loss: Metric before and after the weights were rounded, or None if it was not measured.
 
     Returns:
         The text of the card.

@@ -30,10 +30,10 @@ class Check:
         backend: "native" for the kernels of the native library, "portable" for standard ONNX operators.
         step_error: Largest absolute error of any output over single steps, each from torch's state.
         sequence_error: Largest absolute error of any output over whole sequences.
-        steps: Number of compared steps.
-        sequences: Number of compared sequences, which have no ties.
-        ties: Number of steps left out because a decision to update a neuron is so close to its threshold that rounding
-            may flip it (`UpdateRule.tie`).
+        steps: Number of compared steps, counted in each sequence.
+        sequences: Number of compared sequences, those without ties.
+        ties: Number of steps, counted in each sequence, that are left out because a decision to update a neuron is so
+            close to its threshold that rounding may flip it (`UpdateRule.tie`).
     """
 
     backend: str
@@ -58,8 +58,8 @@ def check(
 ) -> list[Check]:
     """Compare an exported file with torch, in stock ONNX Runtime and, if it is installed, with the native library.
 
-    The input is random, normal in the scale of the model's input or words of its vocabulary. If rounding flips the
-    decision to update a neuron, the states differ from torch's ever after. Single steps are therefore compared from
+    The input is random: normal in the scale of the model's input, or words of its vocabulary. If rounding flips the
+    decision to update a neuron, all later states differ from torch's. Single steps are therefore compared from
     torch's state, and whole sequences only if no decision is near its threshold.
 
     Args:
@@ -71,7 +71,7 @@ def check(
             error WHOLE_NUMBERS, and steps are left out at a correspondingly larger distance from a threshold.
 
     Returns:
-        One check per backend.
+        Results of the check, one per backend: portable and, if the library has the kernels, native.
 
     Raises:
         EdgernnError: Outputs, states or update counts differ.
@@ -107,7 +107,7 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
-    """Compare a backend with torch; a step with a decision within `ties_apart` · `tie` of its threshold is left out."""
+    """Compare a session with torch on x, without steps with a decision within `ties_apart` · `tie` of its threshold."""
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
@@ -132,7 +132,7 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
 
 
 def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
-    """Run torch; return y, the next state and the number of updated neurons (T, B), None if all neurons always are."""
+    """Run the model in torch; return y, the next state and the number of updated neurons (T, B), None if always all."""
     with torch.no_grad():
         y, new = model(x, state)
     counts = None

@@ -23,13 +23,13 @@ Projection = Callable[[UpdateRule], tuple[str | None, str | None]]
 
 
 def equation_tables(projection: Projection) -> str:
-    """Return the JSON text: the ops of programs, all cells and all rules.
+    """Return the JSON text with the operations of programs (ops), all built-in cells and all built-in rules.
 
     Args:
-        projection: Function from a rule to the names of W and b in its `project`.
+        projection: Function that returns the names of W and b in a rule's `project(x)` = W x + b, None if missing.
 
     Returns:
-        The text: one line for each cell and rule.
+        The JSON text of an object with the keys ops, cells and rules, which map names to entries, one entry per line.
     """
     cells = {forms[0].form: _cell(forms) for cell in CELLS.values() for forms in _forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
@@ -46,13 +46,13 @@ def equation_tables(projection: Projection) -> str:
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group a cell's variants (gate tables) by name (`Cell.form`); variants of one name differ in their biases only."""
+    """Return lists of a cell's variants, one list per name (`Cell.form`); its variants differ in their biases only."""
     ordered = sorted(cell.forms(), key=lambda form: (bool(form.variant), form.form))
     return [list(forms) for _, forms in groupby(ordered, key=lambda form: form.form)]
 
 
 def _cell(forms: list[Cell]) -> dict[str, Any]:
-    """Describe a cell by the ONNX attributes of a user-defined cell, and count its vectors with `Vector.steps`."""
+    """Return a cell's table: the ONNX attributes of a user-defined cell, and the number of untrained vectors."""
     cell, *_ = forms
     equations, sizes = trace_equations(cell), [vector.size for vector in cell.vectors.values()]
     gates = []
@@ -76,7 +76,7 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _map(programs: list[Program | None]) -> Program | None:
-    """Join the functions `Vector.map` of a cell's vectors into one program from all vectors to all mapped vectors."""
+    """Join the functions `Vector.map` of a cell into one program that maps all its vectors; None if there are none."""
     if not any(programs):
         return None
     builder, results = Builder(), []

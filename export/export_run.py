@@ -30,7 +30,7 @@ Score = Callable[[SequenceModel], tuple[float, bool]]
 
 
 def export_run(run: Path, out: Path, weights: str = "float32", score: Score | None = None) -> dict[str, Any]:
-    """Export the model of a run directory, and write its card (.md) and example.npz beside the file.
+    """Export the model of a run directory to an ONNX file, and write its card (.md) and example.npz beside it.
 
     Args:
         run: The run directory.
@@ -40,8 +40,10 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
             called if weights are rounded, to report the change of the metric.
 
     Returns:
-        JSON-compatible dict with the paths of the file and its card, the file's size, the results of the check, the
-        latency on this machine, the change of the metric, and why the native library cannot run the file, if so.
+        JSON-compatible dict with the paths `model` and `card`, the size of the file in `bytes`, and the type of
+        `weights`. `latency` has the fields of `Latency`, `checks` those of each `Check` and its `worst` error, and
+        `loss` those of `Loss` and `is_large`, or None if the metric was not measured again. `native_missing` says why
+        the native library cannot run the file, or is None if it can.
 
     Raises:
         EdgernnError: The training is not finished, or the outputs of the file differ from torch's.

@@ -42,7 +42,7 @@ def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
         x: Name of the samples (T, B, hop).
 
     Returns:
-        The name of the features (T, B, bands). The next states are the values frontend.STATE.next.
+        Name of the features (T, B, bands) in the graph. The names of the next states are frontend.STATE.next.
     """
     add = _Namespace(graph)
     energy = _energies(add, frontend, _frames(add, frontend, x))
@@ -75,7 +75,10 @@ class _Namespace:
 
 
 def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
-    """Add nodes that cut the signal into windows (B, T, window_size), and keep its last samples as a state."""
+    """Add nodes that cut samples x into windows and keep the last samples as a state.
+
+    Returns the name of the windows (B, T, window_size) in the graph.
+    """
     size, hop = frontend.config.window_size, frontend.config.hop
     signal = add.node("Transpose", [x], "x.by_stream", perm=[1, 0, 2])
     signal = add.node("Reshape", [signal, add.weight("flat", [0, -1])], "new_samples")
@@ -94,7 +97,7 @@ def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
 
 
 def _energies(add: _Namespace, frontend: LogMel, frames: str) -> str:
-    """Add nodes that compute the mel energies (T, B, bands) of frames (B, T, window_size)."""
+    """Add nodes that compute mel energies from frames (B, T, window_size); return their name, shape (T, B, bands)."""
     size = frontend.size
     parts = fourier_parts(size, frontend.filters.detach().cpu().numpy())
     n1, n2 = parts.n1, parts.n2
@@ -127,13 +130,13 @@ def _energies(add: _Namespace, frontend: LogMel, frames: str) -> str:
 
 @dataclass(frozen=True)
 class FourierParts:
-    """The matrices of the two products of an FFT, and the filters in the order of its frequencies.
+    """Matrices of an FFT that is computed as two matrix products, and mel filters in the order of its frequencies.
 
     Attributes:
         n1: Size of the first product, N1.
         n2: Size of the second product, N2.
-        first: Cosines and then negative sines (2 K1, N1), K1 = N1/2 + 1.
-        first_turned: The same rows, those of the sines first.
+        first: Matrix (2 K1, N1) of the first product, K1 = N1/2 + 1: rows of cosines, then rows of negative sines.
+        first_turned: The rows of `first`, with those of the sines first.
         twiddle: Cosines (2 K1, N2) of the twiddle factors, once for each half of `first`.
         twiddle_turned: Sines (2 K1, N2) that multiply the product of `first_turned`.
         second: Matrix (2 N2, 2 N2) of the second product; its rows and columns are real, then imaginary parts.
@@ -192,14 +195,14 @@ def fourier_parts(size: int, filters: Array) -> FourierParts:
 
 # names of the inputs and outputs of the body of the Scan
 _SCANNED = ("last", "value", "next", "step")
-# nodes that compute `rate` from `last` and `value`
+# function that returns the nodes which compute `rate` from `last` and `value` in the body
 Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
     """Add a Scan that smooths `values` (T, B, bands) over time, starting from the normalisation's state.
 
-    Returns the name of the output with the smoothed values.
+    Returns the name of the smoothed values (T, B, bands) in the graph. `rate` creates the nodes of the smoothing rate.
     """
     memory, bands = frontend.memory, frontend.config.bands
     body = [
@@ -224,7 +227,7 @@ def _constant(name: str, value: float) -> onnx.NodeProto:
 
 
 def _floor_rate(frontend: LogMel) -> list[onnx.NodeProto]:
-    """Return nodes that compute the smoothing rate of the noise floor, which differs for values above and below it."""
+    """Return nodes that compute the smoothing rate of the noise floor: `fall` for values below it, else `rise`."""
     return [
         _constant("fall", frontend.config.floor_fall),
         _constant("rise", frontend.config.floor_rise),
@@ -238,7 +241,7 @@ def _smooth_rate(frontend: LogMel) -> list[onnx.NodeProto]:
 
 
 def _pcen(add: _Namespace, frontend: LogMel, energy: str, floor: str) -> str:
-    """Add the nodes of per-channel energy normalisation; `floor` is ε."""
+    """Add nodes of per-channel energy normalisation; return the name of the features. `floor` is the name of ε."""
     smooth = _followed(add, frontend, energy, _smooth_rate)
     names = ("alpha", "delta", "r")
     values = [getattr(frontend, f"log_{name}").detach().exp().cpu().numpy() for name in names]

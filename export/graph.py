@@ -57,7 +57,7 @@ class _Graph:
         return self.floats(name, self.kept(name, value))
 
     def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Store a matrix as initialisers of bfloat16 or int8; return their names (see `kept_names`)."""
+        """Store a matrix as initialisers in bfloat16, or in int8 with scales; return their names (see `kept_names`)."""
         names = self.kept_names(name)
         if names[1] is None:
             self._bfloat16(names[0], value)
@@ -72,11 +72,11 @@ class _Graph:
         self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
 
     def kept_names(self, name: str) -> tuple[str, str | None]:
-        """Return the names of a matrix's initialisers: its numbers and, for int8, its scales (rows, 1)."""
+        """Return the names of the initialisers of a matrix: its values, and its scales (rows, 1) or None."""
         return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
 
     def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` names its numbers and scales."""
+        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` is a pair as in `kept_names`."""
         value, scale = kept
         if scale is None:
             return self._cast(value, name)
@@ -90,7 +90,7 @@ class _Graph:
         return output
 
     def reversed(self, value: str, output: str) -> str:
-        """Add a node that reverses the first axis, time, of a value."""
+        """Add a node that reverses the first axis (time) of `value`; return `output`, the name of the result."""
         ends = (("last", [-1]), ("first", [-(2**31)]), ("time", [0]), ("back", [-1]))
         known = {w.name for w in self.weights}
         for name, number in ends:
@@ -102,12 +102,12 @@ class _Graph:
 def build(
     model: SequenceModel, extra: dict[str, Any] | None = None, weights: str = "float32", portable: bool = True
 ) -> onnx.ModelProto:
-    """Convert a model to an ONNX ModelProto: one node per layer, and the function that it calls.
+    """Convert a model to an ONNX ModelProto: one node per layer and direction, and the functions that nodes call.
 
     Args:
         model: The model, whose matrices are already rounded to `weights`.
-        extra: Values to add to the metadata (task, metric, …).
-        weights: Type of stored matrices.
+        extra: Dict of values to add to the metadata, such as task and metric.
+        weights: Type of stored matrices, such as int8.
         portable: Include the layers as functions of standard ONNX operators, for ONNX Runtime without the native
             library. Tracing them takes seconds, and a packed model for C programs does not need them.
 
@@ -162,7 +162,7 @@ def build(
 
 
 def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
-    """Add nodes that gather the embedding's rows for x; only these rows are converted to float32."""
+    """Add nodes that gather the embedding's rows for words x, and convert only these to float32; return their name."""
     if graph.type == "float32":
         return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
     value, scale = graph.kept("embedding.E", rows)
@@ -195,8 +195,8 @@ class _Function:
 
     Attributes:
         name: Name of the function.
-        layer: Layer to trace. It is one with I != H if any layer that shares the function is, so that the trace tells
-            I and H apart.
+        layer: Layer to trace. If any layer that shares the function has I != H, it is such a layer, so that the trace
+            tells I and H apart.
         sizes: Values of H of all layers that share the function.
         kernel: Kernel of the native library that replaces the function, or None if there is none.
     """
@@ -261,7 +261,10 @@ def _layer(
     backwards: bool,
     counters: dict[str, list[str]],
 ) -> tuple[str, str]:
-    """Add the node of a layer; return the names of its output sequence ("" if not needed) and of its last output."""
+    """Add the node of a layer; return the names of its output sequence ("" if not needed) and of its last output.
+
+    The names of its counts, updates and macs, are appended to the lists in `counters`.
+    """
     if backwards:
         x = graph.reversed(x, f"{name}.x")
     parameters = layer_weights(layer)
@@ -319,7 +322,7 @@ def _sum(graph: _Graph, values: list[str], output: str) -> None:
 
 
 def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-    """Return the declarations of the inputs and outputs of the ONNX graph."""
+    """Return the declarations (name, type, shape) of the ONNX graph's inputs and of its outputs."""
     width = model.output_size or model.width
 
     def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
@@ -386,6 +389,6 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
 
 
 def _collapsed(numbers: Tensor) -> tuple[float, ...]:
-    """Convert numbers (I,) to a tuple; if all are equal, the tuple has one element."""
+    """Convert a vector (I,) to a tuple of its numbers; if all are equal, the tuple has a single element."""
     values = tuple(numbers.tolist())
     return values[:1] if len(set(values)) == 1 else values

@@ -27,7 +27,7 @@ class Kernel:
 
 
 def find_kernel(layer: RecurrentLayer) -> Kernel:
-    """Return the kernel that the native library has for a layer; the library need not be installed.
+    """Find the kernel that the native library has for a layer; the library need not be installed.
 
     Args:
         layer: The layer.

@@ -22,15 +22,15 @@ _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency for one sequence (B = 1) in Python on one thread: median over rounds of the median of a round.
+    """Latency for one sequence (B = 1), called from Python on one thread: the median of the medians of all rounds.
 
     Attributes:
         processor: Model name of the CPU.
         backend: "native" for the kernels of the native library, "portable" for standard ONNX operators.
-        instruction_set: Instruction set of the native library, or None.
+        instruction_set: Instruction set that the native library uses, or None for the portable backend.
         steps: Number of steps of a sequence, T.
-        sequence: µs of a call with a whole sequence.
-        step: µs of a call with one step, averaged over a sequence because the time depends on the number of updates.
+        sequence: Time of a call with a whole sequence, in µs.
+        step: Time of a call with one step, in µs, averaged over a sequence because it depends on the number of updates.
             None for a model that needs whole sequences.
     """
 
@@ -43,12 +43,12 @@ class Latency:
 
 
 def microseconds(value: float) -> str:
-    """Format a duration in µs."""
+    """Format a duration, given in µs, as text with its unit."""
     return f"{value:.3g} µs" if value < 1000 else f"{value:,.0f} µs"
 
 
 def latency(path: Path, x: NDArray[Any]) -> Latency:
-    """Measure an exported model on the sequences of x, natively if the library has the kernels.
+    """Measure the latency of an exported model, with the native library if it has the kernels.
 
     Args:
         path: The exported file.

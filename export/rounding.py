@@ -23,7 +23,7 @@ POINTS, SHARE = 0.005, 0.02
 
 @dataclass(frozen=True)
 class Loss:
-    """Metric on the test sequences before and after rounding of the weights."""
+    """Metric of a model on the test sequences before and after its weights were rounded."""
 
     metric: str
     before: float
@@ -46,7 +46,7 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
 
     Args:
         model: The model.
-        weights: Name of a type in `WEIGHTS`.
+        weights: Storage type of the matrices, a key of `WEIGHTS`.
 
     Returns:
         A rounded copy; the model itself for float32.
@@ -76,7 +76,7 @@ def _rounded(matrix: Tensor, weights: str) -> Tensor:
 def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise a matrix W to int8 as W_ij = s_i q_ij; return q (rows, columns) and the scales s (rows, 1).
 
-    The largest |q| of each row is 127.
+    The largest |q| of each row is 127, except in rows of zeros and of numbers below 1e-36.
     """
     largest = matrix.abs().amax(1, keepdim=True)
     # bfloat16 rounds s by at most 1/512, so that the largest |W_ij| / s_i rounds to 127, except below 1e-36

@@ -33,12 +33,12 @@ _CACHE_SIZE = 64
 
 
 def _sequence_states(layer: RecurrentLayer) -> list[str]:
-    """Return the names of the states that all steps read at once: the step count, and the input before x, if any."""
+    """Return the names of the states that `_Sequence` reads: the step count, and the input before x, if any."""
     return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
 
 
 class _Sequence(nn.Module):
-    """The part of a layer that needs no state and is computed for all steps at once, such as the product W x."""
+    """The part of a layer that does not depend on other steps and runs for all steps at once, such as W x."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
-    """Trace a module to an ONNX graph, whose inputs are the module's weights and then `inputs`."""
+    """Trace a module to an ONNX graph with the inputs weights, `inputs`; `axes` names the dynamic axes of `inputs`."""
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
     with torch.no_grad(), _quiet():
@@ -148,7 +148,7 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
 def _nodes(
     graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer, any_size: bool
 ) -> list[onnx.NodeProto]:
-    """Copy a graph's nodes and rename all values; initialisers become Constant nodes, which come first.
+    """Return copies of a graph's nodes with all values renamed; initialisers become Constant nodes, which come first.
 
     The tracer writes I as a number into shapes. This number is replaced by the size of the input, so that layers with
     another I can call the same function. `any_size` replaces H, too. With an imputer, I remains a number, because only
@@ -198,7 +198,7 @@ def _nodes(
 
 
 def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
-    """Return a function that renames a value: by the dict `known`, or else to a short number, for a small file."""
+    """Return a function that renames values: by the dict `known`, or to `prefix` and a number, for a small file."""
     names = {"": ""} | known
 
     def rename(name: str) -> str:
@@ -272,7 +272,7 @@ def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, li
 
 
 def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
-    """Return the part of a graph that computes the given outputs."""
+    """Return the subgraph that computes `outputs`: the needed nodes and initialisers."""
     nodes = _needed(graph.node, [output.name for output in outputs])
     read = {name for node in nodes for name in node.input} | {output.name for output in outputs}
     part = onnx.GraphProto(node=nodes, output=outputs)
@@ -350,7 +350,7 @@ def layer_function(
         any_size: True for a function that layers of any H can call, False for this layer's H only.
 
     Returns:
-        The function.
+        The ONNX function, in the domain ai.edgernn.
     """
     return helper.make_function(
         DOMAIN,
@@ -388,7 +388,7 @@ def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProt
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that the outputs depend on; others compute values that are not used."""
+    """Return those nodes, in their order, that the values named `outputs` depend on."""
     required, kept = set(outputs), []
     for node in reversed(nodes):
         if required.isdisjoint(node.output):

@@ -21,11 +21,14 @@ class Sizes:
     """Sizes of a recurrent layer that a CUDA kernel runs.
 
     Attributes:
-        input: I, the number of inputs of a step.
+        input: I, the number of input values at each step.
         hidden: H, the number of neurons.
         rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
         biases: True if the gates whose bias is optional have one.
-        group_size: Number of neighbouring neurons that share a decision of the update rule.
+        group_size: Number of adjacent neurons that the update rule updates or skips together.
+
+    Raises:
+        UsageError: A size is too small.
     """
 
     input: int
@@ -42,12 +45,12 @@ class Sizes:
 
 
 class CudaLibrary:
-    """The library of CUDA kernels, loaded for calls from Python.
+    """CUDA library with the GPU kernels of recurrent layers, loaded for calls from Python.
 
     Addresses are integers that point to float32 arrays in device memory, such as `data_ptr()` of a torch tensor.
     Calls are asynchronous: they enqueue work on `stream` (0: the default stream), and the arrays must live until it is
     done. Methods raise EdgernnError with the library's message if a call or a launch fails, and UsageError for a layer
-    without a kernel or invalid sizes.
+    without a kernel or invalid sizes. The constructor raises EdgernnError if the library cannot be loaded.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -77,19 +80,19 @@ class CudaLibrary:
         return None if reason is None else str(reason.decode())
 
     def packed_bytes(self, kind: str, sizes: Sizes) -> int:
-        """Return the bytes of device memory that a layer's packed weights take."""
+        """Return the size in bytes of a layer's packed weights in GPU memory; `kind` is one of `kernels`."""
         size = ctypes.c_int64()
         self._check(self._library.edgernn_cuda_packed_bytes(*self._layer(kind, sizes), ctypes.byref(size)))
         return size.value
 
     def pack(self, kind: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
-        """Copy a layer's weights to the memory layout that the kernels read.
+        """Pack a layer's weights: copy them in GPU memory into the layout that the kernels read.
 
         Args:
             kind: Name of the layer's kernel, one of `kernels`.
             sizes: Sizes of the layer.
             weights: Addresses of the weights, in the order of the ONNX op's inputs (`export.trace.layer_weights`).
-            packed: Address of `packed_bytes` bytes to write.
+            packed: Address of a buffer of `packed_bytes` bytes, which receives the packed weights.
             stream: CUDA stream, or 0 for the default stream.
         """
         self._check(self._library.edgernn_cuda_pack(*self._layer(kind, sizes), _table(weights), packed, stream))
@@ -115,15 +118,15 @@ class CudaLibrary:
             kind: Name of the layer's kernel, one of `kernels`.
             sizes: Sizes of the layer.
             packed: Address of the weights that `pack` wrote.
-            steps: T.
-            batch: B.
+            steps: T, the number of steps.
+            batch: B, the number of sequences.
             x: Address of the inputs (T, B, I).
             states: Addresses of the initial states in the order of `RecurrentLayer.states`. States of the cell are
                 (B, H), those of the rule (B, 1) or (B, H), and the previous input is (B, I).
-            y: Address of the outputs (T, B, H) to write.
-            new_states: Addresses of the states after the last step, to write.
-            updates: Address of int64 (T, B) to write, the number of updated neurons; 0 to leave it out.
-            macs: Address of int64 (B,) to write, the number of executed multiply-adds; 0 to leave it out.
+            y: Address of the array (T, B, H) that receives the outputs.
+            new_states: Addresses of the arrays that receive the states after the last step, in the order of `states`.
+            updates: Address of an int64 array (T, B) that receives the number of updated neurons, or 0 for no counts.
+            macs: Address of an int64 array (B,) that receives the number of executed multiply-adds, or 0 for no counts.
             stream: CUDA stream, or 0 for the default stream.
         """
         for name, value in (("steps", steps), ("batch", batch)):
@@ -147,5 +150,5 @@ class CudaLibrary:
 
 
 def _table(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
-    """Build a null-terminated array of addresses, so that the library detects a missing one."""
+    """Build a C array of the addresses that ends in a null pointer, so that the library notices a missing address."""
     return (ctypes.c_void_p * (len(addresses) + 1))(*addresses, None)

@@ -18,7 +18,7 @@ RECORD = "session.record_ep_graph_assignment_info"
 
 
 def require_gpu(ort: Any, library: str | None) -> None:
-    """Check that ONNX Runtime and the CUDA library can use a GPU; ONNX Runtime itself would fall back to the CPU.
+    """Check that ONNX Runtime and the CUDA library can use a GPU; ONNX Runtime alone would silently use the CPU.
 
     Args:
         ort: The module onnxruntime.
@@ -49,10 +49,10 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
 
     Args:
         ort: The module onnxruntime.
-        content: The model.
+        content: Content of the ONNX file.
         options: An onnxruntime.SessionOptions.
         stream: CUDA stream other than the default stream 0, or None for ONNX Runtime's own stream.
-        exact: True for float32 products, False for tf32.
+        exact: True to multiply matrices in float32, False in TF32.
 
     Returns:
         The onnxruntime.InferenceSession.
@@ -76,10 +76,10 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
 
 
 def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
-    """Return the names in `ops`, custom ops of the domain ai.edgernn, that the CUDA provider runs in no node.
+    """Return the custom ops in `ops` that the CUDA provider does not run: no node of such an op is assigned to it.
 
-    The session must be created with the config entry RECORD. The set is empty if ONNX Runtime cannot list which
-    provider runs each node.
+    `ops` holds op types of the domain ai.edgernn. The session must be created with the config entry RECORD. The result
+    is empty if this version of ONNX Runtime cannot list which provider runs each node.
     """
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return set()
@@ -99,7 +99,7 @@ class Call:
 
     Args:
         session: The onnxruntime.InferenceSession.
-        inputs: Dict from name to an OrtValue, or to an array, which is copied to the GPU once.
+        inputs: Dict from the name of each input to an OrtValue, or to an array, which is copied to the GPU once.
         waits: True if a call waits for the GPU to finish. False needs a session with the caller's CUDA stream.
     """
 

@@ -40,7 +40,7 @@ def _is_state(value: Any) -> bool:
 
 
 def _is_frontend(value: Any) -> bool:
-    """Return True for the settings of a front end (audio features), or for the entry of a model without one."""
+    """Return True for valid settings of an audio front end, or for a dict with the name None (no front end)."""
     if type(value) is not dict or "name" not in value:
         return False
     sizes = [value.get(key) for key in ("sample_rate", "window_size", "hop", "bands")]
@@ -79,7 +79,7 @@ _FIELDS: dict[str, tuple[str, Check]] = {
 
 
 def read_model(path: Path) -> bytes:
-    """Read a model file, or raise EdgernnError if it does not exist."""
+    """Return the content of a model file; raise EdgernnError if the file is missing or the path is a folder."""
     if (path / MODEL).is_file():
         raise EdgernnError(f"{path}: expected a model file, got a folder; name its model: {path / MODEL}")
     if not path.is_file():
@@ -92,10 +92,10 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
 
     Args:
         text: The JSON text in the file's metadata, or None if it has none.
-        path: The file, for the error.
+        path: Path of the file, for error messages.
 
     Returns:
-        The description.
+        The description, a nested dict; `_FIELDS` lists the values that are always in it.
 
     Raises:
         EdgernnError: The text is missing, cannot be parsed or has another schema, or a value is missing or invalid.
@@ -132,7 +132,7 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
 
 
 def not_utf8(path: Path) -> EdgernnError:
-    """Build the error for a file with a name that is not UTF-8."""
+    """Build the error for an ONNX file that contains a name, such as that of a tensor, that is not valid UTF-8."""
     return EdgernnError(
         f"{path}: expected names in UTF-8, got other bytes: the file is damaged; export the model again"
     )
@@ -148,7 +148,7 @@ def _finite(text: str) -> float:
 def kernels(info: Mapping[str, Any]) -> list[str]:
     """Return the names of the native library's kernels that a file needs, from its description (`read_info`).
 
-    For a user-defined cell this is the kernel that interprets the cell's equations.
+    For a user-defined cell, the name is that of the kernel that interprets the cell's equations.
     """
     return [info["programs"].get(kind, kind) for kind in info["kernels"]]
 
@@ -166,6 +166,6 @@ def feature_size(info: Mapping[str, Any]) -> int:
 
 
 def layer_sizes(info: Mapping[str, Any]) -> list[int]:
-    """Return H, the number of neurons, of each layer, from a file's description (`read_info`)."""
+    """Return the number of neurons H of each layer, from the first to the last, from a description (`read_info`)."""
     model = info["model"]
     return [model["hidden_size"]] * (model["layers"] - 1) + [model["last_size"] or model["hidden_size"]]

@@ -12,27 +12,29 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import feature_size, frontend
 
 Array = NDArray[Any]
-# reaction of a step to a number of x that is not finite
+# action of a step if x has a NaN or an infinite number
 OnNonfinite = Literal["error", "hold", "reset"]
 # the values of the C enum EdgernnNonfinite
 ACTIONS: dict[OnNonfinite, int] = {"error": 0, "hold": 1, "reset": 2}
 
 
 class InputCheck:
-    """Checks of x: its dtype, its shape and its values.
+    """Checks of a model's input x: its dtype, its shape and its values.
 
-    `channels` is the shape of x at one step of one sequence: (I,), or () for words. `expected` names the accepted
-    values in errors, and `words` is True for a model of words. A stream that replaces a
-    number that is not finite uses the last finite one of its channel. If there is none yet, it uses `start` (I,): the
-    mean that the model subtracts, or zeros if the model subtracts none.
+    `words` is True for a model that reads word indices. `channels` is the shape of x at one step of one sequence:
+    (I,), or () for word indices. `expected` describes the valid values in error messages.
+
+    A stream may replace a NaN or infinite number by the last finite number of the same channel. Before the first
+    finite number, it uses the array `start` (I,): the mean that the model subtracts from x, or zeros if it subtracts
+    none.
     """
 
     def __init__(self, info: Mapping[str, Any], path: Path) -> None:
-        """Read a file's description.
+        """Read from a file's description which x the model expects.
 
         Args:
             info: The description (`read_info`).
-            path: The file, for the error.
+            path: Path of the file, for error messages.
 
         Raises:
             EdgernnError: The mean or the standard deviation has the wrong length.
@@ -54,9 +56,9 @@ class InputCheck:
         self.start, self._std = (np.broadcast_to(np.array(values, np.float32), size) for values in numbers)
 
     def bad(self, x: Array) -> NDArray[np.bool_]:
-        """Return a mask of the values of x that are bad: unknown words, or numbers that are not finite.
+        """Return a mask of the shape of x that is True at invalid values: unknown words, NaN and infinite numbers.
 
-        A NaN is not bad where the mask of a model with an imputer says that the value is missing.
+        The x of a model with an imputer contains a mask of observed values. NaN is valid where that mask says missing.
         """
         if self.words:
             return np.asarray((x < 0) | (x >= self._vocabulary))
@@ -69,7 +71,7 @@ class InputCheck:
         return bad
 
     def shape(self, *leading: str) -> str:
-        """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
+        """Return the shape of x as text for error messages, with the axes `leading` first, such as "(T, B, 2)"."""
         return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
 
     def checked(self, x: ArrayLike, leading: tuple[str, ...], values: bool = True) -> Array:
@@ -78,10 +80,10 @@ class InputCheck:
         Args:
             x: The input, with or without the axis B.
             leading: Names of the axes before I: ("T", "B") or ("B",).
-            values: False to accept NaN and infinite numbers.
+            values: False to accept NaN and infinite numbers. Word indices are always checked.
 
         Returns:
-            x as float32 (T, B, I) or int64 (T, B), with axes of length 1 for those that x lacks.
+            x as float32 (T, B, I), or int64 (T, B) for words. An axis T or B that x lacks gets length 1.
 
         Raises:
             UsageError: The dtype, the shape or a value is wrong.

@@ -38,21 +38,21 @@ class Value:
 def state_sizes(
     info: Mapping[str, Any], inputs: Iterable[Value], outputs: Iterable[Value], size: int, path: Path
 ) -> dict[str, int]:
-    """Check the inputs and outputs of an exported ONNX graph against the metadata of the file.
+    """Check an exported ONNX graph's inputs and outputs against the file's metadata, and return the states' sizes.
 
     Args:
         info: The file's description (`read_info`).
         inputs: Inputs of the graph.
         outputs: Outputs of the graph.
-        size: Size of the file in bytes. An axis longer than that is an error, as every channel and neuron has a weight
-            in the file. This bounds the memory that a damaged file takes.
-        path: The file, for the error.
+        size: Size of the file in bytes. A longer axis is an error, because every channel and neuron has a weight in
+            the file. This bounds the memory that a damaged file can claim.
+        path: Path of the file, for error messages.
 
     Returns:
-        Dict from the name of each state to its size.
+        Dict from the name of each state to the length H of its last axis, in the order of the inputs.
 
     Raises:
-        EdgernnError: An input or output is missing or has another type or shape.
+        EdgernnError: An input or output is missing, or its type or shape differs from the metadata.
     """
     model, read = info["model"], {value.name: value for value in inputs}
     reads_words = model["input"]["vocabulary"] is not None
@@ -96,7 +96,7 @@ def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, in
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Raise EdgernnError if the number of layers, or the size of a layer's first state, is not that in `info`."""
+    """Raise EdgernnError if the number of layers, or the size of a layer's first state, differs from `info`."""
     model = info["model"]
     directions = ["", ".reverse"][: 1 + model["bidirectional"]]
     sizes: dict[str, int] = {}

@@ -70,7 +70,7 @@ def without_padding(x: NDArray[Any], lengths: Rows, axes: int) -> NDArray[Any]:
         axes: Number of leading axes: 2 with the axis B, 1 without it.
 
     Returns:
-        A copy of x.
+        A copy of x with zeros after the last real step of each sequence.
     """
     real = np.arange(len(x))[:, None] < lengths
     shape = x.shape[:axes] + (1,) * (x.ndim - axes)
@@ -78,15 +78,16 @@ def without_padding(x: NDArray[Any], lengths: Rows, axes: int) -> NDArray[Any]:
 
 
 def split_batch(lengths: Rows, streaming: bool) -> list[Part]:
-    """Split a padded batch into parts that have no padding; a part is (stream indices, first step, end step).
+    """Split a padded batch into parts without padding.
 
     Args:
         lengths: The number of real steps of each sequence (B,).
-        streaming: True if the model may continue from a state: each part then covers the steps up to the next
-            sequence's end. False: each part has the whole sequences of one length.
+        streaming: True if the model can continue from a state. A new part then starts wherever a sequence ends, and
+            has only the sequences that go on. False: Each part has all sequences of one length, from step 0.
 
     Returns:
-        The parts, in the order of time.
+        The parts as tuples (indices of the sequences, first step, step after the last one), in ascending order of the
+        last step.
     """
     ends = np.unique(lengths[lengths > 0]).tolist()
     if not streaming:

@@ -61,7 +61,7 @@ def _find(names: Iterable[str], title: str, remedy: str) -> str:
 
 
 def library_missing(device: str = "cpu") -> str | None:
-    """Return why the library of a device, cpu or cuda, is missing, or None if it is installed."""
+    """Return the error message if the library for a device, cpu or cuda, is missing, or None if it is installed."""
     try:
         cuda_library_path() if device == "cuda" else library_path()
     except EdgernnError as error:
@@ -88,7 +88,7 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def instruction_set() -> str | None:
-    """Return the instruction set that the native library selected, or None without the library."""
+    """Return the name of the CPU instruction set that the native library selected, or None without the library."""
     library = load_library()
     if library is None:
         return None
@@ -97,12 +97,12 @@ def instruction_set() -> str | None:
 
 
 def op_names(count: int) -> list[str]:
-    """Return the first `count` names of the custom op: Recurrent, Recurrent2 and so on, one per distinct layer."""
+    """Return the first `count` op types of the custom op: Recurrent, Recurrent2 and so on, one per distinct layer."""
     return [OP, *(f"{OP}{number}" for number in range(2, count + 1))][:count]
 
 
 def native_kernels(device: str = "cpu") -> set[str]:
-    """Return the kernels of the library of a device, cpu or cuda: names of cell and rule, such as gru+selective."""
+    """Return the names of the kernels in the library for a device, such as gru+selective; empty without the library."""
     if device == "cuda":
         return set() if library_missing(device) else CudaLibrary(cuda_library_path()).kernels()
     library = load_library()
@@ -113,19 +113,19 @@ def native_kernels(device: str = "cpu") -> set[str]:
 
 
 def register(options: Any, path: str, threads: int = 1) -> None:
-    """Register a library with an onnxruntime.SessionOptions.
+    """Register a library of custom ops with the options of an ONNX Runtime session.
 
     Args:
-        options: The session's options.
+        options: An onnxruntime.SessionOptions.
         path: Path of the library.
-        threads: Threads of the session; kernels split batches among them.
+        threads: Number of threads of the session; the kernels split a batch among them.
     """
     ctypes.CDLL(path).edgernn_threads(threads)
     options.register_custom_ops_library(path)
 
 
 def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
-    """Explain which kernels in `kinds` (see `native_kernels`) the library of a device lacks; None if it has all."""
+    """Say that the library for a device is missing, or which kernels in `kinds` it lacks; return None if it has all."""
     missing, name = sorted(set(kinds) - native_kernels(device)), "CUDA" if device == "cuda" else "native"
     lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
     if any("*" in kind for kind in missing):

@@ -15,10 +15,12 @@ from edgernn.runtime.library import no_native, onnxruntime, op_names, register
 def open_model(
     path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """Create an ONNX Runtime session of a model; the native library is left out if it lacks a kernel for a layer.
+    """Load an exported file into ONNX Runtime, and check its graph and metadata.
+
+    If the native library lacks a kernel that the model needs, the session is created without the library.
 
     Args:
-        path: The file, for errors.
+        path: Path of the file, for error messages.
         content: The file's content.
         library: Path of the native library to register, or None.
         threads: Threads within an operator.
@@ -27,7 +29,7 @@ def open_model(
 
     Returns:
         The onnxruntime.InferenceSession, the model's description (`read_info`), and a dict from the name of each state
-        to its size.
+        (B, H) to H.
 
     Raises:
         EdgernnError: The file cannot be loaded, or the device is not available.
@@ -57,10 +59,10 @@ def open_model(
 def open_session(
     path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
 ) -> Any:
-    """Create an onnxruntime.InferenceSession.
+    """Create an ONNX Runtime session from the content of a file, without checks of its metadata.
 
     Args:
-        path: The file, for errors.
+        path: Path of the file, for error messages.
         content: The file's content.
         library: Path of the native library to register, or None.
         threads: Threads within an operator.
@@ -68,7 +70,7 @@ def open_session(
         stream: CUDA stream, or None for ONNX Runtime's stream.
 
     Returns:
-        The session.
+        The onnxruntime.InferenceSession.
 
     Raises:
         EdgernnError: The file cannot be loaded, or the device is not available.
@@ -103,19 +105,19 @@ def first_line(error: Exception) -> str:
 
 
 def choose_backend(requested: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
-    """Choose the backend for a model.
+    """Choose the backend for a model; warn if "auto" falls back to the slower portable operators.
 
     Args:
         requested: "auto", "native" or "portable".
         session: The onnxruntime.InferenceSession.
-        kernels: Names of the native kernels that the model needs, such as gru+selective.
+        kernels: Names of the kernels that the model needs, such as gru+selective.
         device: "cpu" or "cuda".
 
     Returns:
         The backend.
 
     Raises:
-        EdgernnError: "native" is requested and not available.
+        EdgernnError: "native" is requested, but the library or one of the kernels is not available.
     """
     if requested == "portable":
         return "portable"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # the layout is that of runtime/csrc/packed/file.h
 VERSION = 4
 _MAGIC = b"EDGERNN\0"
-HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIII8x"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
+HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIIIII"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
 CELL = struct.Struct("<60s9I")
 # bytes of a name in the file
 _NAME = 60
@@ -57,25 +57,27 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
         bytes that stepping one sequence needs besides the packed model.
 
     Raises:
-        EdgernnError: The file cannot be read.
+        EdgernnError: The file cannot be read, or the native library is missing.
         UsageError: The model cannot run step by step, as it needs whole sequences.
     """
-    content = pack(read_model(model), model)
+    content = pack(read_model(model), model, names=True)
     # also verifies that the library can read the packed model
     stream_bytes, library = memory(content), library_path()
     write_bytes(out, content)
     return {"model": str(model), "packed": str(out), "bytes": len(content), "memory": stream_bytes, "library": library}
 
 
-def pack(content: bytes, path: Path) -> bytes:
+def pack(content: bytes, path: Path, names: bool = False) -> bytes:
     """Convert the content of an exported ONNX file to the content of a packed model.
 
     Args:
         content: The file's content.
-        path: The file, for errors.
+        path: Path of the file, for error messages.
+        names: Whether to add the names of the classes, if the file has one for each output. A saved state fits the
+            packed model with and without names.
 
     Returns:
-        The packed model.
+        The content of the packed model.
 
     Raises:
         EdgernnError: The content is not that of a valid exported file.
@@ -88,7 +90,8 @@ def pack(content: bytes, path: Path) -> bytes:
             f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
         )
     states = state_sizes(info, _values(model.graph.input), _values(model.graph.output), len(content), path)
-    return _Packer(model, info, states, path).content()
+    packed = _Packer(model, info, states, path).content()
+    return _add_names(packed, info.get("classes")) if names else packed
 
 
 def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
@@ -107,7 +110,7 @@ def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
 
 
 class _Packer:
-    """Builder of a packed model from an ONNX model, its description and the sizes of its states."""
+    """Builder of a packed model from an ONNX model, its description (`read_info`) and the sizes of its states."""
 
     def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
         self._weights, self._info = Weights(model, path), info
@@ -167,7 +170,7 @@ class _Packer:
         ]
 
     def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
-        """Add the tensors of a front end (audio features); the mel filters become (bands, N/2 + 1)."""
+        """Add the tensors of an audio front end; its mel filters are reordered to (bands, N/2 + 1), N the FFT size."""
         try:
             kind = NORMALISATIONS.index(settings["normalise"])
             # smoothing rate of the tracked value; only a noise floor has another rate when it falls
@@ -220,7 +223,7 @@ class _Packer:
                 data += bytes(-len(data) % _ALIGNMENT)
             records.append(TENSOR.pack(type, values.ndim, rows, columns, offset, scales))
         body = b"".join([*layers, *records, bytes(gap), bytes(data)])
-        output = info["model"]["head"]["size"] or layer_sizes(info)[-1]
+        output, audio = info["model"]["head"]["size"] or layer_sizes(info)[-1], frontend(info)
         header = HEADER.pack(
             _MAGIC,
             VERSION,
@@ -233,18 +236,32 @@ class _Packer:
             output,
             len(self._layers),
             len(self._tensors),
-            0 if frontend(info) is None else info["model"]["input"]["size"],
+            *((0, 0) if audio is None else (info["model"]["input"]["size"], audio["sample_rate"])),
+            0,
         )
         return header + body
 
 
+def _add_names(packed: bytes, classes: Any) -> bytes:
+    """Append the names of the classes, if there is one for each output; each ends with a zero byte."""
+    header = list(HEADER.unpack_from(packed))
+    is_list = type(classes) is list and all(type(name) is str for name in classes)
+    if not is_list or len(classes) != header[8] or len(packed) >= 1 << 32:
+        return packed
+    # metadata may have any character
+    names = b"".join(name.replace("\0", "?").encode(errors="replace") + b"\0" for name in classes)
+    body = packed[HEADER.size :] + names
+    header[3], header[4], header[-1] = HEADER.size + len(body), zlib.crc32(body), len(packed)
+    return HEADER.pack(*header) + body
+
+
 def _group_size(node: "onnx.NodeProto") -> int:
-    """Return the number of neurons that share an update decision, from the attributes of an ONNX node."""
+    """Return how many neurons share one update decision, from the attributes of an ONNX node (1 by default)."""
     return next((a.i for a in node.attribute if a.name == "group_size"), 1)
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
-    """Pack the equations of a node's user-defined cell; return no bytes for a built-in cell."""
+    """Pack the equations of a node's user-defined cell as bytes; return b"" for a built-in cell."""
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:
         return b""

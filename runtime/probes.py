@@ -45,14 +45,14 @@ def probes() -> ctypes.CDLL:
 
 
 def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Callable[[], None]:
-    """Return a function that runs sequences one after another, step by step in a loop in C.
+    """Return a function without arguments that runs sequences one after another, step by step in a loop in C.
 
     Args:
         stepper: The packed model, loaded with batch 1.
         x: The sequences (N, T, I), or int64 (N, T) of words. Each starts from the initial state.
 
     Returns:
-        The function. It raises EdgernnError if the model rejects an input.
+        The function. It leaves the last output in `stepper.y`, and raises EdgernnError if the model rejects an input.
     """
     kind = stepper.x.dtype
     array = np.ascontiguousarray(x, kind)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import read_arrays, write_arrays, write_bytes, write_text
+from edgernn.files import EXAMPLE, read_arrays, write_arrays, write_bytes, write_text
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -26,7 +26,7 @@ def run_file(
     threads: int = 1,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Run a model on the inputs x of a file and write its outputs y.
+    """Run a model on the inputs x in one file, and write the outputs y to another file.
 
     The suffix of a file selects its format: npz with arrays x and y, npy or csv.
 
@@ -34,14 +34,14 @@ def run_file(
         model: The exported file.
         source: File with x (T, I) or (N, T, I). A model with a vocabulary reads word indices, integers (T,) or (N, T),
             and one of them per row of a csv file.
-        target: File to write.
+        target: File that receives y: (T, O) or (N, T, O), without T if the model has an output at the last step only.
         backend: As in `Session`.
         threads: As in `Session`.
         device: As in `Session`.
 
     Returns:
-        Dict with the output file, the shape of y, the backend, and the percentage of updates that the model skipped.
-        The percentage is None for a model that never skips.
+        Dict with the path of the `output` file, the `shape` of y, the `backend`, and `skip_percent`, the percentage of
+        neuron updates that were skipped. The percentage is None for a model that never skips.
 
     Raises:
         UsageError: A suffix is not in FORMATS, or x has a wrong shape or a word outside the vocabulary.
@@ -77,14 +77,57 @@ def run_file(
     return {"output": str(target), "shape": list(y.shape), "backend": session.backend, "skip_percent": skipped}
 
 
+def run_example(
+    model: Path,
+    *,
+    backend: Literal["auto", "native", "portable"] = "auto",
+    threads: int = 1,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Run a model on the example beside it, and compare the outputs with those stored there.
+
+    Args:
+        model: The exported file; example.npz in its folder has inputs x and outputs y.
+        backend: As in `Session`.
+        threads: As in `Session`.
+        device: As in `Session`.
+
+    Returns:
+        Dict with the example, its shape, the median over sequences of the largest difference from the stored outputs,
+        the backend, and the percentage of updates that the model skipped.
+
+    Raises:
+        EdgernnError: A file cannot be read.
+    """
+    example = model.parent / EXAMPLE
+    session = Session(model, backend=backend, threads=threads, device=device)
+    arrays = read_arrays(example, ("x", "y"))
+    y = session.run(arrays["x"].swapaxes(0, 1))
+    if session.info["model"]["head"]["output"] == "all":
+        y = y.swapaxes(0, 1)
+    if y.shape != arrays["y"].shape:
+        raise EdgernnError(
+            f"{example}: expected y of shape {y.shape}, got {arrays['y'].shape}; export the model from its run again"
+        )
+    differences = np.abs(y - arrays["y"]).reshape(len(y), -1).max(1)
+    skipped = None if session.updates is None else 100 * (1 - float(session.updates.mean()) / session.neurons)
+    return {
+        "example": str(example),
+        "shape": list(arrays["x"].shape),
+        "difference": float(np.median(differences)),
+        "backend": session.backend,
+        "skip_percent": skipped,
+    }
+
+
 def read(path: Path) -> NDArray[Any]:
-    """Read the array x of an npz, npy or csv file; pickled objects are refused.
+    """Read the array x from an npz, npy or csv file; pickled objects are refused.
 
     Args:
         path: The file; its suffix selects the format.
 
     Returns:
-        The array.
+        The array. That of a csv file is float64 (rows, columns).
 
     Raises:
         EdgernnError: The file is missing or cannot be read.
@@ -105,7 +148,7 @@ def read(path: Path) -> NDArray[Any]:
 
 
 def _csv(path: Path) -> NDArray[Any]:
-    """Read a csv file of numbers; a first row with other text is a header."""
+    """Read a csv file of numbers as float64 (rows, columns); a first row that is not all numbers is skipped."""
     lines = path.read_text(encoding="utf-8").splitlines()
     try:
         [float(word) for word in lines[0].split(",")]
@@ -118,7 +161,7 @@ def _csv(path: Path) -> NDArray[Any]:
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
-    """Convert a csv table of one column to word indices (T,)."""
+    """Convert a csv table of one column to word indices (T,); raise UsageError for other tables."""
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
         raise UsageError(f"{path}: expected one whole number in each row, the index of a word, got other values")
     return x[:, 0].astype(np.int64)
@@ -132,7 +175,7 @@ def write(path: Path, y: NDArray[Any]) -> None:
         y: The array.
 
     Raises:
-        UsageError: The array has more axes than a csv file.
+        UsageError: The file is csv and y has more than two axes.
     """
     if path.suffix == ".npz":
         write_arrays(path, {"y": y})

@@ -27,18 +27,20 @@ def run_stream(
     Args:
         model: The exported file of a model with an audio front end and named classes.
         source: The recording, a wav file. Its last samples are left out if they are less than one step.
-        settings: Smoothing, threshold and pause of the detection.
+        settings: Settings of the word detection: smoothing, threshold and refractory time.
         backend: As in `Session`.
         threads: As in `Session`.
         device: As in `Session`.
 
     Returns:
-        Dict with the file, its length in seconds, the detections, the backend, and the work: the percentage of updates
-        skipped, and updates and executed multiply-adds of the layers and of the front end per second of audio.
+        Dict with the path of the `recording`, its length in `seconds`, the `detections`, a list of dicts with the keys
+        `seconds`, `word` and `score`, and the `backend`. `skip_percent` is the percentage of neuron updates that were
+        skipped. Three counts are per second of audio: `updates_a_second` (neuron updates), and the multiply-adds of the
+        layers, `macs_a_second`, and of the front end, `frontend_macs_a_second`.
 
     Raises:
         UsageError: The model does not read audio or has no names of classes, or the recording is shorter than a step.
-        EdgernnError: A file cannot be read.
+        EdgernnError: A file cannot be read, or y does not have one score for each class.
     """
     session = Session(model, backend=backend, threads=threads, device=device)
     audio = frontend(session.info)

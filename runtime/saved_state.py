@@ -23,8 +23,11 @@ Array = NDArray[Any]
 class Model:
     """Identity of the model that a saved state belongs to.
 
-    `bytes` and `checksum` are the size and the checksum of the packed model, which has all cells, rules, sizes and
-    weights. `states` has the size of each state by name, and `inputs` is I, or 0 for a model of words.
+    Attributes:
+        bytes: Size of the packed model, which contains all cells, rules, sizes and weights.
+        checksum: CRC-32 checksum of the packed model.
+        states: Dict from the name of each state to H, its number of values for one stream.
+        inputs: I, the number of values in x at one step, or 0 for a model that reads words.
     """
 
     bytes: int
@@ -35,7 +38,14 @@ class Model:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A saved state: its bytes, and the arrays that they encode."""
+    """A saved state: its bytes, and the arrays that they encode, see `encode`.
+
+    Attributes:
+        content: The saved state as bytes.
+        counts: Number of steps of each stream (B,) at which x had a NaN or infinite number.
+        state: Dict from the name of each state to its value (B, H).
+        held: Last finite number of each channel of x (B, I).
+    """
 
     content: bytes
     counts: NDArray[np.int64]
@@ -47,10 +57,10 @@ def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], 
     """Encode the state of a batch of streams as bytes.
 
     Args:
-        model: The model.
-        counts: Number of steps of each stream (B,) at which x had a number that is not finite.
+        model: Identity of the model.
+        counts: Number of steps of each stream (B,) at which x had a NaN or infinite number.
         state: Dict from the name of each state to its value (B, H), float32.
-        held: Last finite x of each stream (B, I), which stands in for NaN; ignored for a model that reads words.
+        held: Last finite number of each channel of x (B, I), which replaces NaN; ignored for a model that reads words.
 
     Returns:
         The saved state.
@@ -67,14 +77,14 @@ def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], 
 
 
 def decode(content: bytes, model: Model) -> SavedState:
-    """Check a saved state and decode its parts.
+    """Check a saved state and decode its arrays.
 
     Args:
         content: The saved state.
-        model: The model that will continue from it.
+        model: Identity of the model that will continue from the state.
 
     Returns:
-        The saved state with its parts.
+        The saved state with its arrays.
 
     Raises:
         EdgernnError: The state is damaged, has a NaN, or was saved by another model or version.

@@ -62,9 +62,9 @@ class Session:
             device: "cpu", or "cuda" for the first GPU, where `step` keeps the state; only x and y are copied.
             stream: CUDA stream for all work of the session. Default: ONNX Runtime's stream.
             on_nonfinite: What `step` does if a number of x is NaN or infinite. "error" refuses the step and keeps the
-                state. "hold" replaces the number by the last finite one of that stream and channel. Before the first
-                finite one, it takes the mean that the model subtracts, else 0. "reset" replaces it likewise, and first
-                restores the initial state of that stream.
+                state. "hold" replaces the number by the last finite number of that stream and channel. Before the
+                first finite number, the mean that the model subtracts replaces it, or 0 without a mean. "reset"
+                replaces it likewise, and first restores the initial state of that stream.
 
         Raises:
             EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
@@ -110,9 +110,9 @@ class Session:
 
     @property
     def nonfinite(self) -> NDArray[np.int64] | None:
-        """Number of steps at which x had a number that is not finite, (B,), since each stream started.
+        """Number of steps (B,) at which x had a NaN or infinite number, since each stream started.
 
-        Counted unless `on_nonfinite` is "error". None before the first step.
+        Steps are not counted if `on_nonfinite` is "error". None before the first step or `restore_state`.
         """
         return None if self._stream is None else self._stream.nonfinite
 
@@ -132,7 +132,7 @@ class Session:
         return sum(layer_sizes(self.info)) * (2 if self.info["model"]["bidirectional"] else 1)
 
     def shape(self, *leading: str) -> str:
-        """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
+        """Return the shape of x as text for error messages, with the axes `leading` first, such as "(T, B, 2)"."""
         return self._check.shape(*leading)
 
     @property
@@ -184,7 +184,7 @@ class Session:
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """Check x_t, create the stream (state and buffers) at the first step, and set x_t as its next input."""
+        """Check x_t, create the stream (state and buffers) if there is none, and set x_t as the stream's next input."""
         self._require_streaming("step")
         frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
@@ -213,7 +213,7 @@ class Session:
         return self._packed
 
     def _saved_model(self) -> Model:
-        """Return the identity of the model, which its saved states contain."""
+        """Return the identity of the model, which a saved state contains and `restore_state` compares."""
         packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
@@ -225,7 +225,7 @@ class Session:
             backend. C programs read and write it too: `edgernn_restore_state`.
 
         Raises:
-            UsageError: No step has run.
+            UsageError: No step has run, or the model needs whole sequences.
             EdgernnError: The state has a NaN.
         """
         self._require_streaming("save_state")
@@ -241,7 +241,7 @@ class Session:
 
         Raises:
             EdgernnError: The bytes are damaged, or from another model or version. The session keeps its state.
-            UsageError: `saved` is not bytes.
+            UsageError: `saved` is not bytes, or the model needs whole sequences.
         """
         self._require_streaming("restore_state")
         if not isinstance(saved, bytes | bytearray | memoryview):
@@ -268,7 +268,7 @@ class Session:
                 and the next step may have another batch size.
 
         Raises:
-            UsageError: An index is not one of a stream of the batch.
+            UsageError: `rows` is not a list of integers, or an index is outside the batch.
         """
         if self._stream is None:
             return
@@ -297,10 +297,11 @@ class Session:
             lengths: As in `run`.
 
         Returns:
-            y, with its batch axis, and the dict of the states after each sequence's last real step.
+            y, always with the axis B, and a dict from the name of each state to its value (B, H) after each sequence's
+            last real step.
 
         Raises:
-            UsageError: A state is missing or has another shape.
+            UsageError: A state is missing, unknown or has another shape.
         """
         sequence, parts = self._sequence(x, lengths)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
@@ -312,7 +313,7 @@ class Session:
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
 
     def _sequence(self, x: ArrayLike, lengths: ArrayLike | None) -> tuple[NDArray[Any], list[Part] | None]:
-        """Check x and `lengths`; return x as `checked` does, and the parts of a padded batch (`split_batch`)."""
+        """Return x as `checked` does, padded with zeros, and the parts from `split_batch` (None without lengths)."""
         if lengths is None:
             return self.checked(x), None
         array = self._check.shaped(x, ("T", "B"))
@@ -322,7 +323,7 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run the parts of a padded batch and return its outputs, as `_call` does; outputs are 0 at padded steps."""
+        """Run a padded batch in parts (`split_batch`); return a dict as `_call` does. Outputs are 0 at padded steps."""
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
         if self.info["model"]["head"]["output"] == "last":
@@ -347,7 +348,7 @@ class Session:
         return outputs
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
-        """Return `initial_state` for a batch size, in the memory of the device (GPU copies are kept)."""
+        """Return `initial_state` for a batch size in the memory of the device; the last copy on a GPU is reused."""
         if self.device != DEVICE:
             return self.initial_state(batch)
         cached_batch, start = self._start
@@ -370,7 +371,7 @@ class Session:
         return outputs
 
     def _guarded(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function of ONNX Runtime and name the file in its errors."""
+        """Call a function of ONNX Runtime; raise its errors as EdgernnError with the path of the model."""
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base

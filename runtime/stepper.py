@@ -47,8 +47,8 @@ def _memory(library: ctypes.CDLL, file: Array, batch: int) -> int:
 class Stepper:
     """Runs a packed model step by step on B sequences, and keeps their state between steps.
 
-    `step` reads the array `x`, (B, I) or int64 (B,) for words, and overwrites the array `y` (B, O). `updates` and
-    `macs`, (B,) each, are the numbers of updated neurons and of executed multiply-adds in the last step. Both are
+    Set the array `x`, (B, I) or int64 (B,) for words, and call `step`, which overwrites the array `y` (B, O). `updates`
+    and `macs`, (B,) each, are the numbers of updated neurons and of executed multiply-adds in the last step. Both are
     None for a model that updates every neuron at every step.
     """
 
@@ -102,12 +102,12 @@ class Stepper:
         return np.array(self._nonfinite)
 
     def step(self) -> bool:
-        """Run one step on self.x; return False, without a step, if x is invalid: `refusal()` then says why."""
+        """Run one step on self.x and return True; return False without a step if x is invalid (see `refusal`)."""
         return bool(self._step(*self._arguments) == 0)
 
     @property
     def native(self) -> tuple[ctypes.c_void_p, ...]:
-        """Pointer to the C function of a step, and its arguments: the model, x and y."""
+        """Pointer to the C function that runs a step, and its arguments: pointers to the model, x and y."""
         return ctypes.cast(self._step, ctypes.c_void_p), *self._arguments
 
     @property
@@ -127,7 +127,7 @@ class Stepper:
         self._check(self._library.edgernn_reset_row(self._model, row))
 
     def save_state(self) -> bytes:
-        """Return the state as bytes, or raise EdgernnError if it has a NaN."""
+        """Return the state of all sequences as bytes; raise EdgernnError if the state has a NaN."""
         size = ctypes.c_size_t()
         self._check(self._library.edgernn_state_bytes(self._model, ctypes.byref(size)))
         data = ctypes.create_string_buffer(size.value)
@@ -135,7 +135,7 @@ class Stepper:
         return data.raw
 
     def restore_state(self, saved: bytes) -> None:
-        """Restore a saved state, or raise EdgernnError if another model or batch size saved it."""
+        """Restore a state from `save_state`; raise EdgernnError if another model or batch size saved it."""
         self._check(self._library.edgernn_restore_state(self._model, saved, ctypes.c_size_t(len(saved))))
 
     def _check(self, status: int) -> None:
@@ -162,7 +162,7 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 
 
 def aligned(content: bytes | int) -> NDArray[np.uint8]:
-    """Allocate memory that is aligned for the native library: a copy of these bytes, or this number of zeros."""
+    """Allocate an array that is aligned to 64 bytes: a copy of `content`, or `content` zeros if it is an integer."""
     size = content if isinstance(content, int) else len(content)
     buffer = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT

@@ -20,8 +20,8 @@ class Stream(ABC):
     """A model that runs step by step on B sequences, and keeps their state between steps.
 
     The array `x`, (B, I) or (B,) for words, is the next step's input, and `y` (B, O) the last step's output. Both are
-    overwritten in place, so that a step allocates no memory. `started` is True if a step has run since the last
-    `restart`.
+    overwritten in place, so that a step allocates no memory. `started` becomes True at a step or at `restore`, and
+    False at `restart`.
     """
 
     def __init__(self, x: Array, y: Array) -> None:
@@ -65,20 +65,20 @@ class Stream(ABC):
 
     @abstractmethod
     def restart_rows(self, rows: NDArray[np.int64]) -> None:
-        """Restore the initial state of some sequences of the batch."""
+        """Restore the initial state of the sequences with the indices `rows`; the others keep their state."""
 
     @abstractmethod
     def save(self, model: Model) -> bytes:
-        """Return the state of all sequences as bytes, see `saved_state`."""
+        """Return the state of all sequences as bytes, in the format of the module `saved_state`."""
 
     @abstractmethod
     def restore(self, saved: SavedState) -> None:
-        """Restore a saved state of this model and batch."""
+        """Restore a saved state of the same model and batch size."""
 
     @property
     @abstractmethod
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Updated neurons (1, B) and executed multiply-adds (B,) of the last step; None if the model has no counts."""
+        """Updated neurons (1, B) and executed multiply-adds (B,) of the last step; each None if it is not counted."""
 
     @property
     @abstractmethod
@@ -140,7 +140,7 @@ class OnnxStream(Stream):
             session: The onnxruntime.InferenceSession.
             x: The first input (B, I), or words (B,).
             state: Dict from the name of each state to its initial value (B, H).
-            check: Checks of the values of x.
+            check: Object that finds invalid values of x.
             on_nonfinite: As in `Session`.
             device: "cpu" or "cuda".
         """

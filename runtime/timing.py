@@ -36,11 +36,12 @@ class Rounds:
     """Settings of an interleaved measurement: rounds, warm-up and lengths.
 
     Attributes:
-        rounds: Number of rounds; each round times a block of calls of each function.
+        rounds: Number of rounds; each round times one block of successive calls of each function.
         warmup: Calls of each function before the first round.
-        block_ms: Approximate milliseconds of a block.
-        group_us: Duration in µs of the groups in which shorter calls are timed, as reading the clock takes time.
-        pause_ms: Milliseconds before each block, in which the previous function's threads stop spinning.
+        block_ms: Approximate duration of a block in milliseconds.
+        group_us: Approximate duration in µs of one time measurement. Shorter calls are timed together in groups,
+            because reading the clock takes time. 0: Each call is timed alone.
+        pause_ms: Milliseconds of sleep before each block, in which the previous function's threads stop spinning.
     """
 
     rounds: int = 15
@@ -62,10 +63,11 @@ def interleaved(
         calls: Dict from name to function.
         settings: Number of rounds, their length and warm-up.
         progress: Progress bar. Default: none.
-        clocks: Dict from name to the function's clock. Default: `wall`.
+        clocks: Dict from name to the clock that times the function. Default of a name: `wall`.
 
     Returns:
-        Dict from name to one list per round: the seconds of each call, or the mean of each group of calls.
+        Dict from name to a list with one entry per round: a list of seconds per call, one for each call or, as a mean,
+        for each group of calls.
     """
     order = list(calls)
     shuffle = random.Random(0)

@@ -102,7 +102,7 @@ def parse(content: bytes, path: Path) -> "onnx.ModelProto":
 
     Args:
         content: The file's content.
-        path: The file, for errors.
+        path: Path of the file, for error messages.
 
     Returns:
         The model.

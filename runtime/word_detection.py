@@ -53,7 +53,7 @@ class DetectedWord:
     """A word that was detected in a stream.
 
     Attributes:
-        step: Number of the step, from 0, at whose end the word is detected.
+        step: Index of the step in the stream, from 0, at whose end the word is detected.
         label: Index of the word's class.
         score: Average probability of the word at this step.
     """
@@ -93,7 +93,7 @@ class Detector:
         """Detect words in the next steps of the stream.
 
         Args:
-            scores: Outputs y (T, classes) of the model.
+            scores: Outputs y (T, classes) of the model at these steps.
 
         Returns:
             The detections, in order of time.
@@ -105,7 +105,7 @@ class Detector:
         return detections
 
     def averages(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Compute the average probabilities s (T, ..., classes) of the next steps from their scores."""
+        """Compute the average probabilities s (T, ..., classes) of the stream's next T steps from their scores."""
         probabilities = softmax(scores)
         if self._last is None:
             self._last = np.zeros((self.width - 1, *probabilities.shape[1:]))
@@ -121,8 +121,8 @@ class Detector:
         Args:
             average: Average probabilities s (T, classes).
             threshold: Least average probability of a detected word.
-            begin: Number of the first of these steps in the stream.
-            free: Number of the first step at which a word may be detected, after the last one's refractory time.
+            begin: Index in the stream of the first of these steps.
+            free: Index in the stream of the first step after the refractory time of the last detection.
 
         Returns:
             The detections, in order of time.

@@ -27,6 +27,8 @@ test("sizes, and views of the memory", async () => {
   assert.deepEqual({ batch, inputs, vocabulary, outputs, neurons }, { batch: 1, inputs: 3, vocabulary: 0, outputs: 2, neurons: 128 });
   const { x: view, y, state } = model;
   assert.equal(state.length, 128);
+  const { classes, sampleRate, features } = model;
+  assert.deepEqual([classes, sampleRate, features], [undefined, undefined, undefined]);
   view.set(x.subarray(0, 3));
   assert.equal(model.step(), y);
   const first = y.slice();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps the C files of a model: reads x (T, I) from stdin, and writes y (T, O) and then the number
- * of updated neurons (T,) of each step to stdout, all as 32-bit numbers; with HOLDS, then the number
- * of steps with bad samples. */
+ * of updated neurons (T,) of each step to stdout, all as 32-bit numbers; with HOLDS, then the
+ * number of steps with bad samples. */
 
 #include <stdio.h>
 

@@ -136,7 +136,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
 
 def check_table(story, table):
     assert [row["name"] for row in table["rows"]] == ["gru", "sarnn"]
-    assert any(row["front"] == ["work", "latency"] for row in table["rows"])
+    assert any({"work", "latency"} <= set(row["front"]) for row in table["rows"])
     for row in table["rows"]:
         results = [json.loads((story.runs / f"{row['name']}-seed{seed}/result.json").read_text()) for seed in range(2)]
         values = [result["mse"] for result in results]

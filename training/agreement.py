@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of our figures with those that a paper prints: figure by figure, and claim by claim."""
+"""Comparison of our results with a paper's table of results: number by number, and claim by claim."""
 
 import math
 from collections import Counter
@@ -18,17 +18,17 @@ WITHIN, ABOVE, BELOW, INCOMPARABLE = "within", "above", "below", "not comparable
 VERDICTS = (WITHIN, ABOVE, BELOW, INCOMPARABLE)
 # significance level of the tests
 SIGNIFICANCE = 0.05
-# keys of a figure in a recipe
+# keys of a paper's number in a recipe file
 PARTS = frozenset({"mean", "interval", "sd"})
 
 
 @dataclass(frozen=True)
 class Reported:
-    """A figure as a paper prints it.
+    """One number (figure) of a paper's table of results, such as an accuracy, as the paper prints it.
 
     Attributes:
-        mean: The printed figure.
-        rounding: One unit of the last printed digit, because a paper may round or truncate.
+        mean: The printed number.
+        rounding: One unit of the last printed digit; a paper may round or truncate, so this much error is allowed.
         interval: The number printed after ± or in parentheses, or None; the table's key `interval` says what it means.
         sd: The standard deviation over the paper's runs; None if it is not printed.
     """
@@ -40,13 +40,14 @@ class Reported:
 
     @classmethod
     def read(cls, value: object) -> "Reported":
-        """Read a paper's figure from the TOML file of its table.
+        """Convert the entry for a paper's number in the TOML file of its table.
 
         Args:
-            value: A number, or a dict with mean and maybe interval and sd; its floats are Decimal.
+            value: The number, or a dict with the key "mean" and optionally "interval" and "sd". Numbers are int or
+                Decimal; the digits of a Decimal show how the paper rounded.
 
         Returns:
-            The figure.
+            The number as an object of this class.
 
         Raises:
             UsageError: The value has another form.
@@ -64,21 +65,24 @@ class Reported:
 
     @property
     def half_width(self) -> float:
-        """Allowed distance from the printed figure: the larger of the number after ± and one unit of the last digit."""
+        """Allowed distance from the printed number: the larger of the number after ± and one unit of its last digit."""
         return max(self.rounding, self.interval or 0.0)
 
 
 def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | None = None) -> str | None:
-    """Compare our 95 % confidence interval with the paper's figure.
+    """Compare the 95 % confidence interval of our result with the number that a paper prints.
+
+    The paper's interval is its printed number ± `Reported.half_width`.
 
     Args:
-        paper: The paper's figure; None if it prints none.
-        ours: Our figure over the seeds, from `statistics.spread`.
-        reason: Reason why the two cannot be compared, if any.
+        paper: The paper's number; None if it prints none.
+        ours: Statistics of our result over the seeds: a dict from `statistics.spread`.
+        reason: Reason why the two cannot be compared; None if they can.
 
     Returns:
-        "within" if the intervals overlap; "above" or "below" if ours lies entirely on that side; "not comparable: " and
-        the reason; None if nothing is printed or measured.
+        "within" if the two intervals overlap. "above" or "below" if our interval lies entirely above or below the
+        paper's. "not comparable: REASON" if `reason` is given or we have only one seed. None if the paper prints no
+        number or we have no result.
     """
     if paper is None or ours["mean"] is None:
         return None
@@ -97,7 +101,7 @@ def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | Non
 
 
 def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
-    """Count the results of `agreement`: a dict from each verdict, such as "within", to its number."""
+    """Count the results of `agreement`; return a dict from each of VERDICTS, such as "within", to its count."""
     counts = Counter(verdict.partition(":")[0] for verdict in verdicts if verdict is not None)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
@@ -105,17 +109,18 @@ def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
 @with_config(FILE)
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper that our runs can test: a figure is larger in one row of a table than in another.
+    """A claim of a paper that our runs can test: a metric is larger in one row of its table than in another.
 
     Attributes:
         text: The claim in words.
-        column: Name of the figure, a column of the table.
-        rows: Names of both rows; the figure is said to be larger in the first.
-        kind: "mean": the first row has a larger mean. "no-more": it has no larger mean. "spread": it has a larger
-            standard deviation.
-        variant: Label of both rows' variant (`recipe.label`), for a table with variants.
-        than: Label of the second row's variant; None if it is the same.
-        size: The paper's difference of means, or ratio of standard deviations; None if its figures do not give it.
+        column: Name of the metric, a column of the table.
+        rows: Names of the two rows that are compared, the first with the second.
+        kind: "mean": the first row has a larger mean over the seeds than the second. "no-more": its mean is not larger.
+            "spread": its standard deviation over the seeds is larger.
+        variant: Label (`recipe.label`) of the setting values, such as "T=10", with which both rows were trained; "" for
+            a table that varies no settings.
+        than: Such a label for the second row; None if it is the same as for the first.
+        size: The paper's difference of means, or ratio of standard deviations; None if the paper does not give it.
     """
 
     text: str
@@ -127,17 +132,18 @@ class Claim:
     size: StrictFloat | None = None
 
     def test(self, first: Mapping[int, float], second: Mapping[int, float]) -> dict[str, Any] | None:
-        """Test a paper's claim on our figures.
+        """Test a paper's claim on our results by a two-sided significance test.
 
         Means over the same seeds are compared in pairs, because a seed sets a run's data and initial weights.
 
         Args:
-            first: Dict from seed to the figure of the first row.
-            second: Dict from seed to the figure of the second row.
+            first: Our value of `column` in the first row, as a dict from seed to value.
+            second: Our value of `column` in the second row, as a dict from seed to value.
 
         Returns:
-            A dict with "test", "seeds", "value" (the difference or ratio), "interval", "p" and "verdict"; None if a row
-            has fewer than two seeds.
+            A dict with "test" (name of the test), "seeds" (number of seeds of each row), "value" (difference of means,
+            or ratio of standard deviations, None if infinite), "interval" and "p" (see `Difference`) and "verdict" (a
+            phrase such as "holds here"). None if a row has fewer than two seeds.
         """
         if min(len(first), len(second)) < 2:
             return None

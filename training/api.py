@@ -114,7 +114,10 @@ def train(
 
 
 def _resumed_cell(run: Path, cell: str) -> str:
-    """Return the cell of a resumed run: the run's copy of the user's file, with a warning if the file has changed."""
+    """Return the cell with which a run is resumed, and warn if the user's file has changed since the run began.
+
+    It is COPY:CLASS for a cell FILE.py:CLASS that the run directory `run` has a copy of, else `cell`.
+    """
     kept = kept_cell(run, cell)
     if kept != cell and differs(cell, kept):
         text = (
@@ -126,7 +129,10 @@ def _resumed_cell(run: Path, cell: str) -> str:
 
 
 def _extra_files(plan: Plan) -> dict[str, bytes]:
-    """Return the file of a user-defined cell, to store beside config.json, as a dict from file name to content."""
+    """Return the files that a new run stores beside config.json, as a dict from file name to content.
+
+    It has the source file of a user-defined cell, and is empty for a built-in cell.
+    """
     source = source_of(plan.model.layer.types[0])
     return {} if source is None else {KEPT: source.content}
 
@@ -140,7 +146,7 @@ def _warn_if_portable(plan: Plan) -> None:
 
 @contextmanager
 def _explaining_full_disk(run: RunDirectory, resuming: str) -> Iterator[None]:
-    """Extend the error of a full disk by the last saved step and the command that resumes the run."""
+    """Add a note to the error of a full disk: the last saved step, and `resuming`, the command that resumes the run."""
     try:
         yield
     except OSError as error:
@@ -152,7 +158,10 @@ def _explaining_full_disk(run: RunDirectory, resuming: str) -> Iterator[None]:
 
 
 def _check_same(group: Group, record: dict[str, Any]) -> None:
-    """Raise UsageError if a process of a data-parallel training has other settings or data than the first."""
+    """Raise UsageError if a process of a data-parallel training has other settings or data than process 0.
+
+    `record` is the content of config.json that this process would write.
+    """
     difference = first_difference(group.first(lambda: record), record)
     if group.any(difference is not None):
         name, expected, got = difference or ("settings", "the same values", "other values in another process")
@@ -181,7 +190,7 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
 
 
 def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, position: Position) -> dict[str, Any]:
-    """Write the model, the pictures and the result of a finished run, and return the result."""
+    """Write the weights, plots, example sequences and result.json of a finished run; return result.json's content."""
     save_weights(model, run.path)
     lines = run.metrics()
     result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
@@ -235,9 +244,10 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
 
 
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
-    """Return the wanted and the reached share of skipped updates, and warn if they differ.
+    """Return the entries of result.json for the setting skip, and warn if the wanted share was not reached.
 
-    The dict is empty if the setting skip is not used.
+    They are "skip_percent_wanted", "skip_percent_validation" (reached on the validation split), "skip_missed" (an
+    explanation, or None) and "lambda". The dict is empty if the setting skip is not used.
     """
     if plan.config.skip is None or position.steering is None:
         return {}
@@ -265,7 +275,7 @@ def command_words(
     settings: Mapping[str, object],
     devices: int | None = None,
 ) -> list[str]:
-    """Build the command line of `edgernn train` for these arguments of `train`, as a list of words."""
+    """Build the command line of `edgernn train` that is equivalent to a call of `train`, as a list of words."""
     options = {"--task": task, "--cell": cell, "--rule": rule, "--out": out, "--seed": seed, "--data": data}
     options["--devices"] = devices
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]

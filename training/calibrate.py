@@ -158,24 +158,24 @@ def calibrate(
     sample = next(task.validation.chunks(64)).x
     with hold_file(out):
         try:
-            calibration = _search(
+            calibrated = _search(
                 model, sample, measure, dense, lambda v: v >= limit if higher else v <= limit, loss, progress
             )
         finally:
             progress.close()
-        with _counting(calibration.model) as executed:
-            metrics = evaluate(calibration.model, task, task.test)
+        with _counting(calibrated.model) as executed:
+            metrics = evaluate(calibrated.model, task, task.test)
         share = executed()
         macs = result["macs"]
         result |= metrics | {"rule": Delta.name, "macs_executed": share * macs}
-        exported = export_model(run, calibration.model, config, result, out)
+        exported = export_model(run, calibrated.model, config, result, out)
     return {
         "metric": metric,
         "higher_is_better": higher,
-        "dense": calibration.dense,
-        "curve": [dataclasses.asdict(point) for point in calibration.curve],
-        "thresholds": {"theta_x": calibration.point.theta_x, "theta_h": calibration.point.theta_h},
-        "validation": {"executed": calibration.point.executed, metric: calibration.point.value},
+        "dense": calibrated.dense,
+        "curve": [dataclasses.asdict(point) for point in calibrated.curve],
+        "thresholds": {"theta_x": calibrated.point.theta_x, "theta_h": calibrated.point.theta_h},
+        "validation": {"executed": calibrated.point.executed, metric: calibrated.point.value},
         "test": {"executed": share, metric: metrics[metric], "dense": read_json(result_file)[metric]},
         **exported,
     }

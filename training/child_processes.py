@@ -27,7 +27,10 @@ class Child:
         self._process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=self._stderr)
 
     def failure(self, timeout: float = 5.0) -> str | None:
-        """Wait up to `timeout` seconds for the process to end; return how it failed, or None if it did not fail."""
+        """Wait up to `timeout` seconds for the process to end, and describe its failure in a phrase.
+
+        Return None if it still runs or has ended with status 0.
+        """
         try:
             status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -40,7 +43,7 @@ class Child:
         return f"process {self.rank} {how}" + (f" ({lines[-1]})" if lines else "")
 
     def end(self, timeout: float) -> None:
-        """Wait for the end of the process, and kill it after `timeout` seconds."""
+        """Wait for the process to end, and kill it if it still runs after `timeout` seconds."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -51,7 +54,20 @@ class Child:
 
 @contextmanager
 def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
-    """Run the other `size` - 1 processes of a data-parallel training during the block; this process has rank 0."""
+    """Start the other processes of a data-parallel training, and end them after the block; this process has rank 0.
+
+    During the block, the environment variables of torchrun are set in this process, too.
+
+    Args:
+        size: Number of processes, with this one.
+        command: Arguments of `python -m` that start another process.
+
+    Yields:
+        The other processes, in the order of their ranks 1, 2, ...
+
+    Raises:
+        EdgernnError: A process has failed before all were running.
+    """
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // size))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     shared = {
@@ -95,7 +111,7 @@ def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
 
 
 def report_ready() -> None:
-    """Tell process 0, which started this process, that it is running."""
+    """Report to process 0, which waits in `launched`, that this process is running."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
     store.set(_ready(int(os.environ["RANK"])), "")

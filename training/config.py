@@ -139,7 +139,7 @@ class TrainConfig:
 
     @classmethod
     def of(cls, **settings: Any) -> "TrainConfig":
-        """Build a config from keyword arguments, named by short names; raises UsageError for an invalid setting."""
+        """Build a config from settings as keyword arguments, such as lr=0.01; raise UsageError for an invalid one."""
         words = {name.rstrip("_"): value for name, value in settings.items()}
         return build(cls, bind(words, train=fields_of(cls))["train"])
 
@@ -150,14 +150,16 @@ _SKIP, _LAMBDA, _SKIP_TARGET, _KEEP = ("skip",), ("lambda_",), ("stop", "skip_ta
 
 
 def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
-    """Merge a task's defaults and the user's settings.
+    """Merge a task's default training settings with the user's, which win.
 
     Args:
-        defaults: The task's settings: a dict from the path of a field of TrainConfig to its value.
-        settings: The user's settings, likewise.
+        defaults: The task's settings: a dict from the path of a field of TrainConfig, such as ("optimizer", "lr"), to
+            its value.
+        settings: The user's settings, in the same form.
 
     Returns:
-        The configuration. Only one of steps and epochs is set. If skip is set, lambda is 0, and training adapts it.
+        The configuration. Only one of steps and epochs is set. If the user sets skip, lambda is 0, and training adapts
+        it; if the user sets lambda, skip is None.
 
     Raises:
         UsageError: The user sets two settings that exclude each other.

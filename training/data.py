@@ -12,13 +12,13 @@ VARIABLE = "EDGERNN_DATA"
 
 
 def data_folder(data: Path | None) -> Path | None:
-    """Return the folder in which to look for data sets: the user's choice or EDGERNN_DATA.
+    """Return the user's folder of data sets, from `--data` or the environment variable EDGERNN_DATA.
 
     Args:
-        data: The folder, or None for the environment variable EDGERNN_DATA.
+        data: The folder of `--data`; None to use EDGERNN_DATA.
 
     Returns:
-        The folder, or None if neither is set.
+        The folder; None if neither is set.
 
     Raises:
         UsageError: The folder does not exist.
@@ -33,7 +33,7 @@ def data_folder(data: Path | None) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloaded data sets in the user's cache, used if the user names none."""
+    """Return the folder in the user's cache to which `edgernn data fetch` downloads data sets by default."""
     import pooch
 
     return Path(pooch.os_cache("edgernn"))
@@ -56,14 +56,14 @@ def places(folder: str, data: Path | None) -> list[Path]:
 
 
 def locate(names: Sequence[str], where: Sequence[Path]) -> list[Path | None]:
-    """Find files in a list of folders.
+    """Find each of several files in the first folder that has it.
 
     Args:
-        names: File names; a file may be plain, .gz or .xz. A name that ends in / is a folder.
+        names: File names without the suffix .gz or .xz, which a file may have. A name that ends in / is a folder.
         where: The folders to search, in order.
 
     Returns:
-        The path of each file in the first folder that has it, or None.
+        The path of each file, in the order of `names`; None for a file that no folder has.
     """
     return [next(filter(Path.exists, _candidates(name, where)), None) for name in names]
 
@@ -74,11 +74,11 @@ def find_files(task: str, folder: str, names: Sequence[str], data: Path | None) 
     Args:
         task: Name of the task, for errors.
         folder: Folder name of the data set, see `places`.
-        names: File names; a file may be plain, .gz or .xz.
+        names: File names without the suffix .gz or .xz, which a file may have.
         data: The user's data folder, or None for EDGERNN_DATA.
 
     Returns:
-        The path of each file.
+        The path of each file, in the order of `names`.
 
     Raises:
         EdgernnError: A file is missing. The message lists the folders searched.
@@ -96,7 +96,7 @@ def find_either(task: str, folder: str, forms: Sequence[Sequence[str]], data: Pa
         data: The user's data folder, or None for EDGERNN_DATA.
 
     Returns:
-        The path of each file of the first complete form.
+        The path of each file of the first complete form, in the order of its names.
 
     Raises:
         EdgernnError: No form is complete. The message lists the folders searched.

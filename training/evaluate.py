@@ -11,11 +11,13 @@ from edgernn.training.tasks import Split, Task
 
 
 def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu") -> dict[str, float]:
-    """Compute the task's metrics and the percentage of skipped neuron updates over a whole split; deterministic.
+    """Compute a task's metrics and the percentage of skipped neuron updates over a whole split.
+
+    The random seed is fixed, so that two calls return the same values.
 
     Args:
         model: The network.
-        task: The task, opened.
+        task: The task, whose data `Task.open` has read.
         split: The split of the task's data, such as `task.validation`.
         device: The device of the model.
 

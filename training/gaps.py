@@ -28,7 +28,7 @@ def with_gaps(values: Tensor, times: Tensor) -> Tensor:
 
     Args:
         values: Values (T, B, F), NaN if missing.
-        times: Times as in `times_since`.
+        times: Times of the steps, non-decreasing, of any shape that broadcasts to (T, B, F).
 
     Returns:
         Concatenation (T, B, 3F) of the values (0 if missing), the masks, and the times since the last observation.
@@ -38,7 +38,10 @@ def with_gaps(values: Tensor, times: Tensor) -> Tensor:
 
 
 def backwards(x: Tensor) -> Tensor:
-    """Reverse an imputer's input x (T, B, 3F) in time, with times since the last observation in that direction."""
+    """Reverse an imputer's input x (T, B, 3F), as built by `with_gaps`, in time.
+
+    The times since the last observation are computed anew, for the reversed direction.
+    """
     values, masks, since = x.chunk(3, -1)
     steps = since[1:] - (1 - masks[:-1]) * since[:-1]
     to_end = torch.cat([steps.flip(0).cumsum(0).flip(0), torch.zeros_like(since[:1])])

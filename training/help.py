@@ -11,20 +11,20 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.plan import configure
 from edgernn.training.tasks import find_task
 
-# section of the help: title, text, and rows, each of which is NAME=DEFAULT and the setting's description
+# section of the help: title, introductory text, and a pair for each setting: NAME=DEFAULT, and its description
 Section = tuple[str, str, list[tuple[str, str]]]
 
 
 def sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Iterator[Section]:
-    """List the settings of training and model, and those of a task, a cell and an update rule, if given.
+    """List all settings of training and of the model, and those of a task, a cell and an update rule if they are named.
 
     Args:
-        task: A task's name, whose defaults are shown. None: the defaults of training.
-        cell: A cell's name, or None.
-        rule: A rule's name, or None.
+        task: A task's name, whose own defaults of training and model are shown. None: the general defaults.
+        cell: A cell's name; None to leave out the settings of cells.
+        rule: An update rule's name; None to leave out its settings, unless the cell's name implies a rule.
 
     Yields:
-        Sections of the help.
+        The sections of the help text, each a tuple `Section`.
 
     Raises:
         UsageError: A name is unknown.
@@ -40,15 +40,15 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
 def model_sections(
     cell: str | None = None, rule: str | None = None, model: ModelConfig | None = None
 ) -> Iterator[Section]:
-    """List the settings of a model, and those of a cell and an update rule, if given.
+    """List all settings of a model, and those of a cell and an update rule if these are named.
 
     Args:
-        cell: A cell's name, which may imply a rule, or None.
-        rule: A rule's name, or None.
-        model: Model config with the defaults. Default: `ModelConfig()`.
+        cell: A cell's name, which may imply an update rule; None to leave out the settings of cells.
+        rule: An update rule's name; None to leave out its settings, unless the cell's name implies a rule.
+        model: Model config whose values are shown as the defaults. Default: `ModelConfig()`.
 
     Yields:
-        Sections of the help.
+        The sections of the help text, each a tuple `Section`.
 
     Raises:
         UsageError: A name is unknown.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs many trainings: finds the missing ones and trains several at a time in worker processes.
+"""Execution of many trainings: finds the unfinished ones and runs several at a time in worker processes.
 
 A finished training is never repeated. An interrupted one resumes from its checkpoint.
 """
@@ -44,7 +44,7 @@ _ORPHAN = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """One training of a table (`edgernn reproduce`) or a sweep (`edgernn sweep`), with the arguments of `train`.
+    """Description of one training of `edgernn reproduce` or `edgernn sweep`: the arguments of a call of `train`.
 
     Attributes:
         task: Name of the task, or path of the user's data.
@@ -53,7 +53,7 @@ class Job:
         seed: Random seed.
         settings: Dict from name to value of the settings of training, model, task, cell and rule.
         out: The run directory.
-        known: The same training in an earlier table.json, or None. A finished run directory takes precedence.
+        known: Result of the same training in an earlier table.json, or None. A finished run in `out` takes precedence.
     """
 
     task: str
@@ -70,10 +70,10 @@ class Job:
         return RunDirectory(self.out).result() is not None
 
     def result(self) -> dict[str, Any] | None:
-        """Return the result of the finished training, with machine, version and latency; None if it is not finished.
+        """Return the content of the training's result.json; None if the training is not finished.
 
-        A result in the run directory takes precedence over one from an earlier table. A damaged result.json counts as
-        missing.
+        The keys ORIGIN of config.json and "latency" (content of latency.json, or None) are added. A result in the run
+        directory takes precedence over one from an earlier table. A damaged result.json counts as missing.
         """
         directory = RunDirectory(self.out)
         result = directory.result()
@@ -83,16 +83,16 @@ class Job:
         return {**{key: config[key] for key in ORIGIN}, **result, "latency": directory.latency()}
 
     def series(self, name: str) -> Series | None:
-        """Return a series of numbers of the finished training, such as its losses; None if it has none of this name."""
+        """Return a series that the finished training recorded, such as "loss" over epochs; None if it has no such."""
         if self.is_finished_here or self.known is None:
             return run_series(name, self.out)
         return self.known.series.get(name)
 
     def all_settings(self) -> dict[str, Any]:
-        """Collect all settings by their short names, including defaults but not the seed.
+        """Return all settings of the training, including defaults but not the seed.
 
         Returns:
-            Dict from short name to value.
+            Dict from the short name of a setting, such as "lr", to its value.
 
         Raises:
             UsageError: A name is unknown or a setting is invalid.
@@ -101,10 +101,10 @@ class Job:
         return _settings(record(choice.config), record(choice.model), asdict(choice.task))  # type: ignore[call-overload]
 
     def check(self) -> None:
-        """Validate the settings, and compare them with those of the training in the run directory.
+        """Check that the settings are valid and equal those of the run in the run directory, if there is one.
 
         Raises:
-            UsageError: A setting is invalid, or the run directory has other settings.
+            UsageError: A setting is invalid, or the run in the run directory has other settings.
         """
         ours = {"seed": self.seed, **self.all_settings()}
         if not (self.out / CONFIG).is_file():
@@ -118,7 +118,10 @@ class Job:
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Collect the settings of a training from the parts of its config.json, as a dict from short name to value."""
+    """Return all settings of a training as a dict from short name to value.
+
+    The arguments are the entries "train", "model" and "task" of its config.json; `task` has the task's settings alone.
+    """
     values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
     for part in ("cell", "rule"):
         values |= {part: model["layer"][part]["name"], f"{part}_options": model["layer"][part]["options"]}
@@ -126,7 +129,10 @@ def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]
 
 
 def origin(results: list[dict[str, Any]]) -> dict[str, str]:
-    """Describe where finished runs were trained: "machine", their processors or GPUs, and "edgernn", the versions."""
+    """Describe where finished runs were trained: a dict with "machine" (processors or GPUs) and "edgernn" (versions).
+
+    `results` come from `Job.result`. Without results, this machine and this version are described.
+    """
     if not results:
         return {"machine": processor(), "edgernn": edgernn.__version__}
     machines = {
@@ -158,17 +164,17 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def start(self, job: Job) -> None:
-        """Start or resume a training."""
+        """Submit a training to the pool, which starts it or resumes it from its checkpoint."""
 
     @abc.abstractmethod
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Wait until a training ends.
+        """Wait until at least one training ends, or until a time limit.
 
         Args:
-            seconds: The longest time to wait for the first one.
+            seconds: The time limit.
 
         Returns:
-            The jobs that have ended since the last call, with their outcomes.
+            The jobs that have ended since the last call, with their outcomes; empty at the time limit.
 
         Raises:
             KeyboardInterrupt: A worker was interrupted.
@@ -176,14 +182,14 @@ class Workers(abc.ABC):
 
 
 def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManager[Workers]]) -> dict[Path, str]:
-    """Run the trainings that are not finished.
+    """Run those of the given trainings that are not finished.
 
-    A job whose worker dies is resumed, up to TRIES attempts in all.
+    A job whose worker process dies is resumed, up to TRIES attempts in all.
 
     Args:
-        wanted: All jobs.
-        workers: Function that opens a pool of workers for a number of jobs. When the pool closes, running jobs save
-            checkpoints.
+        wanted: All jobs, finished or not.
+        workers: Function from the number of unfinished jobs to a context manager that opens a pool of workers. When the
+            pool closes, running jobs save checkpoints.
 
     Returns:
         Dict from the run directory of each failed job to its error message.
@@ -239,7 +245,7 @@ def _run(missing: deque[Job], total: int, workers: Callable[[int], AbstractConte
 
 
 def _report_figures(run: Path, progress: Progress) -> None:
-    """Print the figures of a run's last evaluation, if it has one."""
+    """Print the loss and metrics of the last evaluation of the run in directory `run`, if it has one."""
     with suppress(OSError):
         if lines := RunDirectory(run).metrics():
             figures = {key: value for key, value in lines[-1].items() if key not in ("seconds", "epoch")}
@@ -247,15 +253,15 @@ def _report_figures(run: Path, progress: Progress) -> None:
 
 
 def attempt(job: Job, data: Path | None, device: str) -> Outcome:
-    """Run one training. A worker process calls this function.
+    """Run or resume one training in a worker process, and turn its errors into an outcome.
 
     Args:
-        job: The job.
-        data: The folder of data sets.
+        job: The training.
+        data: The folder of data sets; None for EDGERNN_DATA.
         device: auto, cpu or cuda.
 
     Returns:
-        The outcome.
+        The outcome, without an error if the training has finished.
 
     Raises:
         Interrupted: A signal ended the training, and its checkpoint is saved.
@@ -295,7 +301,7 @@ def processes(
         count: Number of jobs to train.
         jobs: Maximal number of jobs at the same time. Default: the number of processors divided by `threads`.
         threads: Threads of each job.
-        data: The folder of data sets.
+        data: The folder of data sets; None for EDGERNN_DATA.
         device: auto, cpu or cuda.
 
     Yields:
@@ -363,13 +369,13 @@ def _outcome(future: Future[Outcome]) -> Outcome:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Return environment variables that limit workers to `threads` threads; torch reads them when it is imported."""
+    """Return environment variables (name to value) that limit torch to `threads` threads if set before its import."""
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @contextmanager
 def environment(ours: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for the duration of the context."""
+    """Set the environment variables `ours` during the block, and restore their old values after it."""
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -21,7 +21,12 @@ from edgernn.training.series import Series
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A finished run of an earlier table.json: its result, and its series of numbers by name."""
+    """A finished run that an earlier table.json records.
+
+    Attributes:
+        result: Content of the run's result.json, with the further keys that `Job.result` adds.
+        series: Dict from name, such as "loss", to a series that the run recorded.
+    """
 
     result: Mapping[str, Any]
     series: Mapping[str, Series]
@@ -29,7 +34,12 @@ class KnownRun:
 
 @dataclass(frozen=True)
 class KnownRow:
-    """The finished runs of a table's row, as a dict from seed to run, and the settings that they were trained with."""
+    """The finished runs of one row of an earlier table.json.
+
+    Attributes:
+        settings: The settings that all these runs were trained with, as a dict from name to value.
+        runs: Dict from seed to run.
+    """
 
     settings: Mapping[str, Any]
     runs: Mapping[int, KnownRun]
@@ -43,11 +53,11 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
         table: The name of the table that the file must belong to.
 
     Returns:
-        Dict from a row's name and the label of its variant (`recipe.label`) to the row. Rows without finished runs are
-        left out.
+        Dict from (name of the row, label of its variant) to the row. The label, such as "T=10", is `recipe.label` of
+        the row's varied settings. Rows without finished runs are left out.
 
     Raises:
-        EdgernnError: The file cannot be read, or has no runs.
+        EdgernnError: The file cannot be read, or is no valid table.json of `reproduce`.
         UsageError: The file belongs to another table.
     """
     report = read_json(path)
@@ -85,7 +95,10 @@ def _runs(row: Mapping[str, Any]) -> dict[int, KnownRun]:
 
 
 def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe the first setting with a new value; None if there is none. Settings not in `before` are ignored."""
+    """Describe the first setting whose value differs between two dicts, as "NAME=OLD, now it is NEW".
+
+    Return None if no value differs. Settings that `before` lacks are ignored.
+    """
     for key, value in now.items():
         if key in before and before[key] != value:
             return f"{key}={before[key]}, now it is {value}"
@@ -93,6 +106,6 @@ def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
 
 
 def shared_settings(rows: Iterable[Settings]) -> Settings:
-    """Select the settings that have the same value in all rows of a table."""
+    """Return the settings that have the same value in all rows of a table; `rows` has the settings of each row."""
     first, *others = rows
     return {key: value for key, value in first.items() if all(row.get(key, ...) == value for row in others)}

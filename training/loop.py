@@ -27,9 +27,10 @@ from edgernn.training.tasks.base import FOREGROUND
 class TrainingLoss(nn.Module):
     """Training loss of a batch: loss of the task + λ · penalty on updates (`UpdateRule.budget`) + imputation loss.
 
-    λ is the attribute `weight`, which starts as the setting lambda. forward returns the loss and the last state; the
-    state is None if the next batch has other sequences. In data-parallel training, the mean over the processes is the
-    loss of the whole batch.
+    λ is the attribute `weight`, which starts as the setting lambda. forward(batch, carry) takes and returns the state
+    that is carried from batch to batch; it is None if the next batch does not continue the sequences of this one. It
+    returns the loss and that state. In data-parallel training, the mean of the losses over the processes is the loss of
+    the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
@@ -73,10 +74,11 @@ def train_step(
         config: Training configuration.
         carry: Last state of the previous batch if this one continues its sequences, else None.
         group: Processes that train together. Default: this process alone.
-        loss_of: The `TrainingLoss` as wrapped by the group. Default: a new one.
+        loss_of: The `TrainingLoss`, wrapped by `Group.wrap`. Default: a new one.
 
     Returns:
-        The loss of the whole batch, and the state for a batch that continues its sequences, or None.
+        The loss of the whole batch, and the last state, for a next batch that continues the sequences. The state is
+        None if the task carries none.
 
     Raises:
         FloatingPointError: The loss or the gradient is not finite; the weights are unchanged.
@@ -100,10 +102,10 @@ def train_step(
 
 
 def gradient_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Compute the Euclidean norm of all gradients together.
+    """Compute the Euclidean norm of the concatenation of all gradients, a scalar.
 
-    It falls back to float64 where squares overflow float32, from 1.8e19 on. Gradients of this size occur with a
-    straight-through estimator at every step.
+    It is computed in float64 if it is not finite in float32, where squares overflow from 1.8e19 on. Gradients of this
+    size occur when a straight-through estimator is applied at every step.
     """
     norm = torch.nn.utils.get_total_norm(gradients)
     if norm.isfinite():
@@ -120,11 +122,11 @@ def fit(
     progress: Progress,
     group: Group,
 ) -> Position:
-    """Train from the run's checkpoint, or from the beginning, to the end.
+    """Run the training loop to its end, from the run's checkpoint if there is one.
 
-    A step depends on seed, step number and weights alone, so that a resumed run equals an uninterrupted one. The model
-    ends with the last weights, with the optimiser's averages of them, or with the weights of the best evaluation
-    (keep="best").
+    A step depends on seed, step number and checkpointed state alone, so that a resumed run equals an uninterrupted one.
+    At the end, the model has the last weights, the optimiser's averages of the weights, or the weights of the best
+    evaluation (keep="best").
 
     Args:
         plan: Task, configuration and sizes of the run.
@@ -135,7 +137,7 @@ def fit(
         group: Processes that train together, each with its own model; only the first writes to `run`.
 
     Returns:
-        The final position of the run.
+        The final position of the run: its number of steps, best metric, reason of the end, and so on.
 
     Raises:
         EdgernnError: The training diverged.
@@ -270,26 +272,26 @@ def _validate(
 
 
 def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
-    """Return the percentage of skipped updates that training steers to the value of the setting skip.
+    """Return the percentage of skipped updates in an evaluation, as it is compared with the setting skip.
 
-    Steps that the task marks as background (nothing happens) do not count if the setting background is used.
+    If the setting background is used, steps that the task marks as background (nothing happens) do not count.
 
     Args:
         plan: The plan of the run.
         metrics: Result of `evaluate`.
 
     Returns:
-        The percentage.
+        The percentage, 0 to 100.
     """
     weighted = plan.config.background is not None and FOREGROUND in metrics
     return metrics[FOREGROUND if weighted else "skip_percent"]
 
 
 def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]:
-    """Return the update penalty of a batch, and the share of neurons updated outside its background steps.
+    """Return the penalty on updates of the last batch, and the share of neurons updated at its foreground steps.
 
-    Background steps are those at which nothing happens (`Task.background`).
-    Both are means over all processes that train together. The share is None if every step is background.
+    Foreground steps are those that the task does not mark as background (`Task.background`). The share is None if the
+    batch has none. Both values are of the whole batch, over all processes that train together.
     """
     foreground = model.foreground
     counted = group.mean(group.weight * foreground)
@@ -299,5 +301,5 @@ def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]
 
 
 def _of_wanted(percent: float, steering: Steering) -> str:
-    """Format the percentage of updates skipped and the wanted one (setting skip) for the progress bar."""
+    """Format the reached and the wanted percentage of skipped updates, such as "48.3 of 50 %", for the progress bar."""
     return f"{percent:.1f} of {100 * steering.skip:.4g} %"

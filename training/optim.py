@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initialisation, optimisers and learning rate schedule."""
+"""Initialisation of weights, optimisers, and the learning rate schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,13 +29,13 @@ class NTASGD(torch.optim.SGD):
 
     @property
     def averages(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """List the parameters with their averages, as pairs; empty before the averaging begins."""
+        """List a pair (parameter, its running average) for each parameter; empty before the averaging begins."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         return [(p, self.state[p][_AVERAGE]) for p in parameters if _AVERAGE in self.state.get(p, ())]
 
     @torch.no_grad()
     def switch(self) -> None:
-        """Begin to average the parameters, unless this has begun already."""
+        """Average the parameters from the next step on; do nothing if they are averaged already."""
         if not self.averages:
             for group in self.param_groups:
                 for p in group["params"]:
@@ -64,7 +64,7 @@ STARTS = ("cell", "uniform", "normal")
 
 
 def check_names(config: TrainConfig) -> None:
-    """Raise UsageError for an unknown optimizer or start, or a setting that the optimizer does not have."""
+    """Raise UsageError for an unknown optimizer, start or keep, or settings that do not fit the optimizer."""
     if config.optimizer.name not in OPTIMIZERS:
         raise nearest("optimizer", config.optimizer.name, OPTIMIZERS)
     if config.start.name not in STARTS:
@@ -97,9 +97,11 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: TrainConfig) -> None:
-    """Initialise all parameters from U(-scale, scale) or N(0, scale²), unless start=cell.
+    """Initialise the parameters of a model as the setting start says: cell, uniform or normal.
 
-    Parameters of a normalisation keep their values, because with a gain of 0 its output would be 0.
+    cell keeps the values that the cell has set. uniform draws from U(-scale, scale), normal from N(0, scale²); biases
+    and other vectors become 0 if start_biases is false. Parameters of a normalisation always keep their values, because
+    with a gain of 0 its output would be 0.
     """
     if config.start.name == "cell":
         return
@@ -116,7 +118,7 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
-    """Set the learning rate of a step, and begin to average the weights at the epoch `average_from`.
+    """Set the optimiser's learning rate for a step; NTASGD also begins to average at the epoch `average_from`.
 
     The learning rate is scale · lr · lr_decay^n with n = min(max(0, epoch - lr_hold), lr_decays).
 
@@ -142,11 +144,13 @@ def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, 
 def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, values: Sequence[float]) -> None:
     """Non-monotone trigger of NTASGD: begin to average if the last evaluation is worse than an earlier one.
 
+    The `nonmono` evaluations just before the last are not compared. Other optimisers are left unchanged.
+
     Args:
         optimizer: The optimiser.
-        config: Training configuration; the `nonmono` evaluations just before the last are not compared.
+        config: Training configuration with the setting nonmono.
         score: The task's main metric and whether a higher value is better.
-        values: The metric at all evaluations so far.
+        values: The metric at all evaluations so far, in order.
     """
     if isinstance(optimizer, NTASGD) and config.optimizer.nonmono is not None:
         earlier = values[: -1 - config.optimizer.nonmono]
@@ -156,7 +160,7 @@ def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, v
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Replace the parameters by their running averages inside the block, if the optimiser keeps any."""
+    """Replace the parameters by their running averages (`NTASGD`) during the block, if the optimiser keeps any."""
     pairs = optimizer.averages if isinstance(optimizer, NTASGD) else []
     kept = [p.detach().clone() for p, _ in pairs]
     settle(optimizer)
@@ -170,7 +174,7 @@ def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @torch.no_grad()
 def settle(optimizer: torch.optim.Optimizer) -> None:
-    """Replace the parameters by their averages, if the optimiser keeps any."""
+    """Replace the parameters by their running averages (`NTASGD`) for good, if the optimiser keeps any."""
     if isinstance(optimizer, NTASGD):
         for p, average in optimizer.averages:
             p.copy_(average)

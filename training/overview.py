@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overview of all papers' tables: what is measured, what it costs, and how well it agrees with the paper."""
+"""Overview of all papers' tables: how much is measured, what it costs, and how well it agrees with the paper."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,18 +13,21 @@ from edgernn.training.paper_table import grid, number
 from edgernn.training.recipe import Table, label, load_table, table_names
 from edgernn.training.table import TABLE
 
-# folders of tables: output of `reproduce`, and the measured ones of a checkout
+# folders with results of tables: the default of `reproduce`, and the results that a checkout contains
 RESULTS = (Path("runs"), Path("docs") / "results")
 
 
 def overview(results: Sequence[Path] = RESULTS) -> list[dict[str, Any]]:
-    """List every paper's table with its state of measurement.
+    """Summarise, for every paper's table, how much of it is measured and how well it agrees with the paper.
 
     Args:
         results: Folders with TABLE/table.json, as written by `reproduce`, or TABLE.json, in order of preference.
 
     Returns:
-        A dict per table, with its state of measurement, its seeds and hours, and its agreement with the paper.
+        A dict per table, in the order of the tables' names: "table", "title", "paper", "hours" and "needs" as in its
+        TOML file (see `recipe`); "state" ("measured", "partly" or "not run"); "rows" (their number); "seeds" (numbers
+        "asked", "fewest" and "most" of a row); "agreement" (from `count_verdicts`) and "results" (path of the file
+        read), both None if no file exists.
 
     Raises:
         EdgernnError: A file is not a report of `reproduce`.
@@ -66,7 +69,7 @@ def _line(table: Table, path: Path | None) -> dict[str, Any]:
 
 
 def overview_table(lines: Iterable[dict[str, Any]]) -> list[str]:
-    """Format the overview of all papers' tables as a Markdown table."""
+    """Format the result of `overview` as a Markdown table, and return its lines."""
     heads = ["table", "title", "paper", "state", "rows", "seeds", "hours", "needs", *VERDICTS]
     return grid(heads, map(_cells, lines))
 
@@ -89,9 +92,10 @@ def _cells(line: dict[str, Any]) -> list[str]:
 
 
 def _short(paper: str) -> str:
-    """Shorten the reference to a paper's table to authors and place: Kuo et al. 2020, Table II.
+    """Shorten the reference to a paper's table to its authors and the table, such as "Kuo et al. 2020, Table II".
 
-    A paper without authors keeps the part of its title before the colon.
+    In place of missing authors, it has the part of the paper's title before the colon. A reference of another form is
+    returned unchanged.
     """
     match = re.fullmatch(r'(?:(.+), )?"([^:"]*).*", (.*)', paper)
     return paper if match is None else f"{match[1] or match[2]}, {match[3]}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markdown pages that show a paper's figures beside ours."""
+"""Markdown page of a paper's table of results, with the paper's numbers beside ours."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from edgernn.errors import EdgernnError
 from edgernn.training.agreement import INCOMPARABLE, VERDICTS
 
-# heading of a column, and factor from a run's figure to the column's unit; other columns have factor 1
+# heading of a column, and factor from a value in result.json to the column's unit; other columns have factor 1
 COLUMNS = {
     "accuracy": ("accuracy, %", 100.0),
     "bit_accuracy": ("bit accuracy, %", 100.0),
@@ -28,7 +28,7 @@ COLUMNS = {
     # in the latency of a row
     "microseconds": ("µs a sequence", 1.0),
 }
-# columns that are computed from other figures
+# columns that are computed from other entries of result.json
 _COMPUTED = {
     "gmean": ("accuracy", "skip_percent"),
     "flops": ("flops_paper", "steps_a_sequence"),
@@ -37,20 +37,21 @@ _COMPUTED = {
 
 
 def figure(result: dict[str, Any], column: str) -> float | None:
-    """Compute one figure of a run, in the unit of the paper's table.
+    """Compute the value of a run in one column of a table of results, in the unit of that column.
 
-    Computed columns: gmean is √(accuracy · skip), both in per cent, the score of the SA-RNN paper; flops is that
-    paper's number of operations per sequence; neurons_updated is the mean number of updated neurons per step.
+    A column is an entry of result.json or one of these: gmean is √(accuracy · skip), both in per cent, the score of the
+    SA-RNN paper; flops is that paper's number of operations per sequence; neurons_updated is the mean number of updated
+    neurons per step.
 
     Args:
-        result: Result of the run.
+        result: Content of the run's result.json.
         column: Name of the column.
 
     Returns:
-        The figure; None if its entry in the result is None (null in result.json).
+        The value; None if the entry is null in result.json.
 
     Raises:
-        EdgernnError: The result has no entry that this column needs.
+        EdgernnError: result.json lacks an entry that this column needs.
     """
     if missing := [name for name in _COMPUTED.get(column, (column,)) if name not in result]:
         raise EdgernnError(
@@ -71,7 +72,7 @@ MACHINE_COLUMNS = {"seconds_per_epoch": "another machine"}
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Format a report of `reproduce` as a Markdown page."""
+    """Format the content of a table.json of `reproduce` as a Markdown page."""
     columns: list[str] = report["columns"]
     names = [COLUMNS.get(column, (column.replace("_", " "), 1.0))[0] for column in columns]
     varied = list(report["vary"])
@@ -96,7 +97,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def agreement_line(counts: dict[str, int]) -> str:
-    """Format the result of `count_verdicts` as a sentence on how many figures agree with the paper."""
+    """Format the result of `count_verdicts` as a sentence on how many of the paper's numbers agree with ours."""
     printed = sum(counts.values())
     if not printed:
         return "The paper prints no figures that could be compared."
@@ -132,7 +133,15 @@ def _paper(figure: dict[str, Any] | None) -> str:
 
 
 def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
-    """Format our figure and whether it agrees with the paper's; `reasons` collects footnotes with their numbers."""
+    """Format a table cell with our result and whether it agrees with the paper's.
+
+    Args:
+        entry: Statistics of our result over the seeds (`statistics.spread`), with the verdict as "agreement".
+        reasons: Dict from the reason of a footnote to its number. A new reason of "not comparable" is added.
+
+    Returns:
+        The text, such as "97.1 ± 0.3, within", or "not run".
+    """
     if entry["mean"] is None:
         return "not run"
     text = with_interval(entry)
@@ -143,7 +152,7 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
 
 
 def with_interval(entry: dict[str, Any]) -> str:
-    """Format a result of `statistics.spread` as its mean ± half the width of its interval, if it has one."""
+    """Format a result of `statistics.spread` as mean ± half the width of its interval; as the mean without one."""
     text = number(entry["mean"])
     if entry["interval"] is None:
         return text
@@ -154,7 +163,16 @@ LATENCY_HEADS = ["multiply-adds executed a step", COLUMNS["microseconds"][0], "o
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Format two cells of a table row: the models' mean latency over seeds, and its ratio to that of a dense GRU."""
+    """Format the cells of a table row below LATENCY_HEADS.
+
+    They are the multiply-adds executed per step, the latency per sequence, and its ratio to the latency of a dense GRU.
+
+    Args:
+        latency: Result of `run_latency.summary`, or None.
+
+    Returns:
+        Three texts; "", "not measured" and "" without a measured latency.
+    """
     if latency is None or not latency["ratio"]["n"]:
         return ["", "not measured", ""]
     executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]
@@ -162,7 +180,10 @@ def latency_cells(latency: dict[str, Any] | None) -> list[str]:
 
 
 def latency_line(rows: Sequence[dict[str, Any] | None]) -> str:
-    """Write sentences on how the times of a table were measured, and why some are missing."""
+    """Describe in sentences how the latencies in a table were measured, and why some are missing.
+
+    `rows` has the result of `run_latency.summary` for each row of the table, or None.
+    """
     measured = [row for row in rows if row is not None]
     errors = sorted({error for row in measured for error in row["errors"]})
     if not any(row["ratio"]["n"] for row in measured):
@@ -207,30 +228,30 @@ def _tested(claim: dict[str, Any]) -> str:
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Format a Markdown table; returns its lines."""
+    """Format column heads and rows of cells as a Markdown table; return its lines."""
     return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
 
 
 def number(value: float | None) -> str:
-    """Format a number with four significant digits; None becomes empty."""
+    """Format a number with four significant digits; None becomes the empty string."""
     if value is None:
         return ""
     return f"{value:.3e}" if value and not 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
 
 
 def count(value: int | None) -> str:
-    """Format a count with thousands separators; None becomes empty."""
+    """Format an integer with thousands separators; None becomes the empty string."""
     return "" if value is None else f"{value:,}"
 
 
 def seeds_done(row: dict[str, Any]) -> str:
-    """Format the numbers of finished and failed seeds of a row."""
+    """Format the numbers of finished and failed seeds of a row of table.json, such as "4, 1 failed"."""
     failed = f", {len(row['failed'])} failed" if row["failed"] else ""
     return f"{len(row['seeds'])}{failed}"
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration in seconds or minutes; None becomes empty."""
+    """Format a duration in seconds, or from 120 s on in minutes; None becomes the empty string."""
     if seconds is None:
         return ""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

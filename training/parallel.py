@@ -36,7 +36,7 @@ T = TypeVar("T")
 _PATIENCE = timedelta(hours=6)
 # keeps process groups alive: destroying the last reference joins threads with the GIL held, which can deadlock
 _kept: list[Any] = []
-# first number of the seed of a process's random generator, to tell it from other generators
+# first word of the seed of a process's random generator; it differs from those of all other generators
 _NOISE = 21
 
 
@@ -47,7 +47,8 @@ class Group:
     Attributes:
         rank: Rank of this process.
         size: Number of processes.
-        weight: Factor of this process's mean loss; with it, the mean over processes is the mean over the batch.
+        weight: Factor of this process's loss, a mean over its sequences. With it, the mean over processes is the mean
+            over the whole batch.
         present: 1 if this process has sequences of the current batch; 0 if the batch has too few for all processes.
     """
 
@@ -63,9 +64,9 @@ class Group:
     # batches and gradients
 
     def wrap(self, loss: nn.Module, model: nn.Module) -> nn.Module:
-        """Wrap a loss module so that its backward averages gradients over the processes.
+        """Wrap a loss module by DistributedDataParallel, so that backward averages gradients over the processes.
 
-        All processes get the weights of process 0.
+        All processes get the weights of process 0. A group of one process returns the module unchanged.
 
         Args:
             loss: Module that computes the loss of this process's part of a batch.
@@ -83,9 +84,10 @@ class Group:
         return nn.parallel.DistributedDataParallel(loss, find_unused_parameters=True)
 
     def part(self, batch: Batch, seed: int, step: int) -> Batch:
-        """Select the sequences of a batch that this process trains on, and seed its random generator.
+        """Select the sequences of a batch that this process trains on; seed the random generator, except in process 0.
 
-        A process without sequences gets some with weight 0.
+        The sequences have the indices rank, rank + size, ... A process without any gets those of process 0 with weight
+        0. The attributes `weight` and `present` are set.
 
         Args:
             batch: The whole batch.
@@ -93,7 +95,7 @@ class Group:
             step: Number of the training step, from 0.
 
         Returns:
-            This process's part.
+            A batch of these sequences.
         """
         if self.size == 1:
             return batch
@@ -105,16 +107,19 @@ class Group:
         return batch.part(self.rank if local_count else 0, self.size)
 
     def total(self, x: Tensor) -> Tensor:
-        """Sum a tensor over the processes, differentiably; processes without sequences count as zero."""
+        """Sum a tensor over the processes, differentiably; a process without sequences of the batch adds zero."""
         total: Tensor = _Total.apply(x * self.present)  # type: ignore[no-untyped-call]
         return total
 
     def share(self, carry: State | None) -> State | None:
-        """Select the sequences of this process from a state (B, ·) that is carried from batch to batch."""
+        """Select this process's sequences (rank, rank + size, ...) from tensors (B, ·) of a state; None stays None.
+
+        `carry` is the state of the whole batch, which is carried from batch to batch.
+        """
         return carry if carry is None or self.size == 1 else tuple(t[self.rank :: self.size].clone() for t in carry)
 
     def whole(self, carry: State | None) -> State | None:
-        """Gather the state that is carried to the next batch from all processes; the reverse of `share`."""
+        """Gather the state of the whole batch from the processes' parts of it; the inverse of `share`."""
         if carry is None or self.size == 1:
             return carry
         states = []
@@ -137,10 +142,10 @@ class Group:
         return self.mean(float(flag)) > 0
 
     def first(self, make: Callable[[], T]) -> T:
-        """Call a function in process 0 and broadcast its result.
+        """Call a function in process 0 alone and broadcast its result to all processes.
 
         Args:
-            make: Function whose result JSON can represent.
+            make: Function without arguments whose result JSON can represent.
 
         Returns:
             The result of process 0, in all processes.
@@ -174,7 +179,7 @@ class Group:
         return value
 
     def send(self, content: bytes | None) -> bytes | None:
-        """Broadcast bytes from process 0 to all processes; the argument of the others is ignored."""
+        """Broadcast bytes, or None, from process 0; return them in all processes. Arguments of others are ignored."""
         if self.size == 1:
             return content
         length = torch.tensor(-1 if content is None else len(content))
@@ -201,14 +206,14 @@ class _Total(torch.autograd.Function):
 
 
 def leads() -> bool:
-    """Return True in the process that prints: process 0 of a data-parallel training, or the only process."""
+    """Return True in process 0 of a data-parallel training, or in the only process; this process prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def leave(status: int) -> None:
-    """Exit without interpreter shutdown if this process has trained with others; else do nothing.
+    """Exit at once, without interpreter shutdown, if this process has joined a process group; else do nothing.
 
-    A shutdown would destroy the process groups and could abort in their threads.
+    A shutdown would destroy torch's process groups and could abort in their threads.
 
     Args:
         status: Exit status.
@@ -221,10 +226,10 @@ def leave(status: int) -> None:
 
 
 def size_of(devices: int | None) -> int:
-    """Return the number of processes of a data-parallel training.
+    """Determine the number of processes of a data-parallel training.
 
     Args:
-        devices: The number that the user asked for; None if the user gave none.
+        devices: The number in the setting `--devices`; None if it is not set.
 
     Returns:
         The number of processes that torchrun has started, else `devices`, else 1.
@@ -241,7 +246,7 @@ def size_of(devices: int | None) -> int:
 
 
 def check_size(plan: Plan, size: int) -> None:
-    """Check that the processes can share the batches of a training and the GPUs of this machine.
+    """Check that a number of processes can divide the batches of a training and the GPUs of this machine.
 
     Args:
         plan: The training.
@@ -277,7 +282,7 @@ def check_size(plan: Plan, size: int) -> None:
 
 @contextmanager
 def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
-    """Run the block as one of several data-parallel processes; process 0 starts the others unless torchrun has.
+    """Connect the processes of a data-parallel training for the block; process 0 starts the others unless torchrun has.
 
     Args:
         plan: The training.
@@ -288,7 +293,7 @@ def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
         The group of processes.
 
     Raises:
-        EdgernnError: A process was lost.
+        EdgernnError: Another process has failed, or the connection to it was lost.
     """
     if size == 1:
         yield Group()

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class NothingToDrawError(Exception):
-    """Raised if the runs lack the data that a plot needs."""
+    """Raised if the training runs to plot lack the data that the plot needs."""
 
 
 # colour of a single run; several runs get matplotlib's colours
@@ -32,12 +32,12 @@ _LOGARITHMIC_RATIO = 4
 def learning_curve(
     path: Path, runs: Mapping[str, list[dict[str, Any]]], metric: str, solved: float | None, can_skip: bool
 ) -> None:
-    """Plot training loss, validation metric and skip percentage over steps.
+    """Plot training loss, validation metric and percentage of skipped updates over the training steps.
 
     Args:
         path: The image file to write.
         runs: Dict from a run's name, shown in the legend, to its lines of metrics.jsonl.
-        metric: Main metric.
+        metric: Name of the main metric, a key of these lines.
         solved: Threshold of the metric, drawn as a line; None for no line.
         can_skip: True to plot the percentage of skipped updates as well.
     """
@@ -72,9 +72,10 @@ def learning_curve(
 
 
 def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
-    """Draw which neurons are updated at which step of a sequence, in black, below the input.
+    """Plot a sequence and, below it, which neurons are updated at which step, in black.
 
-    Neurons of several layers are stacked, the first layer on top. Groups of neurons that share a decision have one row.
+    A row of the lower plot is a neuron, or a group of neurons that share a decision. The rows of several layers are
+    stacked, the first layer on top.
 
     Args:
         path: The image file to write.
@@ -105,7 +106,9 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
 
 
 def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) -> None:
-    """Draw which neurons are updated at which step, for several models side by side (SA-RNN paper, Figure 3).
+    """Plot which neurons are updated at which step, in black, for several models side by side.
+
+    Source: SA-RNN paper, Figure 3.
 
     Args:
         path: The image file to write.
@@ -136,12 +139,12 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Percentage of skipped updates and metric of a run, or means over runs, at one weight λ of the penalty on updates.
+    """A point in the plot `tradeoff`: results of one run, or means over runs, at one weight λ of the update penalty.
 
     Attributes:
         group: Name of the curve that the point belongs to.
         skip_percent: Percentage of updates skipped.
-        value: The metric.
+        value: Value of the metric.
         weight: λ, the weight of the penalty on updates in the loss (setting lambda).
         interval: Confidence interval of the value over several runs; None for a single run.
     """
@@ -160,7 +163,7 @@ def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> Non
 
     Args:
         path: The image file to write.
-        outcomes: The points, one for each run or mean over runs.
+        outcomes: The points, in any order.
         metric: Name of the metric.
     """
     from matplotlib.figure import Figure
@@ -191,15 +194,15 @@ def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> Non
 
 @dataclass(frozen=True)
 class Point:
-    """A point in the plot of Pareto fronts: one combination of cell, rule and settings of a sweep.
+    """A point in the plot `fronts`: the means over seeds of one combination of cell, rule and settings of a sweep.
 
     Attributes:
-        group: Cell and rule of the row, which set its colour.
-        label: Label of the point.
-        value: The metric.
-        interval: Confidence interval of the metric.
-        costs: Dict from the name to the value of each cost; an unknown cost is left out.
-        fronts: Names of the costs for which the row is on the Pareto front.
+        group: Names of cell and rule; points of the same group have the same colour.
+        label: Label of the point, listed if it is on a Pareto front.
+        value: Mean of the metric over the seeds.
+        interval: Confidence interval of this mean; None for a single seed.
+        costs: Dict from the name of each measured cost to its value.
+        fronts: Names of the costs for which the row is on the Pareto front of the validation split.
     """
 
     group: str
@@ -210,14 +213,19 @@ class Point:
     fronts: Sequence[str]
 
 
-def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str) -> None:
-    """Plot a metric against several costs, each with its Pareto front as a line; bars are confidence intervals.
+def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str, higher_is_better: bool) -> None:
+    """Plot a metric against several costs; bars are confidence intervals.
+
+    The line is the Pareto front of the points that are shown, as steps: the best metric for at most this cost. Rings
+    and numbers mark the rows on the front of the validation split, whose choice favours no value that is shown. Long
+    bars are cut off.
 
     Args:
         path: The image file to write.
-        points: The rows of the sweep.
-        costs: Dict from a cost's name to its axis label; a cost that no point has is left out.
+        points: The points, one for each combination of cell, rule and settings.
+        costs: Dict from a cost's name to its axis label. A cost gets its own plot, unless no point has it.
         metric: Name of the metric.
+        higher_is_better: Whether a larger metric is better.
     """
     from matplotlib.figure import Figure
 
@@ -225,6 +233,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     figure = Figure(figsize=(1.6 + 4.4 * len(shown), 4.2), layout="constrained")
     axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     groups = list(dict.fromkeys(point.group for point in points))
+    numbered: dict[str, int] = {}
     for ax, name in zip(axes, shown, strict=True):
         for i, group in enumerate(groups):
             members = [point for point in points if point.group == group and name in point.costs]
@@ -234,26 +243,55 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
             values = [point.value for point in members]
             ax.errorbar([point.costs[name] for point in members], values, [low, high], label=group, **style)
         best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
-        ax.plot([p.costs[name] for p in best], [p.value for p in best], color="gray", linewidth=1, zorder=0)
-        for i, point in enumerate(best):
-            place, offset = (point.costs[name], point.value), (4, -11 if i % 2 else 5)
-            ax.annotate(point.label, place, offset, textcoords="offset points", fontsize="x-small")
+        line = shown_front(points, name, higher_is_better)
+        largest = max(point.costs[name] for point in points if name in point.costs)
+        at = [*(point.costs[name] for point in line), largest]
+        values = [point.value for point in line]
+        ax.step(at, [*values, values[-1]], where="post", color="gray", linewidth=1, zorder=0)
+        ring = {"s": 90, "facecolors": "none", "edgecolors": "gray", "zorder": 3}
+        ax.scatter([point.costs[name] for point in best], [point.value for point in best], **ring)
+        for point in best:
+            number = numbered.setdefault(", ".join(filter(None, [point.group, point.label])), len(numbered) + 1)
+            place = point.costs[name], point.value
+            ax.annotate(f"{number}", place, (7, 5), textcoords="offset points", fontsize="x-small")
         numbers = [point.costs[name] for point in points if name in point.costs]
         if min(numbers) > 0 and max(numbers) > _LOGARITHMIC_RATIO * min(numbers):
             plain_logarithm(ax.xaxis, ax.set_xscale)
-        # room for the labels
-        ax.margins(x=0.2)
+        ax.margins(x=0.1)
         ax.set_xlabel(costs[name])
     axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
-    if metric in _LOGARITHMIC and all(point.value > 0 for point in points):
+    # bars of few seeds are much longer than the differences between rows
+    lowest, highest = min(point.value for point in points), max(point.value for point in points)
+    if metric in _LOGARITHMIC and lowest > 0:
         plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
-    axes[-1].plot([], [], color="gray", linewidth=1, label="front, of the validation split")
-    axes[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+        axes[0].set_ylim(lowest / 1.5, highest * 1.5)
+    else:
+        room = 0.3 * (highest - lowest) or 0.1 * abs(highest) or 1.0
+        axes[0].set_ylim(lowest - room, highest + room)
+    axes[-1].plot([], [], color="gray", linewidth=1, label="front of the test split")
+    axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
+    for label, number in numbered.items():
+        axes[-1].plot([], [], " ", label=f"{number}: {label}")
+    axes[-1].legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
 
 
+def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> list[Point]:
+    """Return the points that no other one beats in both cost and metric, the cheapest first; equal points once."""
+    sign = 1 if higher_is_better else -1
+    line: list[Point] = []
+    known = [point for point in points if cost in point.costs]
+    for point in sorted(known, key=lambda point: (point.costs[cost], -sign * point.value)):
+        if not line or sign * point.value > sign * line[-1].value:
+            line.append(point)
+    return line
+
+
 def plain_logarithm(axis: Any, set_scale: Any) -> None:
-    """Make an axis logarithmic, with tick labels in plain decimal notation."""
+    """Make a matplotlib axis logarithmic, with tick labels in plain decimal notation.
+
+    `axis` is ax.xaxis or ax.yaxis, and `set_scale` is ax.set_xscale or ax.set_yscale.
+    """
     from matplotlib.ticker import LogLocator, NullFormatter
 
     set_scale("log")
@@ -263,14 +301,15 @@ def plain_logarithm(axis: Any, set_scale: Any) -> None:
 
 
 def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
-    """Compute the update pattern (groups of neurons of all layers, T): 1 where a group is updated, else 0.
+    """Run a model on a sequence, and record which neurons are updated at each step.
 
     Args:
         model: The model.
         x: Sequence (T, 1, I).
 
     Returns:
-        The pattern, and the share of neurons that are updated.
+        The update pattern (rows, T), 1 where updated, else 0; and the mean share of neurons updated at a step. A row is
+        a neuron, or a group of neurons that share a decision. The first layer's rows come first.
     """
     with torch.no_grad():
         model(x)
@@ -287,12 +326,12 @@ def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
 
 
 def _row_title(model: SequenceModel) -> str:
-    """Return what a row in the picture of the model's update pattern stands for."""
+    """Return the axis label of an update pattern's rows: "neuron", or such as "group of 4 neurons"."""
     sizes = sorted({layer.rule.group_size for layer in model.recurrent_layers()})
     return "neuron" if sizes == [1] else f"group of {' or '.join(map(str, sizes))} neurons"
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure to an image file."""
+    """Write a matplotlib figure to an image file; its suffix sets the format."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=120)

@@ -33,7 +33,7 @@ _FREE = (*MACHINE, "command", "source", "data")
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that determines a training run.
+    """Everything that determines a training run: task with data, configurations, seed and device.
 
     Attributes:
         task_name: Name of the task, or of the user's file or folder.
@@ -44,8 +44,8 @@ class Plan:
         can_skip: True if the update rule can skip updates of neurons.
         seed: Random seed.
         device: cpu or cuda.
-        source: Path of the user's own data; None for a task by name.
-        data: Folder of data sets; None for EDGERNN_DATA.
+        source: Path of the user's own data; None for a task that is chosen by its name.
+        data: The user's folder of data sets; None for EDGERNN_DATA.
     """
 
     task_name: str
@@ -75,7 +75,7 @@ class Plan:
             processes: Number of processes that train together.
 
         Returns:
-            Values that JSON can represent.
+            The content, with values that JSON can represent.
         """
         task = {
             "name": self.task_name,
@@ -106,7 +106,7 @@ class Plan:
 
 
 def choose_device(name: str) -> str:
-    """Resolve auto, cpu or cuda to cpu or cuda; raises UsageError for cuda without a GPU."""
+    """Resolve a device name, auto, cpu or cuda, to cpu or cuda; raise UsageError for others and for a missing GPU."""
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device: expected auto, cpu or cuda, got {name!r}")
     has_gpu = torch.cuda.is_available()
@@ -117,7 +117,15 @@ def choose_device(name: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Task, configurations and update rule of a run, before data is read: sizes that depend on the data are missing."""
+    """Task and configurations of a run before its data is read, so without sizes that depend on the data.
+
+    Attributes:
+        task: The task, not opened yet.
+        source: Path of the user's own data; None for a task that is chosen by its name.
+        can_skip: True if the update rule can skip updates of neurons.
+        config: Training config.
+        model: Model config.
+    """
 
     task: Task
     source: Path | None
@@ -126,17 +134,17 @@ class Choice:
     model: ModelConfig
 
 
-# number of training batches from which the statistics of features come
+# number of training batches from which mean and standard deviation of audio features are computed
 _STATISTICS_BATCHES = 8
 # default hidden size in training, smaller than that of `SequenceModel`
 _DEFAULTS: Values = {("hidden_size",): 64}
 
 
 def configure(defaults: Mapping[str, object], train: Values, model: Values) -> tuple[TrainConfig, ModelConfig]:
-    """Merge the user's settings into a task's defaults.
+    """Merge a task's defaults with the user's settings, which win, into the configs of training and model.
 
     Args:
-        defaults: The task's defaults: a dict from short name to value.
+        defaults: The task's defaults: a dict from the short name of a setting to its value.
         train: The user's training settings: a dict from the path of a field of TrainConfig to its value.
         model: The user's model settings: a dict from the path of a field of ModelConfig to its value.
 
@@ -155,7 +163,7 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         task: The task's name, or a path to the user's data.
         cell: The cell's name, or FILE.py:CLASS.
         rule: The rule's name; None if the cell's name implies it.
-        settings: Settings of training, model, task, cell and rule, by short or dotted name.
+        settings: Settings of training, model, task, cell and rule: a dict from short or dotted name to value.
         seed: The seed of the run, and by default also of the rule `random`.
 
     Returns:
@@ -202,13 +210,13 @@ def make_plan(
     device: str = "auto",
     data: Path | None = None,
 ) -> Plan:
-    """Resolve names and settings and open the task's data.
+    """Plan a training run: look up names, check settings, open the task's data, and complete the configs from it.
 
     Args:
         task: The task's name, or a path to the user's data.
         cell: The cell's name, or FILE.py:CLASS.
         rule: The rule's name; None if the cell's name implies it.
-        settings: Settings of training, model, task, cell and rule, by short or dotted name.
+        settings: Settings of training, model, task, cell and rule: a dict from short or dotted name to value.
         seed: The seed of the run.
         device: auto, cpu or cuda.
         data: The user's data folder, or None for EDGERNN_DATA.
@@ -241,7 +249,11 @@ def make_plan(
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of the model's input; masks and times of an imputer get 0 and 1."""
+    """Return two tuples, mean and standard deviation of each channel of the model's input, by which it is standardised.
+
+    A tuple of length 1 holds for all channels. With an imputer (`imputes`), its masks and times get mean 0 and standard
+    deviation 1, so that they are left unchanged.
+    """
 
     def expanded(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
         values = tuple(map(float, numbers))
@@ -256,7 +268,10 @@ def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tupl
 def _feature_statistics(
     model: ModelConfig, train: Source, batch_size: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each feature of an audio front end, over the first training batches."""
+    """Return two tuples, mean and standard deviation of each audio feature over the first training batches.
+
+    The features are computed by the front end that the model config names.
+    """
     frontend = LogMel(model.frontend)
     features = []
     with torch.no_grad():
@@ -271,15 +286,17 @@ def _feature_statistics(
 def first_difference(
     old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> tuple[str, Any, Any] | None:
-    """Find the first setting that affects the result and differs between two configs.
+    """Find the first difference between the config.json of two runs that may affect their results.
+
+    Entries that cannot affect the results are ignored: machine, versions, command line, and paths of data.
 
     Args:
-        old: Content of a config.json.
-        new: Content of another.
-        path: Keys in config.json that lead to `old` and `new`; empty for a whole config.
+        old: Content of a config.json, or an inner dict of it.
+        new: Content of the other config.json, or the same inner dict of it.
+        path: Keys that lead to the inner dict; empty for a whole config.json.
 
     Returns:
-        Name of the setting, old value and new value; None if there is no such setting.
+        Short name of the setting, its old and its new value; None without a difference.
     """
     for key in sorted(old.keys() | new.keys(), key=["task", "train", "model", *sorted({*old, *new})].index):
         if key in _FREE:
@@ -294,7 +311,10 @@ def first_difference(
 
 
 def _short_name(path: tuple[str, ...]) -> str:
-    """Return the short name of the setting at a path in config.json."""
+    """Return the short name of the setting at a path of keys in config.json, such as lr for train, optimizer, lr.
+
+    Outside "train" and "model" it is the last key, or the one before it if the last is "name".
+    """
     for key, owner in (("train", TrainConfig), ("model", ModelConfig)):
         for setting in fields_of(owner).values():
             if f"{key}.{setting.dotted}" == ".".join(path):

@@ -33,15 +33,15 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
 
     Args:
         runs: The run directories.
-        out: The folder of the pictures. Default: the directory of the run, or plots for several runs.
-        kinds: Kinds of pictures. Default: all that the runs allow. learning: loss, metric and skip percentage over
-            steps, all runs in one plot. pattern: which neuron is updated at which step. tradeoff: the metric over λ
-            (the weight of the penalty on updates in the loss) and over the percentage of skipped updates, for several
-            finished runs. cobweb: how a state moves, for one run. kept: which fraction of their state neurons keep at
-            each step.
+        out: The folder of the image files. Default: the directory of a single run; for several runs, the folder plots.
+        kinds: Names of plots. Default: all that the runs allow. learning: loss, metric and percentage of skipped
+            updates over training steps, all runs in one plot. pattern: which neuron is updated at which step of a
+            sequence. tradeoff: the metric over λ (the weight of the penalty on updates in the loss) and over the
+            percentage of skipped updates, for several finished runs. cobweb: cobweb diagram of one neuron's state, for
+            one run. kept: which fraction of their state neurons keep at each step.
 
     Returns:
-        The files.
+        The image files.
 
     Raises:
         UsageError: A kind is unknown.
@@ -87,7 +87,7 @@ def _results(runs: list[Path]) -> list[dict[str, Any]]:
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """Name the runs: by the last parts of their paths if these differ, else by the whole paths."""
+    """Return a name for each run in a plot: the last part of its path if these parts differ, else the whole path."""
     short = [run.resolve().name for run in runs]
     return short if len(set(short)) == len(runs) else [str(run) for run in runs]
 
@@ -117,16 +117,17 @@ def _metric(run: Path, line: dict[str, Any]) -> str:
 
 
 def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
-    """Load the model of a finished run and some test sequences.
+    """Load the model of a finished run and the test sequences in its example.npz.
 
     Args:
         run: The run directory.
 
     Returns:
-        The model, and sequences (T, B, I).
+        The model, and the sequences (T, B, I).
 
     Raises:
         NothingToDrawError: The run is not finished, or its network is not a SequenceModel.
+        EdgernnError: There is no such directory, or a file in it cannot be read.
     """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
@@ -178,7 +179,10 @@ def _kept(runs: list[Path]) -> Callable[[Path], None]:
 
 
 def _load_stepwise(run: Path) -> tuple[SequenceModel, Tensor]:
-    """Load a run; raise NothingToDrawError if its model cannot be run step by step."""
+    """Load a run like `load_run`, but raise NothingToDrawError also for a model with an imputer.
+
+    Such a model cannot be run step by step.
+    """
     model, x = load_run(run)
     if model.imputer_type is not None:
         raise NothingToDrawError("expected a model without an imputer, which this plot cannot run step by step")

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: the settings with which the rows of a paper's table are trained.
+"""Recipes: the settings with which the rows of a paper's table of results are trained.
 
-A table of results in a paper is one file, `recipes/TABLE.toml`. A recipe is a row of it, TABLE/ROW. The file has
-these keys:
+Each table has a file, `recipes/TABLE.toml`. A recipe describes one of its rows, and has the name TABLE/ROW. The file
+has these keys:
 
 title, paper       content of the table, and where it is printed
-columns            metrics of result.json, and "gmean", "flops" (see `paper_table.figure`), in the paper's order
+columns            names of the table's columns in the paper's order: keys of result.json, or computed ones such as
+                   "gmean" (see `paper_table.figure`)
 seeds              number of trainings per row; paper-seeds: the number in the paper (optional)
 note               remarks for a reader of the table (optional)
-interval           the meaning of the ± or (·) beside the paper's figures (optional)
+interval           the meaning of the number after ± or in parentheses that the paper prints (optional)
 hours              time of all trainings on one CPU core, in hours (optional)
 latency            true if the table shows the latency of its exported models, which
                    `edgernn reproduce TABLE --measure-latency` measures (see `run_latency`) (optional)
 needs              requirements that are not met everywhere, such as a GPU or a data set (optional)
 task, cell, rule   as in `edgernn train`, for every row without its own (optional)
-[not-comparable]   columns whose figures cannot be compared with the paper's, and the reason (optional)
-[[claims]]         sentences of the paper that our runs can test (see `agreement.Claim`): text, column, rows (the row
-                   that is said to have more, then the other), kind ("mean", "no-more" or "spread"), variant, than, size
-                   (optional)
-series             series of numbers that the table keeps of each run, for pictures (see `series`) (optional)
+[not-comparable]   columns in which our results cannot be compared with the paper's, and the reason (optional)
+[[claims]]         sentences of the paper that our runs can test, with the keys text, column, rows, kind, variant, than
+                   and size (see `agreement.Claim`) (optional)
+series             names of the series, such as "loss", that table.json keeps of each run for plots (see the module
+                   `series`) (optional)
 [[pictures]]       pictures of the table (see `table_pictures`) (optional)
 [search]           settings to search for every row, besides the row's own search (optional)
 [settings]         settings of all rows
@@ -29,14 +30,14 @@ series             series of numbers that the table keeps of each run, for pictu
 
 A row has these keys:
 
-stands-for         the row of the paper
+stands-for         the row or part of the paper that this row reproduces, in words
 task, cell, rule   override those of the table
 settings           override those of the table
 search             settings and the values that `edgernn reproduce TABLE --search` tries on the validation split; the
                    chosen values are in `settings` (optional)
-reported           the paper's figures by column, in the unit of the table and with the digits that it prints; or by
-                   variant, as reported."T=10". A figure is a number, or {mean, interval, sd} (see
-                   `agreement.Reported`)
+reported           the numbers that the paper prints, by column, in the unit of the table and with the printed digits;
+                   or by variant in a table with [vary], as reported."T=10". An entry is a number, or {mean, interval,
+                   sd} (see `agreement.Reported`)
 not-comparable     overrides that of the table (optional)
 
 `edgernn train --recipe FILE.toml:ROW` reads a user's own file of this form; ROW is optional in a file with one row. The
@@ -78,9 +79,11 @@ def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_variant(reported: object) -> object:
-    """Return a paper's printed numbers as dicts by variant (a combination of varied settings), such as "T=10".
+    """Sort a paper's printed numbers, the key `reported` of a recipe file, by variant.
 
-    The key of numbers that belong to no variant is "". What is not a dict is returned as it is.
+    A variant is a combination of varied settings, with a label such as "T=10". The result is a dict from label to a
+    dict from column to number. Numbers that belong to no variant have the label "". A value other than a dict is
+    returned unchanged; pydantic rejects it later.
     """
     if not isinstance(reported, dict):
         return reported
@@ -98,7 +101,7 @@ Figures = Annotated[
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A row of a recipe file; it gets the task, cell and rule of the table if it has none."""
+    """A row [rows.ROW] of a recipe file, after task, cell and rule of the table have filled in missing ones."""
 
     stands_for: str = ""
     task: str
@@ -135,7 +138,7 @@ class _Table:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _TableFile(_Table):
-    """A recipe file: the table, its rows, and the keys that they share."""
+    """Content of a recipe file: keys of the paper's table, keys that all rows share, and the rows as dicts."""
 
     task: str | None = None
     cell: str | None = None
@@ -148,7 +151,7 @@ class _TableFile(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(_Row):
-    """The training of one row of a paper's table; `settings` include those of the whole table."""
+    """Description of the training of one row of a paper's table; `settings` include those of the whole table."""
 
     table: str
     row: str
@@ -158,13 +161,16 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """Return the paper's figure for a column and a variant, its varied settings; None if the paper has none."""
+        """Return the number that the paper prints in a column for this row; None if it prints none.
+
+        `variant` has the values of the varied settings, such as {"T": 10}.
+        """
         return self.reported.get(label(variant), self.reported[""]).get(column)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table(_Table):
-    """A paper's table of results, and the recipes of its rows."""
+    """A paper's table of results: its name, its description (`_Table`), and the recipes of its rows in order."""
 
     name: str
     rows: list[Recipe]
@@ -174,17 +180,20 @@ class Table(_Table):
 
 
 def combinations(choices: Mapping[str, list[Any]]) -> list[Settings]:
-    """List all combinations of values, each as a dict from setting to value."""
+    """List all combinations of the values of settings, each as a dict from setting to value.
+
+    `choices` is a dict from setting to its values; an empty one gives a single empty combination.
+    """
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
 def label(settings: Settings) -> str:
-    """Format settings as a short label that can be part of a file name: T=10,hidden_size=3."""
+    """Format a dict of settings as a label that can be part of a file name, such as "T=10,hidden_size=3"."""
     return ",".join(f"{key}={value}" for key, value in settings.items())
 
 
 def table_names() -> list[str]:
-    """List the names of all tables in the folder `recipes`, sorted."""
+    """List the names of all papers' tables, sorted; NAME has the file recipes/NAME.toml."""
     return sorted(path.stem for path in RECIPES.glob(f"*{SUFFIX}"))
 
 
@@ -207,16 +216,17 @@ def load_table(name: str) -> Table:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Load a recipe, the training of one row of a paper's table.
+    """Load a recipe, which describes the training of one row of a paper's table.
 
     Args:
-        name: TABLE/ROW, or a user's FILE.toml:ROW, or FILE.toml with a single row.
+        name: TABLE/ROW for a table of the folder `recipes`; FILE.toml:ROW for a user's file; or FILE.toml alone if the
+            file has a single row.
 
     Returns:
         The recipe.
 
     Raises:
-        UsageError: There is no such table, row or file, or `name` lacks the row of a file with several.
+        UsageError: There is no such table, row or file, or `name` lacks the row for a file with several rows.
         EdgernnError: The file has a mistake.
     """
     path, colon, row = name.rpartition(":")
@@ -238,12 +248,13 @@ def load_recipe(name: str) -> Recipe:
 
 
 def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Settings:
-    """Merge a recipe into the options and settings of `edgernn train`.
+    """Merge a recipe into the options and settings of the command `edgernn train`.
 
     Args:
-        name: Name of the recipe; None to use the options and settings as they are.
-        options: Options of the command; task, cell, rule and out of the recipe are written into it.
-        settings: Settings of the command.
+        name: Name of the recipe as in `load_recipe`; None to use the options and settings as they are.
+        options: Dict from the name of an option, such as "task", to its value. Task, cell, rule and, if not set, out of
+            the recipe are written into it.
+        settings: Settings of the command: a dict from name to value.
 
     Returns:
         The recipe's settings, overridden by `settings`.
@@ -267,12 +278,15 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
 
 def over(settings: Settings, others: Settings) -> Settings:
-    """Merge two dicts of settings; `others` wins, and also removes what it excludes, as epochs excludes steps."""
+    """Merge two dicts of settings, of which `others` wins.
+
+    A setting in `others` also removes those of `settings` that it excludes, as epochs excludes steps.
+    """
     overridden = {name for chosen, excluded in _EXCLUDED if chosen in others for name in excluded}
     return {**{key: value for key, value in settings.items() if key not in overridden}, **others}
 
 
-# a setting, and the settings that cannot stand beside it
+# a setting, and the settings that it excludes
 _EXCLUDED = (
     ("steps", {"epochs"}),
     ("epochs", {"steps"}),
@@ -308,7 +322,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         path: The file.
 
     Returns:
-        Its content. Numbers below a key "reported" are Decimal, because their digits show how the paper rounded.
+        The content. Floats below a key "reported" are Decimal, because their digits show how the paper rounded.
 
     Raises:
         EdgernnError: The file does not exist, or is not TOML.

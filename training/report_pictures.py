@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a reproduced table that need its figures alone, not the trained models."""
+"""Plots of a reproduced table of results that need its table.json alone, not the trained models."""
 
 import abc
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _LABEL_LENGTH = 12
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of an image file: its title, and the rows of the table that it shows."""
+    """One plot of an image file: its title, and the rows of table.json that it shows."""
 
     title: str
     rows: list[Row]
@@ -35,12 +35,12 @@ class Panel:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class Picture(abc.ABC):
-    """Base class of the image files with plots of a reproduced table.
+    """Base class of image files with plots of a reproduced table, as declared in its TOML file under [[pictures]].
 
     Attributes:
-        kind: Name of the kind.
-        of_runs: True if the picture needs the trained models, in their run directories.
-        name: Name of the file.
+        kind: Value of the key `kind` in the TOML file that selects this class.
+        of_runs: True if the plots need the trained models, in their run directories.
+        name: Name of the image file, without suffix.
         text: Caption.
     """
 
@@ -56,22 +56,24 @@ class Picture(abc.ABC):
 
         Args:
             path: The image file.
-            report: Report of the table.
-            runs: Dict from row name and variant label to the run directory of the first seed.
+            report: Content of table.json.
+            runs: Dict from (row name, variant label such as "T=10") to the run directory of the first finished seed.
 
         Raises:
-            NothingToDrawError: The data of the picture is not measured.
+            NothingToDrawError: No row has the data that the plots show.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend(Picture):
-    """Plot of a column of the table over a varied setting, a line per row: means and 95 % confidence intervals.
+    """Plot of a column of the table over a varied setting: means over the seeds and their 95 % confidence intervals.
+
+    A line joins the rows that differ only in this setting.
 
     Attributes:
-        kind: Name of the kind.
+        kind: See `Picture`.
         column: Name of the column.
-        over: Name of the varied setting.
+        over: Name of the varied setting, the horizontal axis.
         panels: Lists of row names, with a plot for each list; or the name of another varied setting, with a plot for
             each value. None: one plot.
         log: True for a logarithmic vertical axis.
@@ -107,12 +109,12 @@ class Trend(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Picture):
-    """Plot of a series of numbers over steps or epochs, one line per row: mean and range over the seeds.
+    """Plot of a recorded series, such as the loss, over steps or epochs, one line per row: mean and range over seeds.
 
     Attributes:
-        kind: Name of the kind.
+        kind: See `Picture`.
         series: Name of the series.
-        baselines: Names of series that are equal in all rows, and are drawn once.
+        baselines: Names of series that are equal in all rows, so that they are drawn once.
         panels: See `Trend`.
         log: True for a logarithmic vertical axis.
     """
@@ -147,13 +149,15 @@ class Curves(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes(Picture):
-    """Box plots or violin plots, one box per row: a column over the seeds, or the entries of a series.
+    """Box plots or violin plots, one box per row of the table.
+
+    A box shows the distribution of a column over the seeds, or of the values of a recorded series over steps and seeds.
 
     Attributes:
-        kind: Name of the kind.
+        kind: See `Picture`.
         of: Names of columns or series; each has its own row of plots.
         panels: See `Trend`.
-        every: Number of entries per box, to cut a series into several boxes; None: one box.
+        every: Number of successive values per box, to cut a series into several boxes; None: one box.
         violins: True for violin plots around the boxes.
         log: True for a logarithmic vertical axis.
     """
@@ -208,7 +212,7 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """Plots of a column over λ (weight of the update penalty) and over the skipped percentage, one curve per row."""
+    """Plots of a column over λ (weight of the update penalty) and over the skipped percentage, a curve per row name."""
 
     kind = "tradeoff"
 
@@ -233,16 +237,15 @@ class Tradeoff(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Picture):
-    """Plot of a column against another, a line per group of rows: means and 95 % confidence intervals over seeds.
+    """Plot of a column against another, one line per list of rows: means and 95 % confidence intervals over seeds.
 
-    A group of one row is labelled by the row's name, a group of several rows by the part of their names before the
-    dash.
+    A line of one row name is labelled by this name, a line of several by the part of the first name before the dash.
 
     Attributes:
-        kind: Name of the kind.
+        kind: See `Picture`.
         column: Name of the column on the vertical axis.
         against: Name of the column on the horizontal axis; "microseconds" is the measured time of a sequence.
-        groups: Names of the rows of each line. None: a line for each name of a row.
+        groups: Lists of row names, with a line for each list. None: a line for each row name.
         log: True for a logarithmic vertical axis.
     """
 
@@ -276,7 +279,7 @@ class Scatter(Picture):
 class Searched(Picture):
     """Plot of a hyperparameter search: validation metric against percentage of skipped updates, a point per trial.
 
-    `edgernn reproduce TABLE --search` draws it.
+    `edgernn reproduce TABLE --search` draws it, with a colour for each row of the table.
     """
 
     kind = "searched"
@@ -293,18 +296,21 @@ class Searched(Picture):
 
 
 def column_title(name: str) -> str:
-    """Return the axis label of a column or a series."""
+    """Return the axis label for the name of a column of the table or of a recorded series."""
     return COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
 
 
 def _measured_columns(row: Row) -> Row:
-    """Return the columns of a row that have a mean, and the time of a sequence as the column "microseconds"."""
+    """Return the columns of a row of table.json that are measured, as a dict from name to `statistics.spread`.
+
+    The time of a sequence, if measured, is the column "microseconds".
+    """
     columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}
     return {name: entry for name, entry in columns.items() if entry["mean"] is not None}
 
 
 def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel]:
-    """Distribute the measured rows over plots (see `Trend.panels`); plots without a row are left out."""
+    """Distribute rows of the table over plots, as `Trend.panels` describes; leave out plots without a row."""
     if panels is None:
         plots = [Panel("", rows)]
     elif isinstance(panels, str):
@@ -316,7 +322,10 @@ def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """Create a figure with axes for each panel, in `lines` rows; raise NothingToDrawError if there are no panels."""
+    """Create a matplotlib figure with one titled plot per panel, arranged in `lines` rows.
+
+    Return the figure and its axes, row by row. Raise NothingToDrawError if there are no panels.
+    """
     from matplotlib.figure import Figure
 
     if not panels:
@@ -330,7 +339,10 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
-    """Group rows into the lines of a plot, by label; the rows of a line differ only in the settings `apart`."""
+    """Group rows of the table into lines of a plot: a dict from the line's label to its rows.
+
+    The rows of a line have the same name and differ only in the varied settings that `apart` names.
+    """
     lines: dict[str, list[Row]] = {}
     for row in rows:
         settings = [f"{key}={value}" for key, value in row["variant"].items() if key not in apart]
@@ -339,19 +351,25 @@ def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
 
 
 def _values(row: Row, name: str) -> list[Any]:
-    """Return the values of one cell of a table, one per seed: numbers, or lists of numbers over training."""
+    """Return one value per seed for a row: numbers of the column `name`, or lists of numbers of the series `name`.
+
+    The list is empty if the row has neither.
+    """
     if name in row["columns"]:
         return list(row["columns"][name]["values"])
     return list(row.get("series", {}).get(name, {"values": []})["values"])
 
 
 def _series(row: Row, name: str) -> list[list[float]]:
-    """Return a list of values for each seed; a column of the table has one value per seed."""
+    """Return a list of values per seed: of the series `name`, or the single value of the column `name`."""
     return [value if isinstance(value, list) else [value] for value in _values(row, name)]
 
 
 def _parts(series: list[list[float]], every: int | None) -> list[list[float]]:
-    """Join the entries of all seeds and cut them into parts of `every` steps."""
+    """Cut the series of all seeds into intervals of `every` values, and join the seeds' values of each interval.
+
+    Return a list of values per interval. None for `every` means a single interval.
+    """
     size = every or max(map(len, series))
     count = -(-max(map(len, series)) // size)
     return [[x for values in series for x in values[i * size : (i + 1) * size]] for i in range(count)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reproduce a paper's table: train its missing runs and report our figures beside the paper's."""
+"""Reproduce a paper's table of results: train its missing runs, and report our results beside the paper's numbers."""
 
 import shlex
 import warnings
@@ -28,17 +28,27 @@ from edgernn.training.table_pictures import draw_pictures
 
 @dataclass(frozen=True)
 class RecipeRow(Row):
-    """Row of a paper's table with its trainings; `settings` are one variant ([vary]) or one combination of [search]."""
+    """Row of a paper's table with its trainings, one per seed.
+
+    `settings` are the row's values of the varied settings ([vary]), or in a hyperparameter search those of [search].
+    """
 
     recipe: Recipe
 
     @property
     def finished(self) -> list[Path]:
-        """List the run directories of the finished trainings, in the order of their seeds."""
+        """Run directories of the finished trainings, in the order of their seeds."""
         return [job.out for job in self.jobs if job.is_finished_here]
 
     def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Join the series of numbers of the finished trainings, by name, without those that a training lacks."""
+        """Join the series that the finished trainings recorded, such as their losses.
+
+        Args:
+            names: Names of the series.
+
+        Returns:
+            Dict from name to the result of `join_series`, without series that a training lacks.
+        """
         finished = [job for job in self.jobs if job.seed in self.results]
         joined = {name: join_series([job.series(name) for job in finished]) for name in names}
         return {name: series for name, series in joined.items() if series is not None}
@@ -62,9 +72,9 @@ def reproduce(
     """Train the missing runs of a paper's table, then write table.json, table.md and plots.
 
     Args:
-        name: The table.
-        quick: Train the cut-down version.
-        seeds: Trainings a row. Default: as many as the table says.
+        name: Name of the table.
+        quick: True: train the cut-down version, with the settings in [quick] and one seed.
+        seeds: Number of trainings of each row. Default: that in the table's TOML file.
         rows: Names of the rows to train. Default: all. The report has all rows in either case.
         jobs: Concurrent trainings. Default: one for each group of `threads` processors.
         threads: Threads of each training.
@@ -77,7 +87,7 @@ def reproduce(
             Default: none.
 
     Returns:
-        The content of table.json, and under "files" the paths of the report.
+        The content of table.json, and under "files" the paths of the files written.
 
     Raises:
         UsageError: A name is unknown, a setting is invalid, a run directory has other settings, another command trains
@@ -135,21 +145,22 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
 
 
 def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare our figures of a table with its paper: count those that agree, and test the paper's claims.
+    """Compare our results with a paper's table: count the numbers that agree, and test the paper's claims.
 
     Args:
         table: The table.
-        rows: The rows of the report.
+        rows: Our results: the entry "rows" of table.json.
 
     Returns:
-        The entries "agreement" and "claims" of the report.
+        The entries of table.json for the comparison: "agreement", from `count_verdicts`, and "claims", a dict for each
+        claim with its fields and the result of `Claim.test`.
     """
     verdicts = [column["agreement"] for row in rows for column in row["columns"].values()]
     by_name = {(row["name"], label(row["variant"])): row for row in rows}
     claims = []
     for claim in table.claims:
         places = zip(claim.rows, (claim.variant, claim.variant if claim.than is None else claim.than), strict=True)
-        # a figure that no run has is an empty list
+        # a column without a result has an empty list of values
         first, second = (
             dict(zip(row["seeds"], values, strict=True)) if (values := row["columns"][claim.column]["values"]) else {}
             for row in (by_name[place] for place in places)
@@ -168,10 +179,12 @@ def search(
     data: Path | None = None,
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Search hyperparameters: train every combination in the [search] section of each row, with seed 0.
+    """Search hyperparameters of a paper's table: train each row with every combination in its [search], with seed 0.
+
+    The result is also written to search.json in `out`, and plotted.
 
     Args:
-        name: The table.
+        name: Name of the table.
         rows: Names of the rows to search. Default: all.
         jobs: Concurrent trainings. Default: one for each group of `threads` processors.
         threads: Threads of each training.
@@ -180,12 +193,14 @@ def search(
         device: auto, cpu or cuda.
 
     Returns:
-        A dict for each combination, with the row, the settings, and the metric and skip percentage of the last
-        evaluation on the validation split.
+        A dict for each combination: "row", "settings", "metric" (its name), "value" and "skip_percent" (of the last
+        evaluation on the validation split), "best" (best value of an evaluation) and "seconds". If the training failed:
+        "row", "settings" and "failed" (the error).
 
     Raises:
-        UsageError: No row has a [search], or see `reproduce`.
-        Interrupted: See `reproduce`.
+        UsageError: No row has a [search], a name is unknown, a setting is invalid, a run directory has other settings,
+            or another command trains in `out`.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP was received. The same command resumes.
     """
     table = load_table(name)
     out = out or Path("runs") / f"{name}-search"
@@ -208,7 +223,7 @@ def search(
 
 
 def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
-    """Summarise one combination of a hyperparameter search."""
+    """Summarise the training of one combination of a hyperparameter search, as a dict that `search` describes."""
     line: dict[str, Any] = {"row": row.name, "settings": row.settings}
     (job,) = row.jobs
     if not row.results:
@@ -236,9 +251,19 @@ def _row(
     *,
     quick: bool = False,
 ) -> RecipeRow:
-    """Describe a row of the table, and its trainings with `seeds` seeds in folders of `out`; train nothing.
+    """Describe a row of our table and its trainings; train nothing.
 
-    The settings of `choice` override those of `variant`, which override the recipe's.
+    Args:
+        table: The paper's table.
+        recipe: Recipe of the row.
+        choice: Settings that distinguish the row from others of the same recipe. They override all but `quick`.
+        seeds: Number of trainings, with the seeds 0, 1, ...
+        out: Folder of the run directories.
+        variant: Values of the varied settings, which override the recipe's settings. Default: none.
+        quick: True to override all settings by those of the cut-down version.
+
+    Returns:
+        The row.
     """
     settings = over(over(recipe.settings, variant or {}), choice)
     if quick:
@@ -251,16 +276,16 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """Add the finished runs of an earlier table.json to the jobs of the rows, so that they are not trained again.
+    """Set `Job.known` to the finished run of an earlier table.json, so that the job is not trained again.
 
-    Runs of a row whose settings have changed since are left out, with a warning.
+    If the settings of a row have changed since, its runs are not used, and a warning says so.
 
     Args:
         rows: The rows of the table.
-        known: Dict from the name and the settings' label of a row to its runs in table.json.
+        known: Result of `read_known_rows`.
 
     Returns:
-        The rows with jobs that know their finished runs.
+        Copies of the rows with these jobs.
     """
     result, changes = [], []
     for row in rows:
@@ -292,7 +317,11 @@ def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
 
 
 def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
-    """Compare one column of a row: the paper's figure, ours over the seeds, and the verdict."""
+    """Return one column of a row in table.json.
+
+    It is a dict with "paper" (fields of `Reported`, or None), the entries of `statistics.spread` for our result, and
+    "agreement" (the result of `agreement`).
+    """
     paper, ours = row.recipe.paper(row.settings, column), row.spread(column)
     reason = row.recipe.not_comparable.get(column, MACHINE_COLUMNS.get(column))
     return {

@@ -5,10 +5,10 @@ config.json        everything needed to repeat the run
 cell.py            the file of a user's own cell, if the run has one; its SHA-256 is in config.json
 state.safetensors  the checkpoint, a single file so that it always belongs to one step: weights, optimiser state,
                    torch's random generator, the carried state, and the position in its metadata
-state.json         the position, for people
+state.json         the position alone, for people to read
 best.safetensors   the weights of the best evaluation, with keep=best
-model.safetensors  the weights, for all other readers of a run
-example.npz        some test sequences, x (N, T, I)
+model.safetensors  the weights at the last checkpoint or, once finished, of the result; all other code reads this file
+example.npz        some test sequences: an array x (N, T, I)
 metrics.jsonl      one line per evaluation; a resumed run first cuts it back to the checkpoint
 detections.png     DET curve of a keyword model that was trained on streams
 room.wav           the first minute of the recording on which its test measures detection; room.csv lists its words
@@ -52,20 +52,22 @@ _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "
 @with_config(ConfigDict(allow_inf_nan=False))
 @dataclass
 class Position:
-    """How far a training run has come.
+    """Progress of a training run, which a checkpoint saves.
+
+    Evaluations before the end of pruning, or of the warm-up of the setting skip, do not count for `best` and `stale`.
 
     Attributes:
-        step: Steps done.
+        step: Number of training steps done.
         loss_sum: Sum of the losses since the last line of metrics.jsonl.
         loss_count: Number of these losses.
-        best: Best validation metric; None before the first evaluation.
-        stale: Evaluations since the best one.
+        best: Best value of the main metric in an evaluation; None before the first one that counts.
+        stale: Number of evaluations since the best one.
         missed: With the setting skip: by how many percentage points, beyond `steering.TOLERANCE`, the best evaluation
             misses the wanted share of skipped updates; else 0.
         seconds: Seconds of training.
-        steering: With the setting skip: state of the controller of λ, the weight of the updates in the loss. None
-            without that setting and before the first step.
-        stopped: Reason of the end: solved, patience or steps; None before the end.
+        steering: With the setting skip: state of the controller of λ, the weight of the penalty on updates in the loss.
+            None without that setting and before the first step.
+        stopped: Reason why the training ended: solved, patience or steps; None before the end.
     """
 
     step: Annotated[int, Field(ge=0)] = 0
@@ -83,7 +85,10 @@ _POSITION = TypeAdapter(Position)
 
 
 class RunDirectory:
-    """The files of one run. A writer must hold the directory's lock (`edgernn.locks`)."""
+    """Reader and writer of the files of one training run. A writer must hold the lock of the directory.
+
+    `edgernn.locks` has the lock.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -92,12 +97,12 @@ class RunDirectory:
         """Begin a new training run, or resume the run in this directory.
 
         Args:
-            record: Content of config.json.
-            resume: Resume the run in this directory, if it has one.
-            files: Further files that a new run keeps: a dict from name to content.
+            record: Content of config.json, which a new run writes and a resumed run compares with its file.
+            resume: Resume the run in this directory; if it has none, begin a new one.
+            files: Further files that a new run writes: a dict from name to content.
 
         Returns:
-            A message for the user, or None.
+            A message for the user, such as that the run is finished already; None if there is nothing to tell.
 
         Raises:
             UsageError: The directory is not empty and `resume` is false, or it has a run with other settings.
@@ -124,7 +129,7 @@ class RunDirectory:
         return f"nothing to resume in {self.path}: starting a new run there" if resume else None
 
     def result(self) -> dict[str, Any] | None:
-        """Return the result of a finished run; None if it is missing or incomplete."""
+        """Return the content of result.json, which only a finished run has; None if it is missing or incomplete."""
         try:
             result = read_json(self.path / RESULT)
         except EdgernnError:
@@ -132,7 +137,7 @@ class RunDirectory:
         return result if isinstance(result, dict) and result.get("metric") in result else None
 
     def latency(self) -> dict[str, Any] | None:
-        """Return the latencies that `measure_latency` wrote; None if there are none."""
+        """Return the content of latency.json, which `measure_latency` writes; None if it is missing or damaged."""
         try:
             latency = read_json(self.path / LATENCY)
         except EdgernnError:
@@ -140,7 +145,7 @@ class RunDirectory:
         return latency if isinstance(latency, dict) else None
 
     def discard(self) -> None:
-        """Remove a run that failed before its first checkpoint, so that it can be started again."""
+        """Remove the files of a run without a checkpoint, so that it can be started again; else do nothing."""
         if not (self.path / STATE).exists():
             for name in _FILES:
                 (self.path / name).unlink(missing_ok=True)
@@ -170,7 +175,14 @@ class RunDirectory:
     def save(
         self, model: RecurrentModel, optimizer: torch.optim.Optimizer, position: Position, carry: State | None = None
     ) -> None:
-        """Write the checkpoint; `carry` is the last state of the sequences if the next batch continues them."""
+        """Write the checkpoint, with torch's random state, and model.safetensors.
+
+        Args:
+            model: The network.
+            optimizer: Its optimiser.
+            position: Progress of the run.
+            carry: Last state of the sequences if the next batch may continue them, else None.
+        """
         tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
         for i, slots in optimizer.state_dict()["state"].items():
             tensors |= {f"{_OPTIMIZER}{i}.{name}": torch.as_tensor(value) for name, value in slots.items()}
@@ -190,13 +202,14 @@ class RunDirectory:
         device: str,
         send: Callable[[bytes | None], bytes | None] = lambda content: content,
     ) -> tuple[Position, State | None]:
-        """Restore model, optimiser and random generator from the checkpoint, if there is one.
+        """Restore model, optimiser and torch's random generators from the checkpoint, if there is one.
 
         Args:
             model: The network.
             optimizer: Its optimiser.
             device: Device of the carried state.
-            send: Function that sends the file's content to all processes that train together.
+            send: Function that broadcasts the file's content from process 0 to all processes that train together, and
+                returns it. Default: for a single process.
 
         Returns:
             The position, at step 0 without a checkpoint, and the carried state: the last state of the sequences if the
@@ -240,7 +253,11 @@ class RunDirectory:
     # metrics.jsonl
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl as dicts; a last line cut short by a kill is dropped."""
+        """Return the lines of metrics.jsonl as dicts, one per evaluation; empty without this file.
+
+        A last line without a line end, which a kill has cut short, is dropped. Any other damaged line raises
+        EdgernnError.
+        """
         path = self.path / METRICS
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         entries = []
@@ -259,7 +276,7 @@ class RunDirectory:
         return entries
 
     def cut_metrics(self, step: int) -> None:
-        """Remove the lines of metrics.jsonl that come after a step."""
+        """Remove those lines of metrics.jsonl whose evaluation came after the training step `step`."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -273,12 +290,15 @@ class RunDirectory:
 
 
 def _as_text(value: Any) -> str:
-    """Format the value of a setting for an error; None is a setting that is not set."""
+    """Format the value of a setting for an error message; None, a setting that is not set, becomes "no value"."""
     return "no value" if value is None else repr(value)
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file, whose first 8 bytes are the length of the JSON header after them."""
+    """Return the metadata of a safetensors file from its content.
+
+    The first 8 bytes are the length of the JSON header that follows them.
+    """
     size = int.from_bytes(content[:8], "little")
     header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + size])
     return header.get("__metadata__", {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency of the models of finished runs, per test sequence and relative to a reference model.
+"""Latency of the models of finished training runs, per test sequence and relative to a reference model.
 
 A model streams the run's test sequences (example.npz) step by step through the native library, called from C: batch 1,
 one thread, each sequence from the initial state. The reference is a dense `gru` of the same sizes with random weights.
@@ -43,9 +43,11 @@ _FIGURES = ("microseconds", "reference_microseconds", "ratio", "macs_executed", 
 def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> None:
     """Time the models of finished runs and write latency.json into their directories.
 
-    latency.json has microseconds and reference_microseconds per sequence (mean over sequences, median over rounds);
-    ratio (median over rounds of their quotient); skip_percent and macs_executed (per step) of these sequences;
-    sequences, steps, machine and instruction_set. For a model that cannot be exported or streamed it has "error".
+    latency.json has these keys. microseconds and reference_microseconds: time of a sequence in the model and in the
+    reference model (mean over sequences, median over rounds). ratio: median over rounds of the quotient of the two.
+    skip_percent and macs_executed: percentage of skipped updates and multiply-adds per step for these sequences.
+    sequences and steps: number and length of the sequences. reference, machine and instruction_set. For a model that
+    cannot be exported or streamed it has only machine, instruction_set and error.
 
     Args:
         runs: The run directories.
@@ -67,7 +69,10 @@ def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> N
 
 
 def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
-    """Time the model of one run, or raise EdgernnError if it cannot be exported or streamed."""
+    """Time the model of the run in directory `run`; return the entries of latency.json, except those on the machine.
+
+    `references` caches packed reference models. Raise EdgernnError if the model cannot be exported or streamed.
+    """
     model = exported(run)
     x = read_arrays(run / EXAMPLE, ("x",))["x"]
     stepper = Stepper(pack(read_model(model), model), 1)
@@ -87,7 +92,10 @@ def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _reference(run: Path, references: dict[str, bytes]) -> bytes:
-    """Return a packed GRU of a run's sizes as the reference, cached in `references`."""
+    """Build the reference for the model of the run in directory `run`: a packed dense GRU of the same sizes.
+
+    `references` is a cache, a dict from the model's configuration as text to the packed model.
+    """
     model, _ = load_model(run)
     config = dataclasses.replace(
         model.config,
@@ -104,7 +112,11 @@ def _reference(run: Path, references: dict[str, bytes]) -> bytes:
 
 
 def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[str, float]:
-    """Count the executed multiply-adds per step and the percentage of updates skipped, over all sequences."""
+    """Stream sequences x (N, T, I) through a model; count executed multiply-adds and skipped updates.
+
+    Return a dict with "macs_executed", the mean per step, and "skip_percent". A model that reports neither skips
+    nothing, and has the multiply-adds of `result`, the run's result.json.
+    """
     updates, macs = [], []
     for sequence in x:
         stepper.restart()
@@ -127,11 +139,12 @@ def summary(latencies: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | N
     """Summarise the latencies of runs that differ in their seed alone.
 
     Args:
-        latencies: Content of latency.json of each run, or None.
+        latencies: Content of latency.json of each run; None for a run that was not timed.
 
     Returns:
-        Dict from each figure of latency.json to its `statistics.spread`, with "sequences", "machines" and "errors";
-        None if nothing was measured.
+        A dict with the `statistics.spread` over runs of "microseconds", "reference_microseconds", "ratio",
+        "macs_executed" and "skip_percent", and the sorted lists "sequences" (their numbers), "machines" and "errors".
+        None if no run was timed.
     """
     measured = [each for each in latencies if each is not None]
     if not measured:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a reproduced table that need its trained models, or no models at all."""
+"""Plots of a reproduced table of results that need its trained models, or no results at all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(Picture):
-    """Base class of plots of trained models: the runs of some rows with the first seed, in one variant such as T=10."""
+    """Base class of plots of trained models: those of the rows `rows` with the first finished seed.
+
+    `variant` is the label of the varied settings that they were trained with, such as "T=10"; "" without any.
+    """
 
     of_runs: ClassVar[bool] = True
 
@@ -23,7 +26,7 @@ class RunPicture(Picture):
     variant: str = ""
 
     def directories(self, runs: Runs) -> dict[str, Path]:
-        """Return the run directory of each row, or raise NothingToDrawError if one is missing."""
+        """Return a dict from each name in `rows` to its run directory; raise NothingToDrawError if one is missing."""
         if missing := [row for row in self.rows if (row, self.variant) not in runs]:
             raise NothingToDrawError(f"expected a finished run of the row {missing[0]}, got none; train it")
         return {row: runs[row, self.variant] for row in self.rows}
@@ -31,7 +34,7 @@ class RunPicture(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Patterns(RunPicture):
-    """Plots of the neurons that are updated at each step of a test sequence, one plot per row."""
+    """Plots of the neurons that are updated at each step of a test sequence, one plot per row of a paper's table."""
 
     kind = "patterns"
 
@@ -58,7 +61,7 @@ class Cobwebs(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Kept(RunPicture):
-    """Plots of the share of their state that neurons keep at each step (an LSTM's forget gate): four neurons."""
+    """Plots of the fraction of its state that a neuron keeps at each step (an LSTM's forget gate), for four neurons."""
 
     kind = "kept"
 
@@ -70,7 +73,7 @@ class Kept(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(RunPicture):
-    """Images that the runs' tasks have drawn (`Task.pictures`), one below the other."""
+    """Images samples.png that the tasks wrote into the run directories (`Task.pictures`), one below the other."""
 
     kind = "samples"
 
@@ -93,7 +96,7 @@ class Samples(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class EquationCobwebs(Picture):
-    """Cobweb diagrams of difference equations, which need no training, see `states.Equation`."""
+    """Cobweb diagrams of the difference equations `equations`, which need no training."""
 
     kind = "equations"
 

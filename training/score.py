@@ -32,14 +32,14 @@ def open_task(run: Path, data: Path | None = None) -> Task:
 
 
 def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
-    """Build a function that scores models on the test data of a run.
+    """Build a function that scores any model on the test data of a training run.
 
     Args:
         run: The run directory.
 
     Returns:
-        A function of a model that returns the run's main metric, and True if higher is better. It reads the data again
-        and raises EdgernnError if they are missing.
+        A function from a model to its value of the run's main metric, and True if a higher value is better. Each call
+        reads the data again, and raises EdgernnError if they are missing.
     """
 
     def score(model: SequenceModel) -> tuple[float, bool]:

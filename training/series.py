@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Series of numbers, such as the loss at each evaluation, that a table of results keeps of each run for plots.
 
-A series is a figure of metrics.jsonl, such as the loss, with a number for each evaluation; or one that the run's task
-has measured on the trained network (`Task.series`), which is in series.json.
+A series is a key of metrics.jsonl, such as the loss, with one value per evaluation; or a key of series.json, with
+values that the run's task has measured on the trained network (`Task.series`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +28,8 @@ class Series:
     """A series of numbers of one training run, such as the loss at each evaluation.
 
     Attributes:
-        over: Unit of the horizontal axis, "epoch" or "step".
-        at: The epochs or steps of the values.
+        over: Unit of `at`, "epoch" or "step".
+        at: Epoch or step of each value.
         values: The values.
     """
 
@@ -39,7 +39,10 @@ class Series:
 
 
 def run_series(name: str, run: Path) -> Series | None:
-    """Return the values of a metric or other quantity over a finished run; None if the run did not record it."""
+    """Read a series of the run in directory `run`; None if the run did not record a series of this name.
+
+    `name` is a key of metrics.jsonl, such as "loss", or of series.json.
+    """
     lines = RunDirectory(run).metrics()
     if lines and name in lines[0]:
         # an epoch may have several evaluations
@@ -50,14 +53,14 @@ def run_series(name: str, run: Path) -> Series | None:
 
 
 def join_series(runs: Sequence[Series | None]) -> dict[str, Any] | None:
-    """Merge one series of finished runs that differ only in their seed.
+    """Merge the same series, such as the loss, of finished runs that differ only in their seed.
 
     Args:
-        runs: The series of each run.
+        runs: The series of each run; None for a run that lacks it.
 
     Returns:
-        A dict with "over" (unit of the horizontal axis), "at" (epochs or steps of the longest run) and "values" (a list
-        for each run). None if a run lacks the series.
+        A dict with "over" ("epoch" or "step"), "at" (epochs or steps of the longest series) and "values" (a list of
+        values for each run). None if a run lacks the series or there are no runs.
     """
     series = [run for run in runs if run is not None]
     if not series or len(series) < len(runs):

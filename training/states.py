@@ -48,7 +48,7 @@ class CellState(Cell):
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class Equation:
-    """Difference equation s_t = f_t s_{t-1} + i_t tanh(k s_{t-1}).
+    """Difference equation s_t = f_t s_{t-1} + i_t tanh(k s_{t-1}) of one neuron, and how to plot it.
 
     Attributes:
         title: Title of the plots.
@@ -56,7 +56,8 @@ class Equation:
         f: f_t of each step.
         i: i_t of each step.
         k: k, the same at all steps.
-        apart: True: one plot per step, with the previous step's map as a dash-dotted line. False: one plot for all.
+        apart: True: one plot per step, with the previous step's map as a dash-dotted line. False: one plot, with the
+            map of the first step and the trail of all steps.
     """
 
     title: str
@@ -74,7 +75,10 @@ class Equation:
             )
 
     def layer(self) -> tuple[RecurrentLayer, Tensor]:
-        """Build a layer of one neuron with the cell `CellState`, and its inputs (T, 1, 3): f_t, i_t and k."""
+        """Build a layer of one neuron that computes the equation, and its inputs (T, 1, 3): f_t, i_t and k.
+
+        The layer has the cell `CellState`, with weights that pass the inputs on to its gates.
+        """
         model = SequenceModel(CellState, 3, 1).double().eval()
         (layer,) = model.recurrent_layers()
         with torch.no_grad():
@@ -86,16 +90,17 @@ class Equation:
 def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
     """Draw cobweb diagrams of one neuron's state over successive steps of a sequence.
 
-    The neuron is the one of the first layer whose state varies most. The steps are those at which this state changes
-    most. The state is c if the cell has one, else h. The solid line of step t is the map from s_{t-1} to s_t of this
-    neuron, with all other values fixed; the dashed line is y = x. The dotted trail goes from s_{t-1} (rhombus)
-    vertically to the map and horizontally to s_t (circle). Where the map crosses y = x is a fixed point.
+    The neuron is the one of the first layer whose state varies most. The steps are those in a row in which this state
+    changes most. The state s is c if the cell has one, else the cell's first state. The solid line of step t is the map
+    from s_{t-1} to s_t of this neuron, with all other values fixed; the dashed line is y = x. The dotted trail goes
+    from s_{t-1} (rhombus) vertically to the map and horizontally to s_t (circle). Where the map crosses y = x is a
+    fixed point.
 
     Args:
         path: The image file to write.
         model: The model.
         x: Sequence (T, 1, I).
-        steps: Number of steps.
+        steps: Number of steps, with a plot for each.
     """
     from matplotlib.figure import Figure
 
@@ -133,7 +138,7 @@ def equations(path: Path, rows: Sequence[Equation]) -> None:
 
     Args:
         path: The image file to write.
-        rows: The equations; an equation with `apart` gets a line of plots.
+        rows: The equations. An equation with `apart` gets a line of plots, one per step; any other gets one plot.
     """
     from matplotlib.figure import Figure
 
@@ -165,12 +170,14 @@ def equations(path: Path, rows: Sequence[Equation]) -> None:
 
 
 def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) -> None:
-    """Plot the fraction of their state that neurons of the first layer keep, as in Figure 6 of the DecayNet paper.
+    """Plot the fraction of their state that neurons keep at each step, as in Figure 6 of the DecayNet paper.
+
+    The fraction is the result of `kept_share`, for up to four neurons of the first layer.
 
     Args:
         path: The image file to write.
-        models: Dict from name to a model and its test sequences (T, B, I). A model has a line of plots, one per
-            sequence.
+        models: Dict from name to a model and its test sequences (T, B, I). A model has a line of plots, one for each of
+            its first two sequences.
     """
     from matplotlib.figure import Figure
 
@@ -196,7 +203,10 @@ def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) 
 
 
 def first_layer(model: SequenceModel, steps: int) -> RecurrentLayer:
-    """Return the first layer of a model, prepared to run a sequence of `steps` steps one by one."""
+    """Return the first layer of a model, prepared to run a sequence of `steps` steps by one call per step.
+
+    The constant `length` of a cell that depends on the length of the sequence is set to `steps`.
+    """
     layer = model.recurrent_layers()[0]
     if not layer.cell.streaming:
         # such a cell takes its constant `length` from its input, which has one step here
@@ -210,16 +220,16 @@ def memory_of(layer: RecurrentLayer) -> int:
 
 
 def track_of(layer: RecurrentLayer, x: Tensor, which: int, start: State) -> Tensor:
-    """Record one of a cell's states over a sequence.
+    """Record one of a cell's states over a sequence of batch size 1.
 
     Args:
         layer: The layer.
         x: Sequence (T, 1, I).
         which: Index of the state in `Cell.states`.
-        start: Initial state.
+        start: Initial state of the layer.
 
     Returns:
-        The state before each step and at the end (T + 1, H).
+        The state before each step and after the last one (T + 1, H).
     """
     with torch.no_grad():
         states = [start[which][0]]
@@ -236,14 +246,14 @@ def map_at(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, gr
     Args:
         layer: The layer.
         x: Sequence (T, 1, I).
-        t: The step.
+        t: Index of the step, from 0.
         which: Index of the state in `Cell.states`.
         neuron: Index of the neuron.
-        grid: Values of the state before the step.
-        start: Initial state.
+        grid: Values (N) of this state of the neuron before the step.
+        start: Initial state of the layer.
 
     Returns:
-        Values of the state after the step.
+        Values (N) of this state of the neuron after the step.
     """
     with torch.no_grad():
         state = start
@@ -286,7 +296,7 @@ def kept_share(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
 
 
 def _frame(ax: Any, reach: float, title: str) -> None:
-    """Set equal axes and draw the line y = x."""
+    """Set title and equal axes from -reach to reach in a matplotlib plot, and draw the line y = x."""
     ax.plot([-reach, reach], [-reach, reach], color="gray", linewidth=0.8, linestyle="--")
     ax.set_title(title, fontsize="small")
     ax.set_aspect("equal")
@@ -296,7 +306,10 @@ def _frame(ax: Any, reach: float, title: str) -> None:
 
 
 def _trail(ax: Any, track: Array) -> None:
-    """Draw the trail of a state, with a rhombus at its start and a circle at its end; see `cobweb`."""
+    """Draw the trail of a cobweb diagram, from a rhombus at the first state to a circle at the last; see `cobweb`.
+
+    `track` has the successive states of one neuron.
+    """
     x = np.repeat(track, 2)
     ax.plot(x[:-1], x[1:], color="tab:blue", linewidth=1, linestyle=":")
     ax.plot(track[:1], track[:1], "D", color="tab:blue", markersize=5)

@@ -11,17 +11,17 @@ CONFIDENCE = 0.95
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Summarise one figure over n seeds.
+    """Compute mean, standard deviation and confidence interval of a metric over n seeds.
 
     The interval is Student's confidence interval of the mean, mean ± t s / √n with n - 1 degrees of freedom. It assumes
     draws from a normal distribution.
 
     Args:
-        values: The figure of each seed.
+        values: The metric of each seed.
 
     Returns:
         A dict with "n", "mean", "sd" (the sample standard deviation s), "interval" ([low, high]) and "values". The mean
-        is None without values; sd and interval are None with fewer than two.
+        is None if there are no values; sd and interval are None if there are fewer than two.
     """
     summary: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "interval": None, "values": list(values)}
     if values:
@@ -34,7 +34,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _quantile(freedom: float) -> float:
-    """Return the quantile t of Student's distribution with P(|T| < t) = CONFIDENCE."""
+    """Return the t with P(|T| < t) = CONFIDENCE for Student's distribution with `freedom` degrees of freedom."""
     from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
@@ -47,7 +47,8 @@ class Difference:
     Attributes:
         value: mean(first) - mean(second), or std(first) / std(second).
         interval: 95 % confidence interval of the difference; None for a ratio.
-        p: p-value of the test; None if neither side has two different values.
+        p: p-value of the test. None if there is no test: all paired differences are equal, both unpaired samples are
+            constant, or the second sample of a ratio is constant.
     """
 
     value: float
@@ -59,15 +60,16 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
     """Test mean(first) - mean(second) by Student's paired t-test, or by Welch's t-test.
 
     Args:
-        first: Values of one side.
-        second: Values of the other side.
+        first: Values of one sample, at least two.
+        second: Values of the other sample, at least two.
         paired: True for the paired test, if values at the same index belong together. False for Welch's test.
 
     Returns:
-        The difference with its confidence interval and p-value.
+        The difference with its confidence interval and p-value. If all paired differences are equal, or both unpaired
+        samples are constant, the interval is [value, value] and p is None.
 
     Raises:
-        ValueError: A side has fewer than two values, or the numbers of paired values differ.
+        ValueError: A sample is empty, or the numbers of paired values differ.
     """
     from scipy import stats
 
@@ -81,15 +83,15 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
 
 
 def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Compare sd(first) / sd(second) by the Brown-Forsythe test of equal spread.
+    """Compute sd(first) / sd(second), and test by the Brown-Forsythe test whether the spreads differ.
 
     Args:
-        first: Values of one side.
-        second: Values of the other side.
+        first: Values of one sample, at least two.
+        second: Values of the other sample, at least two.
 
     Returns:
-        The ratio and the p-value. If `second` has no spread, the ratio is infinite, or 1 if `first` has none either,
-        and p is None.
+        The ratio and the p-value. If `second` is constant, p is None and the ratio is infinite, or 1 if `first` is
+        constant, too.
     """
     from scipy import stats
 
@@ -111,6 +113,10 @@ class Price:
 
 
 def front(prices: dict[str, Price]) -> list[str]:
-    """Return the Pareto front: the names of the candidates that no other one beats, the cheapest first."""
+    """Return the Pareto front: the names of the candidates that no other candidate beats, the cheapest first.
+
+    `prices` is a dict from a candidate's name to its cost and worth. A candidate beats another if it is at least as
+    good in both and better in one.
+    """
     best = [name for name, price in prices.items() if not any(other.beats(price) for other in prices.values())]
     return sorted(best, key=lambda name: prices[name].cost)

@@ -25,12 +25,12 @@ _WARM_UP = 0.5
 
 @dataclass
 class SteeringState:
-    """State of the controller `Steering`, which a checkpoint saves.
+    """State of `Steering`, the controller of the weight λ of the penalty on updates, as saved in a checkpoint.
 
     Attributes:
-        scale: Unit of λ, the weight of the penalty on updates in the loss; computed from the first batch.
+        scale: Unit of λ, computed from the first batch.
         first_share: Share of neurons updated in the first batch.
-        share: Exponential moving average of the share updated in the training batches.
+        share: Exponential moving average of the share of neurons updated in the training batches.
         z: The controlled variable: λ = scale · sinh(z).
     """
 
@@ -46,7 +46,9 @@ class SteeringState:
 
 
 class Steering:
-    """Dual ascent on λ, the weight of the penalty on updates, so that a share `skip` of the updates is skipped.
+    """Controller of λ, the weight of the penalty on updates in the loss, by dual ascent.
+
+    It adapts λ at each training step, so that a share `skip` of the updates of neurons is skipped in the end.
 
     z_k = z_{k-1} + rate·(s_k - w_k) + damping·(s̄_k - s̄_{k-1})        within bounds
     λ_k = scale·sinh(z_k)
@@ -76,16 +78,16 @@ class Steering:
 
     @property
     def skipped(self) -> float:
-        """Percentage of updates skipped in the last training batches; 0 before the first step."""
+        """Percentage of updates skipped, as a moving average over the training batches; 0 before the first step."""
         return 0.0 if self.state is None else 100 * (1 - self.state.share)
 
     def wanted(self, step: int) -> float:
-        """Share of neurons that the network should update at a time step, after `step` training steps."""
+        """Compute the share of neurons that the network should update per time step, after `step` training steps."""
         first = 1 - self.skip if self.state is None else self.state.first_share
         return first + (1 - self.skip - first) * min(1.0, step / (_WARM_UP * self.steps))
 
     def warm(self, step: int) -> bool:
-        """True if the warm-up, in which the wanted share still moves, is over after `step` training steps."""
+        """Return True if the warm-up, in which the wanted share still moves, is over after `step` training steps."""
         return step >= _WARM_UP * self.steps
 
     def follow(self, step: int, loss: float, budget: float, share: float) -> None:
@@ -107,7 +109,7 @@ class Steering:
         state.z = min(max(state.z + change, -_BOUND), _BOUND)
 
     def missed(self, skip_percent: float) -> float:
-        """Return by how many percentage points the skipped percentage misses the wanted one, beyond the tolerance."""
+        """Return by how many percentage points beyond TOLERANCE `skip_percent` misses the wanted percentage; else 0."""
         return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
 
     def why_missed(self, skip_percent: float) -> str | None:
@@ -117,7 +119,7 @@ class Steering:
             skip_percent: Percentage of updates that it skips on the validation data.
 
         Returns:
-            One sentence; None if it skips the wanted share within the tolerance.
+            One sentence; None if it skips the wanted share within TOLERANCE, or before the first training step.
         """
         if self.missed(skip_percent) == 0 or self.state is None:
             return None
@@ -140,7 +142,10 @@ class Steering:
 
 
 def check_steerable(setting: str, rule: type[UpdateRule]) -> None:
-    """Raise UsageError for `setting`, which is skip or background, if a rule's share of updates cannot be trained."""
+    """Raise UsageError if the decisions of an update rule are not trained, so that a setting has no effect on them.
+
+    `setting` is the name of this setting, skip or background, for the error message.
+    """
     if not rule.steerable():
         names = ", ".join(sorted(name for name, other in RULES.items() if other.steerable()))
         raise UsageError(

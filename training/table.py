@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of results of `edgernn reproduce` and `edgernn sweep`: a row is several trainings with different seeds."""
+"""Tables of results of `edgernn reproduce` and `edgernn sweep`, in which a row is several trainings with own seeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -30,8 +30,8 @@ class Row:
 
     Attributes:
         name: Name of the row.
-        settings: Settings that distinguish the row from others of the same name or table.
-        jobs: The trainings.
+        settings: The settings, as a dict from name to value, that distinguish the row from other rows.
+        jobs: The trainings, one per seed.
     """
 
     name: str
@@ -40,36 +40,41 @@ class Row:
 
     @cached_property
     def results(self) -> dict[int, dict[str, Any]]:
-        """Results of the finished trainings, as a dict from seed to result."""
+        """Results of the finished trainings: a dict from seed to the result of `Job.result`."""
         return {job.seed: result for job in self.jobs if (result := job.result())}
 
     @cached_property
     def validation(self) -> dict[int, float]:
-        """Dict from seed to the metric on the validation split, for the weights that the finished run ends with."""
+        """Main metric on the validation split of the finished trainings' final weights: a dict from seed to value."""
         return {job.seed: _validation(job.out, self.results[job.seed]) for job in self.jobs if job.seed in self.results}
 
     @property
     def sign(self) -> int:
-        """1 if a higher value of the task's metric is better, else -1."""
+        """1 if a higher value of the task's main metric is better, else -1; at least one training must be finished."""
         return 1 if next(iter(self.results.values()))["higher_is_better"] else -1
 
     @property
     def best(self) -> Path | None:
-        """Run with the best validation metric, which represents the row; None if no run is finished."""
+        """Directory of the finished run with the best validation metric; None if no run is finished."""
         if not self.results:
             return None
         seed = max(self.validation, key=lambda seed: self.sign * self.validation[seed])
         return next(job.out for job in self.jobs if job.seed == seed)
 
     def spread(self, column: str) -> dict[str, Any]:
-        """Compute statistics of one column over the seeds, in the table's unit; see `paper_table.figure`."""
+        """Compute `statistics.spread` of a column over the seeds; `paper_table.figure` describes columns and units."""
         values = (figure(result, column) for result in self.results.values())
         return spread([value for value in values if value is not None])
 
     def record(self, failures: Failures) -> dict[str, Any]:
-        """Return the row's entry in table.json, with the keys that all tables have.
+        """Return the row's entries in table.json that tables of `reproduce` and `sweep` have in common.
 
-        `failures` maps the run directory of each failed run to its error message.
+        Args:
+            failures: Dict from the run directory of each failed run to its error message.
+
+        Returns:
+            A dict with "name", "seeds" (of finished runs), "failed" (dict from seed to error message), "parameters" and
+            "macs" (None without a finished run).
         """
         first = next(iter(self.results.values()), {})
         return {
@@ -87,7 +92,7 @@ def _validation(run: Path, result: dict[str, Any]) -> float:
 
 
 def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """List the results of all finished trainings of the rows."""
+    """List the results (`Job.result`) of all finished trainings of the rows, row by row."""
     return [result for row in rows for result in row.results.values()]
 
 
@@ -95,14 +100,15 @@ def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
 def trained(
     rows: Sequence[Row], out: Path, workers: Callable[[int], AbstractContextManager[Workers]] | None
 ) -> Iterator[Failures]:
-    """Train the missing runs of a folder, and hold its lock until the `with` block ends.
+    """Train the unfinished runs of some rows, and hold the lock of their folder until the `with` block ends.
 
     The first seed of every row is trained first, then the second seed of every row, and so on.
 
     Args:
-        rows: The rows to train, with equally many seeds.
+        rows: The rows, with equally many seeds.
         out: The folder of their runs.
-        workers: Opens the pool of workers; None trains nothing. See `run_missing`, also for the errors raised.
+        workers: Function that opens a pool of workers, see `run_missing`, also for the errors raised. None: train
+            nothing.
 
     Yields:
         Dict from the run directory of each failed run to its error message.
@@ -130,7 +136,10 @@ def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
 
 
 def check_none_failed(report: dict[str, Any]) -> None:
-    """Raise EdgernnError if runs of a saved table failed, with the first error message."""
+    """Raise EdgernnError with the first error message if runs of a table failed.
+
+    `report` is the content of table.json, with the paths of table.json and table.md under "files".
+    """
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
         raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} lists them; the first: {reasons[0]}")

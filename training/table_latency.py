@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency of the models of a table of results, all timed in one run on this machine."""
+"""Latency of the models of a table of results, all timed together on this machine."""
 
 import statistics
 from collections.abc import Mapping
@@ -19,19 +19,20 @@ _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 
 
 def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
-    """Measure the latency of one model per row, for one sequence at a time on one thread.
+    """Measure the latency of one model per row of a table, for one sequence at a time on one thread.
 
-    Each run is exported to model.onnx in its directory, which is checked against torch. All models are timed in turns.
-    A figure is the median over rounds of the median call of a round, and a call runs a whole test sequence from its
-    initial state. The result is cached in latency.json in `out` and reused for the same runs on the same machine.
+    Each model is exported to model.onnx in its run directory, and the file is checked against torch. All models are
+    timed in interleaved rounds. A call runs the run's first test sequence from the initial state. The latency is the
+    median over rounds of the median call of a round, divided by the number of steps. The result is cached in
+    latency.json in `out`, and returned again for the same runs on the same machine.
 
     Args:
         out: Folder of the table.
-        runs: Dict from the name of a row to a finished run.
+        runs: Dict from the name of a row to the directory of a finished run.
 
     Returns:
-        A dict with "microseconds" (per step), "models" (the runs measured) and "errors" (why a model could not be
-        exported), each a dict by the row's name; and "machine".
+        A dict with "machine" and three dicts whose keys are names of rows: "microseconds" (latency per step), "models"
+        (run directory) and "errors" (why a model could not be exported).
     """
     models = {name: str(run) for name, run in runs.items()}
     cached = _read_cached(out / LATENCY)
@@ -61,12 +62,12 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def measured(out: Path) -> dict[str, Any]:
-    """Return the result that `latencies` has cached in `out`, or an empty result."""
+    """Return the result that `latencies` has cached in the folder `out`, or a result without models."""
     return _read_cached(out / LATENCY) or {"machine": None, "models": {}, "microseconds": {}, "errors": {}}
 
 
 def exported(run: Path) -> Path:
-    """Export the model of a finished run, unless an up-to-date file exists.
+    """Export the model of a finished run to model.onnx in its directory, unless an up-to-date file exists.
 
     Args:
         run: The run directory.

@@ -5,8 +5,8 @@ name      name of the file: NAME.png beside the table, and TABLE-NAME.png in doc
 kind      kind of the picture, a name of KINDS
 text      caption on the page of results
 
-The other keys are the fields of the kind. Most kinds draw the table's report; kinds with `of_runs` need the run
-directories.
+The other keys are the fields of the class that KINDS has for the kind. Most kinds need table.json alone; those with
+`of_runs` need the trained models in the run directories.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ KINDS: dict[str, type[Picture]] = {
 
 
 def read_picture(values: object) -> Picture:
-    """Read the declaration of a plot from TOML.
+    """Create a picture from an entry [[pictures]] of a TOML file.
 
     Args:
-        values: The TOML table.
+        values: The entry, expected as a dict with the key "kind" and the fields of this kind.
 
     Returns:
-        The picture.
+        The picture, an object of the class that KINDS has for its kind.
 
     Raises:
         EdgernnError: `values` is not a table, its kind is unknown, or one of its keys has a mistake.
@@ -58,17 +58,17 @@ def read_picture(values: object) -> Picture:
 def draw_pictures(
     pictures: Sequence[Picture], report: Mapping[str, Any], folder: Path, runs: Runs, prefix: str = ""
 ) -> list[Path]:
-    """Draw those plots of a table whose rows are measured.
+    """Draw the pictures of a table of results as PNG files; leave out those whose data is not measured.
 
     Args:
         pictures: The pictures.
-        report: Report of the table.
+        report: Content of table.json.
         folder: Folder of the files.
-        runs: Dict from row name and variant label to a run directory.
+        runs: Dict from (row name, variant label such as "T=10") to the run directory of the first finished seed.
         prefix: Prefix of the file names.
 
     Returns:
-        The files.
+        The files written.
     """
     files = []
     for picture in pictures:

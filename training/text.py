@@ -20,7 +20,7 @@ def read_sentences(path: Path) -> list[Sentence]:
         path: A text file, plain, .gz or .xz.
 
     Returns:
-        The words of each line.
+        The sentences in order, each a tuple of words.
 
     Raises:
         EdgernnError: The text has no word.
@@ -32,10 +32,10 @@ def read_sentences(path: Path) -> list[Sentence]:
 
 
 class Vocabulary:
-    """Numbers of words: END is 0, UNKNOWN 1, then the words of a text by falling frequency, ties alphabetically.
+    """Vocabulary that maps the words of a text to numbers, from 0.
 
-    `words` lists them in this order. The training part of the Penn Treebank, which contains UNKNOWN, gives 10,000
-    words.
+    END is 0 and UNKNOWN is 1. The other words follow by falling frequency, ties alphabetically. `words` lists all words
+    in this order. The training part of the Penn Treebank, which contains UNKNOWN, gives 10,000 words.
     """
 
     end, unknown = 0, 1
@@ -50,7 +50,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, sentence: Iterable[str]) -> list[int]:
-        """Convert words to numbers, without adding END."""
+        """Convert words to numbers, without adding END; a word outside the vocabulary gets the number of UNKNOWN."""
         return [self._numbers.get(word, self.unknown) for word in sentence]
 
     def decode(self, numbers: Iterable[int]) -> Sentence:

@@ -39,7 +39,7 @@ def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
 
 
 def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the shapes of W, R and b of each layer of edgernn's GRU or LSTM, for the sizes in the metadata `info`."""
+    """Return (shape of W, of R, of b) for each layer of edgernn's GRU or LSTM with the sizes in the metadata `info`."""
     gates, directions, size = len(_ROWS[kind]), _directions(info), feature_size(info)
     layers: list[tuple[tuple[int, ...], ...]] = []
     for H in layer_sizes(info):
@@ -57,7 +57,7 @@ def _directions(info: dict[str, Any]) -> int:
 
 
 def parameters(kind: str, info: dict[str, Any]) -> int:
-    """Count the parameters of GRU or LSTM layers with the sizes of an exported model."""
+    """Count the parameters of GRU or LSTM layers with the sizes of an exported model; `info` is its metadata."""
     return _directions(info) * sum(math.prod(shape) for layer in _shapes(kind, info) for shape in layer)
 
 
@@ -78,10 +78,10 @@ def baseline(
         source: Graph of the file, from which the nodes of an audio front end are copied. Default: no front end.
 
     Returns:
-        The model.
+        The ONNX model, with inputs x (T, B, I), or words (T, B), and the initial states.
 
     Raises:
-        EdgernnError: A weight has another shape than the metadata says.
+        EdgernnError: A weight is missing or has another shape than the metadata says.
     """
     directions = _directions(info)
     random = np.random.default_rng(0)

@@ -21,7 +21,7 @@ def find_or_build(seconds: float) -> str:
         The path of the library.
 
     Raises:
-        EdgernnError: The library is missing and cannot be built, or not within the time limit.
+        EdgernnError: The library is missing, and it cannot be built within the time limit.
     """
     missing = library_missing("cuda")
     if missing is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark case: a layer that edgernn and other runtimes compute, checked and then timed in the same rounds."""
+"""Measurement of a benchmark case: a layer that several runtimes compute, checked first and then timed."""
 
 import datetime
 import tempfile
@@ -65,12 +65,12 @@ class Case:
         model: The measured model; its weights are random.
         steps: T.
         batch: B.
-        threads: Threads of each runtime.
+        threads: Number of threads of each runtime.
         skip: Share of neuron updates that the model skips, or None for a model that updates all neurons.
         weights: Weight type as in `edgernn.export.to_onnx`, for gru and lstm.
         in_c: True to call the steps of a stream from C; other runtimes are not measured then.
         compiled: For a custom cell, name of the built-in cell with the same equations, which is timed beside it.
-        targets: Limits of time ratios.
+        targets: Performance targets, which limit ratios of times.
     """
 
     group: str
@@ -113,11 +113,11 @@ class Case:
 
 @dataclass
 class Contender:
-    """A function to time.
+    """A function that the benchmark times, such as a runtime's call or a lower bound.
 
     Attributes:
         call: The function.
-        calls: Number of calls that do the work of one case; below 1 if a call does more.
+        calls: Number of calls that do the work of the case once; below 1 if a call does more.
         error: Largest absolute error of the outputs against the reference; None if they are not compared.
     """
 
@@ -130,11 +130,12 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
     """Check the outputs of a case in each runtime, then time them.
 
     Args:
-        case: The case.
+        case: The benchmark case.
         settings: Number of timing rounds, their length and warm-up.
 
     Returns:
-        The case's entry in the report: µs per step, error and ratio of each runtime, and targets; see `described`.
+        The case's entry in the report, see `described`. It also has `left_out`, a dict from each runtime that is not
+        timed to the reason, and counts such as `macs`.
 
     Raises:
         EdgernnError: The outputs of edgernn are wrong, or the native library is missing.
@@ -158,12 +159,14 @@ def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[st
     """Summarise the times and errors of a benchmark case for its report.
 
     Args:
-        case: The case.
-        times: Dict from runtime to its µs per step in each round.
-        errors: Dict from runtime to its largest absolute error, None if its outputs are not compared.
+        case: The benchmark case.
+        times: Dict from contender to its µs per step in each round.
+        errors: Dict from contender to its largest absolute error, None if its outputs are not compared.
 
     Returns:
-        The entry of the report: medians, quartiles, ratios, the fastest other runtime and the targets.
+        The case's entry in the report. `contenders` maps each name to medians and quartiles of its µs per step and of
+        the ratio of edgernn's time to its time. `best_peer` is the fastest other runtime that computes in
+        float32, or None, and `targets` are the results of `judged`.
     """
     listed = {}
     for name, rounds in times.items():
@@ -195,11 +198,12 @@ def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str
 
     Args:
         target: The target.
-        listed: Dict from runtime to its figures in the report.
-        best: Name of the fastest other runtime, or None.
+        listed: Dict from contender to its entry in the report, which has the `ratio`.
+        best: Name of the fastest other runtime, which BEST stands for, or None.
 
     Returns:
-        The target with the measured ratio `value` and the verdict `met`, both None if the other runtime was not timed.
+        Dict with the target's `against` and `limit`, the measured ratio `value`, and `met`, True if it is at most the
+        limit. `value` and `met` are None if the other runtime was not timed.
     """
     name = best if target.against == BEST else target.against
     value = listed[name]["ratio"] if name in listed else None
@@ -207,7 +211,7 @@ def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str
     return {"against": target.against, "limit": target.limit, "value": value, "met": met}
 
 
-# dict from name to contender, dict from the name of a missing contender to the reason, and facts for the report
+# dict from name to contender, dict from the name of a missing contender to the reason, and counts for the report
 Contenders = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
 
 
@@ -237,7 +241,7 @@ def _plain(case: Case) -> Contenders:
 
 
 def _problem(case: Case) -> Problem:
-    """Draw the random layer and input of a case; the input of a stream has only the steps whose outputs are checked."""
+    """Draw the random layer and input of a case; the input of a stream (T = 1) has _CHECKED steps, for the check."""
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
     return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
@@ -249,7 +253,7 @@ def _macs(case: Case) -> int:
 
 
 def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
-    """Build the timed function of a runtime, or raise EdgernnError if its outputs are wrong."""
+    """Build the function to time for a runtime; raise EdgernnError if its outputs differ from the reference."""
     problem = _problem(case)
     expected = reference(problem)
     call: Callable[[], Any]
@@ -297,7 +301,8 @@ def _stream_in_c(case: Case) -> Contenders:
 def _ours_alone(case: Case) -> Contenders:
     """Build the functions to time for a cell that other runtimes lack: the cell, and a GRU in edgernn and ONNX Runtime.
 
-    A custom cell is also compared with the built-in cell of the same weights, and with standard ONNX operators.
+    A custom cell is also timed beside the built-in cell `case.compiled` with the same weights, and beside standard ONNX
+    operators.
     """
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model

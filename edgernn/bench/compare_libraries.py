@@ -36,7 +36,7 @@ _STEPS = 200
 
 
 class PackedSteps:
-    """Runs steps of a packed model in a C loop, in any build of the native library that can read the model."""
+    """Function object that runs 200 steps of a packed model in a C loop, by any build of the native library."""
 
     def __init__(self, library: str, packed: bytes, case: Case) -> None:
         """Load a packed model.
@@ -44,7 +44,7 @@ class PackedSteps:
         Args:
             library: Path of the library.
             packed: The packed model.
-            case: The case, which has the sizes.
+            case: The benchmark case, which has the batch and the sizes.
 
         Raises:
             EdgernnError: The library cannot read the model.
@@ -74,18 +74,18 @@ class PackedSteps:
 
 
 def compare(case: Case, other: str, settings: Rounds, models: Path | None = None) -> dict[str, Any]:
-    """Time a case with this installation's library and with another one.
+    """Time a benchmark case with this installation's library and with another build of it.
 
     Args:
-        case: The case.
+        case: The benchmark case.
         other: Path of the other library.
         settings: Number of timing rounds, their length and warm-up.
         models: Folder with the other library's models, as `file_name` names them. Default: both libraries run the
             same model.
 
     Returns:
-        Dict with the name of the case, the µs per step of both libraries, and the ratio of this one's time to the
-        other's with its quartiles.
+        Dict with the `name` of the case, the µs per step `this_us` and `other_us`, and the `ratio` of this library's
+        time to the other's, with the quartiles `ratio_q1` and `ratio_q3`.
 
     Raises:
         EdgernnError: A library cannot read a model, or a model is missing.

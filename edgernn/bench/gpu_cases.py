@@ -117,13 +117,17 @@ def bench_on_gpu(
 
     Args:
         path: The exported file.
-        folder: Folder of the report.
+        folder: Folder to write the report to.
         settings: Settings of the benchmark.
         x: Example input as in `bench`.
         progress: Progress bar. Default: none.
 
     Returns:
-        The JSON-compatible report.
+        The JSON-compatible report, with the paths of both files as `files`.
+
+    Raises:
+        EdgernnError: No GPU can be used, or the outputs are wrong.
+        UsageError: The shape of x does not fit the model.
     """
     require()
     settings = settings or Settings()
@@ -153,7 +157,7 @@ def _report(settings: Rounds, command: str) -> dict[str, Any]:
 
 
 def summary(entry: dict[str, Any]) -> str:
-    """Describe the result of a benchmark case in one line."""
+    """Describe a case's entry in a GPU report in one line: µs per step, and ratios to other runtimes' times."""
     if "failed" in entry:
         return f"{entry['name']}: {entry['failed']}"
     listed = entry["contenders"]

@@ -61,7 +61,7 @@ class Form:
         rule: Name of the update rule.
         rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
         square: True if the kernel needs I = H.
-        group_size: Largest number of neurons that share a decision of the rule.
+        group_size: Number of adjacent neurons that the rule updates or skips together, at most H.
     """
 
     kind: str
@@ -85,9 +85,9 @@ class Form:
 
 
 def forms() -> dict[str, Form]:
-    """Return a dict from name to variant (`Form`), for all cells with all update rules that have CUDA kernels.
+    """Return a dict from name to `Form` (variant of a layer), for all cells with all rules that have CUDA kernels.
 
-    The last two entries are layers in which neighbouring neurons form groups that share an update decision.
+    In the layers of the last two entries, groups of adjacent neurons share an update decision.
     """
     known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
@@ -147,8 +147,8 @@ class PackedLayer:
             states: Initial states (B, H) in the layer's order.
 
         Returns:
-            The function, and its outputs: y, the last states, and the numbers of updated neurons and of multiply-adds.
-            These numbers stay -1 if the layer never skips updates.
+            The function, and the tensors that it writes: y (T, B, H), the last states, the number of updated neurons
+            (T, B) and of multiply-adds (B,). Both numbers stay -1 if the layer never skips updates.
         """
         (T, B), H = x.shape[:2], self._sizes.hidden
         y, after = x.new_full((T, B, H), torch.nan), [torch.full_like(state, torch.nan) for state in states]
@@ -175,11 +175,12 @@ def check(
         library: The CUDA library.
         op: Name of the kernel in the report.
         form: The variant of a layer that the kernel computes.
-        shapes: Sizes (T, B, I, H).
+        shapes: Sizes (T, B, I, H) to check one after another.
         device: The device, cuda or cpu.
 
     Returns:
-        The kernel's entry in the report: the largest absolute error, the shape with this error, and `passed`.
+        The kernel's entry in the report: its name `op`, the largest absolute `error`, the `shape` with this error, and
+        `passed`. A kernel that fails also has the reason, `failure`.
     """
     entry: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
     for T, B, I, H in shapes:
@@ -223,8 +224,8 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
 def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
     """Check the kernels of the CUDA library, one after the other, until `time.perf_counter()` reaches `end`.
 
-    If time runs out, a note on the number of unchecked kernels is added to `left_out`. A kernel for which edgernn has
-    no layer in torch fails the check.
+    Returns the kernels' entries in the report, see `check`. If time runs out, a note on the number of unchecked kernels
+    is added to `left_out`. A kernel for which edgernn has no layer in torch fails the check.
     """
     known, entries, kernels = forms(), [], library.kernels()
     ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
@@ -244,7 +245,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
 
 
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
-    """Return a dict from name to a forward call to time: torch's GRU and LSTM, and the CUDA kernels listed in TIMED."""
+    """Return a dict from name to a function that runs a forward pass: torch's GRU and LSTM, CUDA kernels in TIMED."""
     known, x = forms(), torch.randn(T, B, 2, device=device)
     runs: dict[str, Callable[[], Any]] = {}
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
@@ -264,9 +265,17 @@ def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], 
 
 
 def sanitize(tool: str, seconds: float) -> dict[str, Any]:
-    """Run this module under NVIDIA's compute-sanitizer with a tool such as memcheck; return an entry of the report.
+    """Run this module under NVIDIA's compute-sanitizer, for at most `seconds`.
 
-    EdgernnError is raised if compute-sanitizer is missing or exceeds the time limit.
+    Args:
+        tool: Tool of compute-sanitizer, such as memcheck.
+        seconds: Time limit.
+
+    Returns:
+        The entry of the report: the `tool`, whether it `passed`, and the end of its output, `said`.
+
+    Raises:
+        EdgernnError: Compute-sanitizer is missing or exceeds the time limit.
     """
     program = shutil.which("compute-sanitizer")
     if program is None:
@@ -283,7 +292,13 @@ def sanitize(tool: str, seconds: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Path of the CUDA library, results of compute-sanitizer on it, and notes on tools that could not run."""
+    """A CUDA library that is ready for checks.
+
+    Attributes:
+        path: Path of the library.
+        sanitized: Results of compute-sanitizer, see `sanitize`.
+        left_out: Notes on tools of compute-sanitizer that could not run.
+    """
 
     path: str
     sanitized: list[dict[str, Any]]
@@ -318,11 +333,12 @@ def measured(
         prepared: The library and the results of compute-sanitizer.
         device: The device, cuda or cpu.
         end: Time of `time.perf_counter` at which to stop.
-        left_out: Receives notes on the checks that were not made.
-        clock: Function that times a dict from name to call, and returns a dict from name to figures.
+        left_out: List that receives notes on the checks that were not made.
+        clock: Function that times the functions in a dict, and returns a dict from the name of each to its times.
 
     Returns:
-        The JSON-compatible report.
+        JSON-compatible dict: `checks` from `check_all`, results of compute-sanitizer as `sanitized`, times by size as
+        `timed`, and the entries of the cases in ONNX Runtime as `exported`.
 
     Raises:
         EdgernnError: The library finds no GPU.
@@ -340,7 +356,7 @@ def measured(
 def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
     """Measure a few cases of `edgernn bench --device cuda --suite --quick`, until `time.perf_counter()` reaches `end`.
 
-    Notes on cases that were not measured are added to `left_out`.
+    Returns the cases' entries in the report. Notes on cases that were not measured are added to `left_out`.
     """
     from edgernn.bench.gpu_cases import cases, run_cases
     from edgernn.bench.suite import QUICK
@@ -360,7 +376,7 @@ def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
 
 
 def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
-    """Compare the CUDA kernels listed in SMALL with the layers in torch; print the differences, return the status."""
+    """Compare the CUDA kernels listed in SMALL with torch layers; print the errors; return 0 if all pass, else 1."""
     library, known = library or CudaLibrary(cuda_library_path()), forms()
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)

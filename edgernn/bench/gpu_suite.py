@@ -57,7 +57,7 @@ class SuiteSizes:
         wide_steps: T for `widths`.
         rounds: Number of timing rounds of each measurement.
         training: Arguments of `edgernn train`.
-        workers: Concurrent processes for checks; 0 checks in this process.
+        workers: Number of concurrent processes for the checks; 0 runs them in this process.
         minutes: Time limit of the suite.
     """
 
@@ -74,7 +74,10 @@ class SuiteSizes:
 def run(
     device: str, sizes: SuiteSizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]
 ) -> dict[str, Any]:
-    """Check the gradients of every cell with every update rule and time some layers; return the report."""
+    """Run all parts of the suite and return the report (JSON-compatible), which `table` summarises.
+
+    Gradients are checked for all `cells` with all `rules`. `timed` names the layers whose training steps are timed.
+    """
     end = time.perf_counter() + 60 * sizes.minutes
     left_out: list[str] = []
     report: dict[str, Any] = {"machine": machine(device), "sizes": sizes.__dict__, "left_out": left_out}
@@ -99,7 +102,7 @@ def run(
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Describe the device, the processor and the versions of packages."""
+    """Return a dict that describes the device, the processor and the versions of packages (None if missing)."""
     versions: dict[str, str | None] = {}
     for name in ("torch", "triton", "onnxruntime-gpu", "edgernn"):
         try:
@@ -130,8 +133,9 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
         how: Precision of matrix products, a key of TOLERANCES.
 
     Returns:
-        The entry of the report: the largest error of a gradient, relative to the gradient's largest absolute value;
-        the name of that gradient; `passed`; and `drawn`, the number of draws.
+        The entry of the report. `error` is the largest error of a gradient relative to its largest absolute value, or
+        None if decisions differ in all draws. `tensor` is the name of that gradient, `drawn` the number of draws,
+        and `passed` says whether the error is within TOLERANCES.
     """
     T, B, I, H = size
     entry: dict[str, Any] = {"cell": cell, "rule": rule, "precision": how, "drawn": 0, "error": None, "tensor": None}
@@ -200,7 +204,7 @@ def _checks(
 
 
 def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Time forward and backward of torch.nn's GRU and LSTM, and of edgernn's layers as loops and as fused kernels."""
+    """Time forward and backward passes of torch.nn's GRU and LSTM, and of edgernn's layers as loop and fused kernel."""
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
     runs: dict[str, Callable[[], None]] = {}
@@ -217,7 +221,7 @@ def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str
 
 
 def _width(device: str, sizes: SuiteSizes, H: int) -> dict[str, Any]:
-    """Time forward and backward of GRU layers with H neurons."""
+    """Time forward and backward passes of GRU layers with H neurons; return a dict as `_measure` does."""
     _, B, I, _ = sizes.timed
     x = torch.randn(sizes.wide_steps, B, I, device=device)
     loop, fused = (_layer_of("gru", I, H, device) for _ in range(2))
@@ -249,7 +253,7 @@ def _both_ways(module: nn.Module, x: Tensor, products: str) -> Callable[[], None
 
 
 def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, Any]:
-    """Time functions in turns, after two warm-up rounds; one that fails is reported and not timed."""
+    """Time functions in turns; return dicts by name with `ms` (median), `q1` and `q3`, or `failure` if one raises."""
     before = torch.get_float32_matmul_precision()
     times: dict[str, list[float]] = {name: [] for name in runs}
     failures: dict[str, str] = {}
@@ -292,7 +296,7 @@ def _clock(run: Callable[[], None], device: str) -> float:
 
 
 def training(device: str, sizes: SuiteSizes, seconds: float) -> dict[str, Any]:
-    """Run `edgernn train` and return its result; if the time limit ends it, return the last line of its metrics."""
+    """Run `edgernn train` for at most `seconds`; return its result, or the last metrics if the time limit ended it."""
     if seconds < 5:
         return {"stopped": "not started: out of time"}
     with tempfile.TemporaryDirectory() as folder:

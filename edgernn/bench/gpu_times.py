@@ -37,7 +37,7 @@ _CHUNK = 50
 
 
 class Events:
-    """Clock for `timing.interleaved` that times work on the CUDA stream `stream` by CUDA events."""
+    """Clock for `timing.interleaved`, which measures seconds of work on its CUDA stream `stream` by CUDA events."""
 
     name = "CUDA events"
 
@@ -70,7 +70,7 @@ def require() -> str:
 
 
 def clock() -> Events | None:
-    """Return a clock that uses CUDA events, or None if torch cannot use the GPU; timed calls are then synchronous."""
+    """Return a clock that uses CUDA events, or None if torch cannot use the GPU; calls are then timed synchronously."""
     return Events() if torch.cuda.is_available() else None
 
 
@@ -85,7 +85,7 @@ def measure_on_gpu(
 
     Args:
         path: The exported file of the case's model.
-        case: The case.
+        case: The benchmark case.
         x: Inputs (T, B, I).
         settings: Number of timing rounds, their length and warm-up.
         progress: Progress bar. Default: none.
@@ -152,14 +152,14 @@ def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
     return error
 
 
-# a function to time, and one that returns its last y, or None if y is not comparable
+# a function to time, and a function that returns the last y of the first one, or None if y is not comparable
 TimedCall = tuple[Callable[[], Any], Callable[[], NDArray[Any] | None]]
 
 
 def _operator(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build the timed call of ONNX Runtime's GRU or LSTM operators on its CUDA provider."""
+    """Build the function to time for ONNX Runtime's GRU or LSTM operators on the GPU, and the one that returns y."""
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -181,7 +181,7 @@ def _operator(
 def _torch(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build the timed call of torch.nn's GRU or LSTM alone, without input scaling, embedding and output layer."""
+    """Build both functions as `_operator` does, for torch.nn's GRU or LSTM without scaling, embedding or head."""
     if events is None:
         raise EdgernnError("torch finds no GPU; install a torch with CUDA to time its layers")
     with torch.cuda.stream(events.stream):
@@ -210,7 +210,8 @@ def torch_layers(kind: str, info: dict[str, Any], weights: Mapping[str, Weight])
     Args:
         kind: The layer, gru or lstm.
         info: The file's description.
-        weights: The file's weights. The module gets them if it computes the same function as the file's layers.
+        weights: The file's weights. The module gets them if it computes the same function as the file's layers, else
+            random weights.
 
     Returns:
         The module.

@@ -21,14 +21,15 @@ GROUP = "Library and load time"
 
 
 def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Time the creation of a session with the native library, beside a session of ONNX Runtime's GRU.
+    """Time the creation of a session with the native library, beside that of a session with ONNX Runtime's GRU.
 
     Args:
-        case: The sizes of the GRU.
+        case: The benchmark case, which has the sizes of the GRU.
         settings: Number of timing rounds, their length and warm-up.
 
     Returns:
-        The entry in the report (see `case.described`), with times in µs per session and the library's size.
+        The case's entry in the report (see `case.described`), with times in µs per session, and the size of the native
+        library as `library_bytes`.
     """
     import edgernn
     from edgernn.export import to_onnx

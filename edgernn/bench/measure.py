@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check an exported model, then time it beside ONNX Runtime's GRU and LSTM, in shuffled turns."""
+"""Check an exported model, then time it beside ONNX Runtime's GRU and LSTM, in shuffled order in each round."""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Settings:
     Attributes:
         batch: B, the number of sequences of a call.
         steps: T, the number of steps of a call. Default: the number in the example input, else 500.
-        threads: Threads of each runtime.
+        threads: Number of threads of each runtime.
         rounds: Number of interleaved rounds.
         warmup: Warm-up calls before the first round.
         block_ms: Approximate time of the calls of one runtime in a round, in milliseconds.
@@ -72,10 +72,11 @@ def bench(
         progress: Progress bar. Default: none.
 
     Returns:
-        The JSON-compatible report; `markdown` formats it.
+        The JSON-compatible report; `report.markdown` formats it.
 
     Raises:
-        EdgernnError: The native library and the standard ONNX operators disagree; a wrong kernel is not timed.
+        EdgernnError: The native library and the standard ONNX operators disagree, or ONNX Runtime's GRU or LSTM with
+            the same weights. A wrong kernel is not timed.
     """
     settings = settings or Settings()
     path = Path(path)
@@ -113,7 +114,10 @@ def bench(
 
 
 def read_example(path: Path) -> NDArray[Any]:
-    """Read x (N, T, I), or words (N, T), from an npz file; return it with the axis T first, as models read it."""
+    """Read x (N, T, I), or words (N, T), from an npz file; return it as (T, N, I) or (T, N).
+
+    Raises UsageError if x has another shape.
+    """
     x = read_arrays(path, ("x",))["x"]
     if x.ndim == 2 and x.dtype.kind in "iu":
         return x.swapaxes(0, 1)
@@ -163,21 +167,22 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """Compare the native library with standard ONNX operators, on one chunk of the input after the other.
+    """Compare the native library with standard ONNX operators on x, chunk by chunk.
 
-    After a chunk, both continue from the state that `portable` has reached.
+    Each chunk starts, in both sessions, from the state that `portable` has reached. A model that needs whole sequences
+    has a single chunk. Sequences in which the sessions update other numbers of neurons are left out of the error.
 
     Args:
         native: Session with the native library.
         portable: Session with standard ONNX operators, the reference.
         x: Inputs (T, B, I) or (T, B).
-        steps: Steps of a chunk.
+        steps: Number of steps of a chunk.
 
     Returns:
         The largest absolute error of outputs and states.
 
     Raises:
-        EdgernnError: The error is larger than rounding in float32 explains.
+        EdgernnError: The error, or the share of chunks with other updates, is larger than float32 rounding explains.
     """
     worst, disagreements = 0.0, 0
     state = portable.initial_state(x.shape[1])
@@ -207,7 +212,11 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
 def _contenders(
     path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """Return a dict from name to the call to time, and the errors of ONNX Runtime's operators with the same weights."""
+    """Return two dicts with the names of contenders as keys: functions to time, and errors.
+
+    An error is the largest difference between the outputs of ONNX Runtime's GRU or LSTM and those of the portable
+    operators. It exists if that GRU or LSTM has the model's weights.
+    """
     calls: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
         calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
@@ -239,7 +248,7 @@ def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tupl
 
 
 def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
-    """Summarise the times: µs per step, percentiles of a call, and the speed-up over ONNX Runtime's GRU."""
+    """Return a dict per runtime: µs per step, percentiles of a call in µs, and the speed-up over ONNX Runtime's GRU."""
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
     summary = {}
     for name, rounds in timings.items():
@@ -262,7 +271,7 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 
 
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
-    """Count the weights of the recurrent layers and of GRU and LSTM of the same sizes, and the multiply-adds of a step.
+    """Return the costs: parameters, beside those of GRU and LSTM of the same sizes, and multiply-adds of a step.
 
     `rate` is the share of neurons that are updated, and `executed` the multiply-adds of a step that `backend` executed.
     """

@@ -31,7 +31,7 @@ def qemu_folder() -> Path:
 
 
 def targets() -> dict[str, dict[str, Any]]:
-    """Return the emulated microcontrollers by name: compiler, flags, board and emulator."""
+    """Return a dict from the name of an emulated microcontroller to its settings: compiler, flags, board, emulator."""
     listed: dict[str, dict[str, Any]] = json.loads((qemu_folder() / "targets.json").read_text(encoding="utf-8"))
     return listed
 
@@ -42,12 +42,12 @@ class Emulated:
 
     Attributes:
         y: Outputs (T, O).
-        updates: Number of updated neurons (T,).
+        updates: Number of updated neurons at each step (T,).
         instructions: Mean number of instructions of a step.
         engine_bytes: Bytes of code in flash, without weights.
         weight_bytes: Bytes of weights in flash.
-        state_bytes: Bytes of a stream's state in memory.
-        stack_bytes: Bytes of stack that a step takes, including the print functions of the test program.
+        state_bytes: Bytes of the state of one stream in RAM.
+        stack_bytes: Bytes of stack that a step takes in RAM, including the print functions of the test program.
     """
 
     y: NDArray[np.float32]
@@ -75,14 +75,14 @@ def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("mod
         content: The packed model.
         x: Inputs (T, I), or words (T,).
         target: Name of the microcontroller, one of `targets`.
-        path: The model's file, for errors.
+        path: Path of the model's file, for error messages.
 
     Returns:
         Outputs and costs.
 
     Raises:
         EdgernnError: A tool is missing, or the program fails.
-        UsageError: The model has a part for which there is no C code.
+        UsageError: No C code exists for a layer of the model.
     """
     if (reason := missing_tool(target)) is not None:
         raise EdgernnError(reason)
@@ -99,7 +99,7 @@ def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("mod
 
 
 def _inputs(x: NDArray[Any]) -> str:
-    """Format x as C code: the bits of floats, or word numbers."""
+    """Format x (T, I), or words (T,), as C code: an array with the bits of the floats, or with the word indices."""
     if x.ndim == 1:
         words = ", ".join(map(str, x.tolist()))
         return f"#define STEPS {len(x)}\n#define INPUT_OF(t) inputs[t]\nstatic const int32_t inputs[] = {{{words}}};\n"
@@ -111,7 +111,7 @@ def _inputs(x: NDArray[Any]) -> str:
 
 
 def _build(folder: Path, settings: dict[str, Any]) -> int:
-    """Compile the program; return the bytes of the model's code."""
+    """Compile the test program with the model's C files in `folder`; return the size of the model's code in bytes."""
     boards, board = qemu_folder(), settings["board"]
     compiler = [settings["compiler"], *settings["flags"], f"@{folder / 'gcc.flags'}", "-I", str(boards)]
     _run([*compiler, "-c", str(folder / "model.c"), "-o", str(folder / "model.o")])
@@ -135,7 +135,7 @@ def _run(words: list[str]) -> str:
 
 
 def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
-    """Parse the output of the test program measure_steps.c."""
+    """Parse the output `text` of the test program measure_steps.c; raise EdgernnError if it is not as expected."""
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
         raise EdgernnError(
@@ -166,10 +166,12 @@ def bench_on_target(
         steps: Number of steps. Default: all steps of x, else 50.
 
     Returns:
-        The report.
+        JSON-compatible dict. `instructions` and `updates` are means per step, `flash` (code, weights) and `memory`
+        (state, stack) are in bytes, and `worst_error` is the largest absolute difference from `Session`.
 
     Raises:
-        UsageError: The model has a part for which there is no C code.
+        EdgernnError: A tool is missing, or the program fails.
+        UsageError: No C code exists for a layer of the model.
     """
     session = Session(model)
     settings = Settings(steps=steps or (None if x is not None else DEFAULT_STEPS))

@@ -23,18 +23,18 @@ _OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, COMPILED, PORTABLE, ROOFLINE, WITH_INP
 
 
 def page(report: dict[str, Any]) -> str:
-    """Format a benchmark report: machine, method, targets, cases where another runtime is faster, and all times."""
+    """Format a report of `run_suite` as Markdown: machine, method, targets, where others are faster, and all times."""
     return "\n\n".join([_machine(report), _explained(report), *tables(report["cases"])]) + "\n"
 
 
 def section(report: dict[str, Any]) -> str:
-    """Format a further report, such as one of another machine, as a section of a page: machine, targets and figures."""
+    """Format a further report, such as one of another machine, as a section of a page: machine, targets and times."""
     cases = [case for case in report["cases"] if "failed" not in case]
     return "\n\n".join([_machine(report), _targets(cases), _group(cases)])
 
 
 def tables(cases: list[dict[str, Any]]) -> list[str]:
-    """Format benchmark cases as sections: targets, where edgernn is slower, times by group, and runtimes not timed."""
+    """Format cases of a report as sections: targets, where edgernn is slower, times by group, runtimes not timed."""
     finished, parts = [case for case in cases if "failed" not in case], []
     if any(case["targets"] for case in finished):
         parts += ["## Targets", _targets(finished)]
@@ -112,7 +112,7 @@ def _losses(cases: list[dict[str, Any]]) -> str:
 
 
 def _group(cases: list[dict[str, Any]]) -> str:
-    """Format a group of cases as a table of µs per step, quartiles and ratio: a row per runtime, a column per case."""
+    """Format cases as a table: a row per runtime, a column per case; cells have µs per step, quartiles and ratio."""
     names = list(dict.fromkeys(name for case in cases for name in case["contenders"]))
     rows = []
     for name in names:
@@ -138,7 +138,7 @@ def _number(us: float) -> str:
 
 
 def _left_out(cases: list[dict[str, Any]]) -> str:
-    """List the runtimes that were not timed and in which cases, one line for each reason."""
+    """List the runtimes that were not timed, one line for each reason with its number of cases, and failed cases."""
     reasons: dict[tuple[str, str], int] = {}
     for case in cases:
         for name, why in case.get("left_out", {}).items():

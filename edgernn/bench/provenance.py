@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Description of the machine that a figure was measured on."""
+"""Description of the machine that a benchmark ran on."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ from edgernn.runtime.library import instruction_set
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine: processor, cores, the native library's instruction set and package versions."""
+    """Return a dict that describes the machine: processor, cores, instruction set, versions of Python and packages."""
     versions = {}
     for name in ("edgernn", "onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch"):
         try:
@@ -30,7 +30,10 @@ def machine() -> dict[str, Any]:
 
 
 def gpu() -> dict[str, str]:
-    """Name the first GPU and its driver, or "unknown" without nvidia-smi."""
+    """Return the name of the first GPU as `gpu` and the version of its driver as `driver`.
+
+    Without nvidia-smi, or if it fails, they are the strings "unknown GPU" and "unknown".
+    """
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         output = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -59,11 +59,11 @@ def save(report: dict[str, Any], folder: Path, name: str = "bench") -> list[Path
 
     Args:
         report: A report of `bench`.
-        folder: The folder of the files.
-        name: The files' name without suffix.
+        folder: The folder to write to.
+        name: Name of both files without suffix.
 
     Returns:
-        The paths of both files.
+        The paths of the JSON and the Markdown file.
     """
     paths = [folder / f"{name}.json", folder / f"{name}.md"]
     write_json(paths[0], report)

@@ -16,14 +16,14 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.probes import probes
 from edgernn.runtime.stepper import Stepper, aligned
 
-# height of a panel of the packed matrix in vector registers: of most panels, and of those with the remaining rows
+# height in vector registers of most panels of the packed matrix, and of the panels with the remaining rows
 PANEL, REMAINDER = 12, 4
 # multiply-adds of a call: long beside the clock's resolution, short beside a round
 _WORK = 4_000_000
 
 
 class MatVec:
-    """Repeated products y = R h with R (rows, columns); `h` is the input and `y` the last result."""
+    """Function object that computes y = R h, with R (rows, columns), `repeats` times; set `h` first, and read `y`."""
 
     def __init__(self, R: NDArray[np.float32]) -> None:
         lanes = int(probes().edgernn_probe_lanes())
@@ -57,10 +57,10 @@ def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], f
     Args:
         rows: Rows of the matrix.
         columns: Columns of the matrix.
-        times: Number of products to do.
+        times: Number of matrix-vector products to do.
 
     Returns:
-        The function, and the number of its calls that do `times` products.
+        The function, and the number of its calls that do `times` products, which may be below 1.
     """
     product = MatVec(np.full((rows, columns), 1e-3, np.float32))
     return product, times / product.repeats
@@ -76,7 +76,8 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
         threads: Threads that share them.
 
     Returns:
-        The function, and the number of its calls that take as long as `threads` threads take for `count`.
+        The function, and the number of its calls that take as long as `threads` threads at peak rate take for `count`
+        multiply-adds.
     """
     library = probes()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
@@ -89,7 +90,7 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
 
     Args:
         stepper: The packed model.
-        macs: Multiply-adds of a step.
+        macs: Number of multiply-adds of a step, from which the number of steps of a call is chosen.
 
     Returns:
         The function, and the share of its time that one step takes. The function raises EdgernnError if the model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of a step over the share of skipped updates: `python -m edgernn.bench.skip_curve --out docs/results`.
+"""Time of a step against the share of skipped updates: `python -m edgernn.bench.skip_curve --out docs/results`.
 
 Layers with the rule `selective`, for single neurons and for groups of them, are timed beside the same layer without a
 rule, in interleaved rounds of one process. Weights are random, so the skipped neurons differ from step to step.
@@ -44,11 +44,11 @@ class CurvePoint:
     """Measurement of a layer at one share of skipped updates.
 
     Attributes:
-        group_size: Number of neurons that share a decision.
+        group_size: Number of adjacent neurons that the rule updates or skips together.
         skip: Wanted share of skipped updates, for which the weights are drawn.
         skipped: Measured share of skipped updates.
-        needed: Multiply-adds that the updates and the decisions need, relative to the layer without a rule.
-        time: Time relative to the layer without a rule: the median over the rounds.
+        needed: Multiply-adds that updates and decisions need, divided by those of the layer without a rule.
+        time: Time divided by that of the layer without a rule: the median over the rounds.
     """
 
     group_size: int
@@ -86,7 +86,8 @@ def measure(
         stepwise: True to call `Session.step` for each step; False to run all steps in one call.
 
     Returns:
-        Dict with the sizes, the µs per step of the layer without an update rule, and a dict for each `CurvePoint`.
+        Dict with the `cell`, its sizes `I` and `H`, the µs per step of the layer without an update rule, `dense_us`,
+        and `points`, a dict with the fields of `CurvePoint` for each group size and share.
     """
     x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
     calls: dict[str, Callable[[], Any]] = {}
@@ -133,7 +134,7 @@ def measure(
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format the measured times as Markdown."""
+    """Format a report of this module, with a result of `measure` per layer, as a Markdown table of relative times."""
     lines = [
         f"Time relative to the layer without a rule, T = {report['T']}, B = {report['B']}, one thread, "
         f"{report['machine']['cpu']}, {report['machine']['instruction_set']}: medians of {report['rounds']} "
@@ -183,7 +184,7 @@ def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[d
     Args:
         panel: Matplotlib's axes.
         points: Dicts with the keys `group_size`, `skipped` and those that `value` reads.
-        value: Value of a point, relative to the layer without a rule.
+        value: Function that returns the value of a point, relative to the layer without a rule.
     """
     panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
     for size in GROUP_SIZES:

@@ -21,12 +21,12 @@ BATCHES = (8, 32, 128, 256)
 SKIPS = (0.4, 0.75, 0.9)
 # steps of a call: a call of `Session.step` has one
 STEPS = (1, 100)
-# smallest wanted speed with 90 % skipped, relative to the layer without a rule, by group size and batch
+# smallest wanted speed with 90 % of the updates skipped, relative to the layer without a rule, by group size and batch
 TARGETS = {1: dict.fromkeys(BATCHES, 4.5), 16: {8: 4.5, 32: 6.0, 128: 7.0, 256: 7.0}}
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format the measured speeds as Markdown."""
+    """Format a report of this module as a Markdown table of speeds relative to the layer without a rule."""
     heads = [f"T = {steps}, {100 * skip:.0f} % skipped" for steps in report["T"] for skip in report["skips"]]
     lines = [
         "Speed relative to the same batch of B streams in the layer without a rule: its time divided by that of the "

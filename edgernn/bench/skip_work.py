@@ -34,17 +34,17 @@ from edgernn.training.pictures import save
 # first-level data cache that valgrind simulates
 CACHE_BYTES, WAYS, LINE = 32_768, 8, 64
 DENSE = "dense"
-# measures: title in the table and the picture, and unit
+# fields of StepWork that are reported, with their titles in the table and the picture
 MEASURES = {"instructions": "instructions", "bytes": "bytes loaded"}
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """Mean work of a step.
+    """Mean work of one step of a model, counted by valgrind.
 
     Attributes:
         instructions: Number of instructions.
-        bytes: Bytes of the cache lines that reads load into the simulated cache.
+        bytes: Number of bytes in the cache lines that reads load into the simulated cache.
         instruction_set: Instruction set of the kernels.
     """
 
@@ -54,15 +54,15 @@ class StepWork:
 
 
 def count_step(model: Path, x: Path, steps: int) -> StepWork:
-    """Count the work of a packed model's steps, with the cache as previous steps left it.
+    """Count the work of a packed model's steps, with the cache in the state that previous steps left.
 
     Args:
         model: The packed model.
-        x: File of the steps (T, I) as float32.
+        x: File with the inputs of the steps (T, I) as float32.
         steps: T.
 
     Returns:
-        Means over the steps: the counts of a process that runs the input twice, less those of a process that runs it
+        Means over the steps: the counts of a process that runs the input twice, minus those of a process that runs it
         once.
 
     Raises:
@@ -74,7 +74,7 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
 
 
 def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
-    """Return the counts of a process by the names of callgrind's events, and the instruction set."""
+    """Run the steps `passes` times; return a dict from callgrind's events, such as Ir, to counts, and the ISA."""
     out = model.with_name(f"{model.name}.{passes}.out")
     cache = f"{CACHE_BYTES},{WAYS},{LINE}"
     isa = callgrind(model, x, passes, out, "--cache-sim=yes", f"--D1={cache}")
@@ -88,7 +88,7 @@ def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> st
 
     Args:
         model: The packed model.
-        x: File of the steps (T, I) as float32.
+        x: File with the inputs of the steps (T, I) as float32.
         passes: Number of times that the steps run.
         out: Callgrind's output file.
         *options: Further options of callgrind.
@@ -115,7 +115,7 @@ def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> st
 
 
 def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[str, Any]:
-    """Count the work of a layer for all shares of skipped updates.
+    """Count the instructions and the bytes loaded by a layer's steps, for each share of skipped updates.
 
     Args:
         cell: Name of the cell.
@@ -124,7 +124,10 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[st
         steps: T.
 
     Returns:
-        Dict with the sizes, the bytes of the weights, the counts of the layer without a rule, and points as dicts.
+        Dict with the `cell`, its sizes `I` and `H`, the `weight_bytes`, the counts of the layer without a rule as
+        `dense`, and `points`. That is a list of dicts, one for each pair of a group size (neurons that share a
+        decision) and a wanted share of skipped updates, with `group_size`, `skip` (the wanted share), `skipped` (the
+        measured share) and the fields of `StepWork`.
 
     Raises:
         EdgernnError: Valgrind is missing, or the program fails.
@@ -165,7 +168,7 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[st
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format the counts as Markdown."""
+    """Format a report of this module as a Markdown table of instructions and bytes loaded."""
     lines = [
         f"Means of {report['T']} steps of one sequence, streamed from C, float32, counted by valgrind with the kernels "
         f"for {report['layers'][0][DENSE]['instruction_set']}. Bytes loaded: those of the lines of {LINE} bytes that "

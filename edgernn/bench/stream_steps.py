@@ -19,12 +19,12 @@ def main(ops: str, train: str, model_file: str, input_file: str, passes: str) ->
     Args:
         ops: The native library.
         train: The training library, which has the loop over steps.
-        model_file: The packed model; its inputs are numbers.
-        input_file: File of the inputs of the steps (T, I) as float32.
+        model_file: The packed model, which must not read words.
+        input_file: File with the inputs of the steps (T, I) as float32.
         passes: Number of times that the steps run.
 
     Raises:
-        SystemExit: The library refuses the model or a step.
+        SystemExit: The library rejects the model or the input of a step.
     """
     library = ctypes.CDLL(ops)
     library.edgernn_message.restype = library.edgernn_isa.restype = ctypes.c_char_p

@@ -134,11 +134,11 @@ def alone(case: Case, settings: Rounds) -> dict[str, Any]:
     """Time a benchmark case in a process of its own, on as many processors as it has threads.
 
     Args:
-        case: The case.
+        case: The benchmark case.
         settings: Number of timing rounds, their length and warm-up.
 
     Returns:
-        The case's report, or its name and the failure.
+        The case's entry in the report, or a dict with its `name`, its `group` and the reason, `failed`.
     """
     work = measure_load if case.group == LOAD else measure
     try:
@@ -149,13 +149,13 @@ def alone(case: Case, settings: Rounds) -> dict[str, Any]:
 
 
 def _pin(threads: int) -> None:
-    """Limit this process to `threads` processors, so that libraries start as many threads."""
+    """Limit this process to `threads` processors, so that libraries start only `threads` threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 def summary(entry: dict[str, Any]) -> str:
-    """Describe the result of a benchmark case in one line."""
+    """Describe a case's entry in the report in one line: µs per step, and the ratios that have targets."""
     if "failed" in entry:
         return f"{entry['name']}: {entry['failed']}"
     us = entry["contenders"]["edgernn"]["us"]

@@ -29,7 +29,7 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
     Args:
         runs: Dict from name to function.
         repeats: Number of rounds.
-        clock: Returns the time in seconds.
+        clock: Function that returns the current time in seconds.
 
     Returns:
         Dict from name to the median seconds of the function.
@@ -46,7 +46,7 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
 
 
 def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
-    """Return a function that runs a layer forward, and backward from the sum of its outputs at the last step."""
+    """Return a function that runs a forward pass of a layer, and a backward pass from the sum of the last outputs."""
 
     def run() -> None:
         module.zero_grad()
@@ -56,7 +56,7 @@ def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format the times of training steps as Markdown."""
+    """Format a report of this module as a Markdown table of milliseconds and ratios."""
     sizes = ", ".join(f"{name} = {value}" for name, value in report["sizes"].items())
     lines = [
         f"Forward and backward of one layer, {sizes}, {report['threads']} threads, {report['cpu']}, torch "

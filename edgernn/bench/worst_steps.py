@@ -24,7 +24,7 @@ CELL, INPUTS, NEURONS, SKIPPED = "gru", 2, 128, 0.8
 
 
 def count_steps(rule: str, steps: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], str]:
-    """Count the instructions of each step of a model with random weights.
+    """Count the instructions of each step of a GRU with random weights and an update rule.
 
     Args:
         rule: Name of the update rule.
@@ -54,7 +54,7 @@ def count_steps(rule: str, steps: int) -> tuple[np.ndarray[Any, np.dtype[np.int6
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format the counts as Markdown."""
+    """Format a report of this module as a Markdown table of instructions per rule."""
     lines = [
         f"Instructions of {report['T']} steps of {report['cell']}, I = {report['I']}, H = {report['H']}, one sequence, "
         f"float32, streamed from C, counted by valgrind with the kernels for {report['instruction_set']}. The weights "

@@ -4,8 +4,9 @@
 Saves: they have one matrix from h to the size of x instead of one per gate, and no biases. `irc-gru` has 4IH weights,
 a GRU 3IH + 3H². `irc-lstm` has 5IH and `ihc-lstm` I² + 6IH, an LSTM 4IH + 4H². If I = H, `irc-t-lstm` has half the
 weights of `t-lstm`, and `irc-sru` has as many as `sru`.
-The authors' code gives every forget gate a bias, which their equations do not have: it is the option `forget_bias`.
-Choose it if H is larger than I. The gates see the state only through I numbers.
+The authors' code gives every forget gate a bias, which their equations do not have: the option `forget_bias` adds it.
+Choose these cells if H is larger than I, where they save most. Their drawback: the gates see the state only through I
+numbers.
 """
 
 from typing import Unpack

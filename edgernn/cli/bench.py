@@ -76,7 +76,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the report.  [default: the folder of MODEL, else bench]",
+    help="Folder for the report.  [default: the folder of the file MODEL, else bench]",
 )
 @click.option(
     "--cell",
@@ -138,10 +138,12 @@ def command(
     target: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
+    """Time MODEL beside ONNX Runtime's GRU and LSTM of the same size, after a check of its outputs.
 
-    MODEL itself is timed twice: in the native library and as standard ONNX operators. All of these are timed in turns:
-    times are medians over rounds, and each ratio compares times of the same round. --steps 1 times calls of one step.
+    MODEL is a file, or a name that `edgernn models` lists.
+    MODEL itself is timed twice: in the native library and as standard ONNX operators. The check is that both give the
+    same outputs. All contenders are timed in turns: times are medians over rounds, and each ratio compares times of the
+    same round. To time calls of a single step, give --steps 1.
 
     With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.
@@ -157,6 +159,7 @@ def command(
     import tempfile
 
     from edgernn.bench import Settings, bench, read_example, save
+    from edgernn.runtime.zoo import find_model
 
     if (quick or only) and not suite:
         raise UsageError("--quick, --only: expected together with --suite; add it, or leave them out")
@@ -170,7 +173,7 @@ def command(
         return (_suite_on_gpu if device == "cuda" else _suite)(out, quick, only)
     if cell is None and (peers or len(words) != 1):
         raise UsageError("--peers: expected --cell gru or lstm" if peers else "expected one MODEL file, or --cell NAME")
-    model = Path(words[0]) if cell is None else None
+    model = find_model(Path(words[0])) if cell is None else None
     if cell is not None:
         from edgernn.cell_files import label
         from edgernn.config import ModelConfig
@@ -189,7 +192,9 @@ def command(
         # fail before the model is built
         require()
     x = None if example is None else read_example(example)
-    report_folder = out or (model.parent if model is not None else Path("bench"))
+    # a model of the zoo keeps the report of its card
+    named = model is not None and model != Path(words[0])
+    report_folder = out or (model.parent if model is not None and not named else Path("bench"))
     with tempfile.TemporaryDirectory() as folder:
         if model is None:
             from edgernn.export import to_onnx

@@ -36,6 +36,7 @@ COMMANDS = {
     "pack": "Convert an ONNX file to a packed model for C programs.",
     "bench": "Time a model beside ONNX Runtime's GRU and LSTM.",
     "run": "Run a model on a file of inputs, or detect words in a recording.",
+    "models": "List the trained models of the repository, or add one.",
     "data": "List data sets, or download one.",
     "cells": "List cells and update rules with their costs.",
 }

@@ -55,11 +55,19 @@ def command(
 ) -> dict[str, Any]:
     """Convert the exported ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
 
+    MODEL is a file, or a name that `edgernn models` lists; NAME.edgernn is then written to the present folder.
+
     The header edgernn.h, in the folder of the native library, declares the C functions.
 
     With --target c, the result is a folder of C99 files for a microcontroller: the weights, which stay in flash, and
     the code that this model needs. It calls no library and allocates no memory.
     """
+    from edgernn.runtime.zoo import find_model
+
+    named, model = model, find_model(model)
+    if named != model:
+        # a model of the zoo is packed into this folder
+        out = out or Path(named.name if target == "c" else f"{named.name}.edgernn")
     if target == "c":
         from edgernn.runtime.firmware import pack_folder
 

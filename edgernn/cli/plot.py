@@ -31,9 +31,9 @@ def _text(result: dict[str, Any]) -> str:
 def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) -> dict[str, Any]:
     """Plot training runs, given by their directories, as PNG and SVG files.
 
-    The kinds of plots are: learning curves (learning), which neurons are updated at which step (pattern), metric
-    against the share of skipped updates and the weight λ of the penalty on updates (tradeoff), cobweb diagrams of the
-    state (cobweb) and the forget gate, the share of the state that is kept, over time (kept).
+    The kinds of plots are: learning, the learning curves; pattern, the neurons that are updated at each step; tradeoff,
+    the metric against the share of skipped updates, and against the weight λ of the penalty on updates; cobweb, cobweb
+    diagrams of the state; kept, the forget gate (the share of the state that is kept) over time.
     """
     from edgernn.training.plot import plot
 

@@ -11,7 +11,15 @@ from edgernn.cli.options import inference_device
 
 
 def _text(result: dict[str, Any]) -> str:
-    lines = _detections(result) if "detections" in result else [f"{result['output']}: y {tuple(result['shape'])}"]
+    if "detections" in result:
+        lines = _detections(result)
+    elif "example" in result:
+        lines = [
+            f"{result['example']}: x {tuple(result['shape'])}; median difference from the stored outputs "
+            f"{result['difference']:.1e}"
+        ]
+    else:
+        lines = [f"{result['output']}: y {tuple(result['shape'])}"]
     lines[-1] += f" ({result['backend']} backend)"
     if result["skip_percent"] is not None:
         lines.append(f"updates skipped: {result['skip_percent']:.1f} %")
@@ -86,6 +94,9 @@ def command(
 ) -> dict[str, Any]:
     """Run the exported ONNX file MODEL on a file of inputs and write its outputs to a file, or detect words.
 
+    MODEL is a file, or a name that `edgernn models` lists. Without options, a model with example.npz in its folder runs
+    on that example.
+
     The input x has shape (T, I) for one sequence or (N, T, I) for N sequences. A row of a csv file is a time step. A
     language model reads integer word indices of shape (T,) or (N, T).
 
@@ -96,16 +107,21 @@ def command(
     The detected words are printed with their times.
     """
     from edgernn.errors import UsageError
-    from edgernn.runtime.run_file import run_file
+    from edgernn.files import EXAMPLE
+    from edgernn.runtime.run_file import run_example, run_file
     from edgernn.runtime.run_stream import run_stream
     from edgernn.runtime.word_detection import PostProcessing
+    from edgernn.runtime.zoo import find_model
 
+    model = find_model(model)
     settings = {"threshold": threshold, "smoothing": smoothing, "refractory": refractory}
     chosen = {name: value for name, value in settings.items() if value is not None}
     if recording is not None:
         if source is not None or target is not None:
             raise UsageError("expected --input and --output, or --stream, got both; leave one out")
         return run_stream(model, recording, PostProcessing(**chosen), **options)
+    if source is None and target is None and not chosen and (model.parent / EXAMPLE).is_file() and model.is_file():
+        return run_example(model, **options)
     if source is None or target is None:
         raise UsageError(
             "expected --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav, got neither; add "

@@ -52,7 +52,7 @@ def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
     """Train all combinations of cells, rules and settings in SWEEP.toml with several seeds, and tabulate the results.
 
     Run the same command again to resume interrupted runs. The result is saved as table.json and table.md, with the
-    Pareto front of the metric against multiply-adds and latency as front.png and front.svg. docs/how-to/sweep.md
+    Pareto front of the metric against multiply-adds, latency and bytes as front.png and front.svg. docs/how-to/sweep.md
     describes the format of SWEEP.toml.
     """
     from edgernn.training.sweep import sweep

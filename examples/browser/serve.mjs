@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serves the page with a model and its input on localhost:
+// Serves two pages with a model on localhost: / streams the steps of a file, and /words.html detects spoken words.
 //
 //   node serve.mjs [model.edgernn | model.onnx] [x.csv] [port]
 
@@ -16,8 +16,16 @@ const ort = here("node_modules/onnxruntime-web/dist");
 const edgernn = here("../../runtime/js");
 const files = {
   "/": here("index.html"),
+  "/words.html": here("words.html"),
+  "/style.css": here("style.css"),
   "/page.mjs": here("page.mjs"),
   "/chart.mjs": here("chart.mjs"),
+  "/words.mjs": here("words.mjs"),
+  "/words_chart.mjs": here("words_chart.mjs"),
+  "/audio.mjs": here("audio.mjs"),
+  "/capture.mjs": here("capture.mjs"),
+  "/resampler.mjs": here("resampler.mjs"),
+  "/word_detector.mjs": here("../word_detector.mjs"),
   "/edgernn.mjs": here("../edgernn.mjs"),
   "/packed.mjs": here("../packed.mjs"),
   "/csv.mjs": here("../csv.mjs"),
@@ -32,6 +40,7 @@ const files = {
 };
 const types = {
   ".html": "text/html; charset=utf-8",
+  ".css": "text/css",
   ".mjs": "text/javascript",
   ".wasm": "application/wasm",
 };

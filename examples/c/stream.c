@@ -8,30 +8,22 @@
  * end, the program prints the time per step and the memory of the model on standard error.
  */
 
-#define _POSIX_C_SOURCE 200809L /* for fstat, mmap and clock_gettime */
+#define _POSIX_C_SOURCE 200809L /* for getline */
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "edgernn.h"
+#include "packed_model.h"
+
+const char* const program_name = "stream";
 
 /* An open model and its buffers. */
 typedef struct Stream {
-  EdgernnModel* model;
-  EdgernnSizes sizes;
-  const char* name; /* the path of the file */
-  size_t file_bytes;
-  size_t memory_bytes;
+  PackedModel packed;
   float* x;     /* (I,), or null for a model of words */
   int64_t word; /* the input of a model of words */
   float* y;     /* (O,) */
@@ -44,55 +36,11 @@ typedef struct Times {
   size_t capacity;
 } Times;
 
-/* Prints an error and exits. */
-static void Fail(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  fprintf(stderr, "stream: ");
-  vfprintf(stderr, format, arguments);
-  fprintf(stderr, "\n");
-  va_end(arguments);
-  fflush(stdout);
-  exit(1);
-}
-
-static void* Allocate(size_t bytes) {
-  void* memory = NULL;
-  if (posix_memalign(&memory, EDGERNN_ALIGNMENT, bytes) != 0) Fail("out of memory");
-  return memory;
-}
-
-static void Check(EdgernnStatus status, const char* name) {
-  if (status != EDGERNN_OK) Fail("%s: %s", name, edgernn_message());
-}
-
-/* Maps a file into memory. Without mmap, a program would read the file into a buffer. */
-static const void* Map(const char* name, size_t* bytes) {
-  struct stat info;
-  const int file = open(name, O_RDONLY);
-  if (file < 0) Fail("%s: %s", name, errno == ENOENT ? "no such file" : strerror(errno));
-  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) Fail("%s: not a file", name);
-  *bytes = (size_t)info.st_size;
-  if (*bytes == 0) Fail("%s: an empty file", name);
-  const void* const data = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, file, 0);
-  if (data == MAP_FAILED) Fail("%s: %s", name, strerror(errno));
-  close(file);
-  return data;
-}
-
 static Stream Open(const char* name) {
-  Stream stream;
-  memset(&stream, 0, sizeof stream);
-  stream.name = name;
-  const void* const data = Map(name, &stream.file_bytes);
-  Check(edgernn_memory(data, stream.file_bytes, 1, &stream.memory_bytes), name);
-  void* const memory = Allocate(stream.memory_bytes);
-  Check(edgernn_open(data, stream.file_bytes, 1, memory, stream.memory_bytes, &stream.model), name);
-  Check(edgernn_sizes(stream.model, &stream.sizes), name);
-  if (stream.sizes.vocabulary == 0) {
-    stream.x = Allocate((size_t)stream.sizes.input * sizeof(float));
-  }
-  stream.y = Allocate((size_t)stream.sizes.output * sizeof(float));
+  Stream stream = {OpenModel(name), NULL, 0, NULL};
+  const EdgernnSizes* const sizes = &stream.packed.sizes;
+  if (sizes->vocabulary == 0) stream.x = Allocate((size_t)sizes->input * sizeof(float));
+  stream.y = Allocate((size_t)sizes->output * sizeof(float));
   return stream;
 }
 
@@ -123,12 +71,6 @@ static int ParseWord(const char* line, int64_t* word) {
   return end != line && IsBlank(end);
 }
 
-static double Microseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
-}
-
 static void Append(Times* times, double microseconds) {
   if (times->count == times->capacity) {
     times->capacity = 2 * times->capacity + 1024;
@@ -139,19 +81,20 @@ static void Append(Times* times, double microseconds) {
 }
 
 static void Step(Stream* stream, const char* line, size_t number, Times* times) {
-  const int words = stream->sizes.vocabulary > 0;
-  const int64_t count = words ? 1 : stream->sizes.input;
+  const int words = stream->packed.sizes.vocabulary > 0;
+  const int64_t count = words ? 1 : stream->packed.sizes.input;
   if (!(words ? ParseWord(line, &stream->word) : ParseNumbers(line, count, stream->x))) {
     Fail("line %zu: expected %lld %s, got %.*s", number, (long long)count,
          words ? "word" : "finite numbers", (int)strcspn(line, "\r\n"), line);
   }
   const double start = Microseconds();
-  const EdgernnStatus status = words ? edgernn_step_words(stream->model, &stream->word, stream->y)
-                                     : edgernn_step(stream->model, stream->x, stream->y);
+  const EdgernnStatus status =
+      words ? edgernn_step_words(stream->packed.model, &stream->word, stream->y)
+            : edgernn_step(stream->packed.model, stream->x, stream->y);
   const double end = Microseconds();
   if (status != EDGERNN_OK) Fail("line %zu: %s", number, edgernn_message());
   Append(times, end - start);
-  for (int64_t i = 0; i < stream->sizes.output; ++i) {
+  for (int64_t i = 0; i < stream->packed.sizes.output; ++i) {
     printf("%s%.9g", i == 0 ? "" : ",", (double)stream->y[i]);
   }
   printf("\n");
@@ -174,22 +117,22 @@ static void Summarise(const Stream* stream, const Times* times, int64_t updates)
   if (updates >= 0) {
     fprintf(stderr, ", %.1f neurons updated per step", (double)updates / (double)count);
   }
-  fprintf(stderr, "\n%s: %zu bytes, %zu bytes of memory\n", stream->name, stream->file_bytes,
-          stream->memory_bytes);
+  fprintf(stderr, "\n%s: %zu bytes, %zu bytes of memory\n", stream->packed.name,
+          stream->packed.file_bytes, stream->packed.memory_bytes);
 }
 
 static void Run(const char* name) {
   Stream stream = Open(name);
   Times times = {NULL, 0, 0};
   const int64_t *updates = NULL, *macs = NULL;
-  Check(edgernn_work(stream.model, &updates, &macs), name);
+  Check(edgernn_work(stream.packed.model, &updates, &macs), name);
   int64_t sum = updates == NULL ? -1 : 0;
   char* line = NULL;
   size_t capacity = 0, number = 0;
   while (getline(&line, &capacity, stdin) >= 0) {
     ++number;
     if (IsBlank(line)) {
-      edgernn_reset(stream.model);
+      edgernn_reset(stream.packed.model);
     } else if (number > 1 || !IsHeader(line)) {
       Step(&stream, line, number, &times);
       if (updates != NULL) sum += *updates;

@@ -102,7 +102,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group a cell's variants (gate tables) by name (`Cell.form`); variants of one name differ in their biases only."""
+    """Return lists of a cell's variants, one list per name (`Cell.form`); its variants differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
@@ -117,7 +117,7 @@ def _struct(forms: list[Cell]) -> str:
     if any(trace_equations(other) != equations for other in others):
         raise ProgramError(
             f"{cell.form}: expected the same equations for all variants (sizes, options) of a cell, got different "
-            "ones; change them"
+            "ones; write equations that do not depend on sizes and options"
         )
     mid_is_input = equations.mid_is_input
     sizes = [vector.size for vector in cell.vectors.values()]
@@ -176,7 +176,7 @@ def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
 
 
 def rule_list() -> str:
-    """Generate rules/list.h, the C++ header that lists all update rules."""
+    """Return the text of rules/list.h: the list of all update rules."""
     includes = "\n".join(f'#include "{_rule_file(rule)}"' for rule in RULES.values())
     structs = ", ".join(map(_camel, RULES))
     return _header(
@@ -261,7 +261,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
 
 
 def _weight_shape(rule: UpdateRule, name: str) -> str:
-    """Return the C++ expression of a weight's shape, recognised by the sizes in `rule`, an example of the rule."""
+    """Return the C++ expression of a weight's shape; `rule` has the sizes _INPUT and _HIDDEN, which tell axes apart."""
     shape = tuple(rule.weights[name].shape)
     sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
     shapes = {(size,): _ROWS[letter] for letter, size in sizes.items()}
@@ -274,7 +274,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """Return the names of an update rule's W (H, I) and b (H,) in `project(x)` = W x + b; None for a missing one."""
+    """Return the names of a rule's weights W (H, I) and b (H,) in `project(x)` = W x + b; None if W or b is missing."""
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():
@@ -343,7 +343,7 @@ def _rule_file(rule: type[UpdateRule]) -> str:
 
 
 def _header(path: str, comment: Iterable[str], content: str) -> str:
-    """Return the text of a header with license, comment and include guard, formatted by clang-format."""
+    """Return the text of a C++ header with license, comment and include guard, formatted by clang-format."""
     guard = f"EDGERNN_{re.sub('[/.]', '_', path).upper()}_"
     # wrapped here, as clang-format would merge an overlong line with the next one
     comments = "\n".join(f"// {part}" for line in comment for part in textwrap.wrap(line, 97))

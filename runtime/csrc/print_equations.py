@@ -28,11 +28,13 @@ def member_function(
         parameters: Dict from name to declaration. Unused parameters are declared without a name.
         program: The equations of the function.
         arguments: Dict from the key of each argument of the program to its C++ expression.
-        results: Dict from the C++ destination of each result to its name. None: the function returns its only result.
-        names: Dict from an argument's key to a variable name for the value that an op computes from it alone.
+        results: Dict from the C++ destination of each result, such as state[0], to its name. None: The function returns
+            its only result.
+        names: Dict from an argument's key to the C++ variable name of a value that an op computes from this argument
+            alone.
 
     Returns:
-        The lines of the function.
+        The lines of the function's C++ code.
     """
     floats = {name for name, declaration in parameters.items() if declaration.startswith("float ")}
     reserved = {"p", "q", "x", "state", *parameters}
@@ -101,7 +103,7 @@ class _Printer:
         return uses
 
     def _operands(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the operands of an operation, each as often as its C++ expression contains it."""
+        """Return the operands that the C++ expression of an operation contains, each as often as it occurs there."""
         if op == "lerp":
             return (*operands, operands[2])
         if op == "cos":
@@ -148,7 +150,7 @@ class _Printer:
         return self._free(f"v{number - self._first}")
 
     def _free(self, name: str) -> str:
-        """Return a free variable name: the given one, with the prefix new_ as often as needed."""
+        """Return a C++ variable name that is not in use: `name`, with the prefix new_ as often as needed."""
         declared = {line.split()[2] for line in self._lines} | self._reserved
         while name in declared:
             name = f"new_{name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generates the C code of a step for numbers of x that are not finite."""
+"""Generates the C code with which a step handles NaN and infinite numbers of its input x."""
 
 from collections.abc import Iterator
 
@@ -15,20 +15,20 @@ _COMMENTS = {
 
 
 def step_comment(action: OnNonfinite, has_mean: bool) -> str:
-    """Return the sentence of the header that says what a step does with a number that is not finite."""
+    """Return a sentence for the C header: what a step does with NaN; `has_mean` says if the model subtracts a mean."""
     return _COMMENTS[action].format(start="the mean" if has_mean else "0")
 
 
 def check(action: OnNonfinite, size: str, refusal: str) -> Iterator[str]:
-    """Generate the lines of a step that check x for numbers that are not finite.
+    """Generate the C code that checks x for NaN and infinite numbers at the start of a step.
 
-    With "error" they refuse such a step. With "hold" and "reset" they copy the finite numbers to `held`, and count the
-    steps that had others.
+    With "error", the code ends the step at such a number. With "hold" and "reset", it copies the finite numbers to the
+    array `held`, and counts the steps at which x had other numbers; "reset" also resets the state at these steps.
 
     Args:
-        action: What the step does if a number is not finite.
-        size: Number of values in x, a C expression.
-        refusal: Statement that ends the step.
+        action: What the step does if x has a NaN or infinite number.
+        size: C expression of the number of values in x.
+        refusal: C statement that ends the step.
 
     Yields:
         Lines of C.

@@ -38,9 +38,9 @@ class PointwiseEquation:
 
     Attributes:
         arguments: Name of each argument, such as "gate 0".
-        constants: float32 numbers.
+        constants: Values of the constants, which are float32 numbers.
         operations: Operations in the order of execution.
-        results: Indices of the values that are returned.
+        results: Numbers of the values that are returned.
     """
 
     arguments: tuple[str, ...]
@@ -57,9 +57,10 @@ class CellTable:
     vector, the result of the cell's equation `mid`.
 
     Attributes:
-        gates: Terms of each gate, as a sum of the bits X, H, C, M and BIAS; MID marks a gate that `mid` reads.
+        gates: Terms of each gate, as a sum of the bits X (W x), H (R h), C (C c), M (V m) and BIAS. OPTIONAL_BIAS marks
+            a bias that a model may leave out, and MID a gate that the equation `mid` reads.
         vectors: Size of each parameter vector: "H", "I" or "1".
-        states: Number of states.
+        states: Number of state vectors, such as 2 for h and c.
         mid_is_input: True if m and the gates that it reads have the size I, not H.
         reads_last: True if W has 2I columns, for x_t and then x_{t-1}.
         square: True if `update` reads x, so that I = H.
@@ -85,7 +86,7 @@ class CellTable:
         return [g for g, terms in enumerate(self.gates) if bool(terms & MID) == mid]
 
     def with_term(self, term: int, *, mid: bool) -> list[int]:
-        """Return the indices of the gates with a term, a bit such as X, among those that `group` returns."""
+        """Return the indices of those gates in `group` that have a term; `term` is its bit, such as X for W x."""
         return [g for g in self.group(mid=mid) if self.gates[g] & term]
 
     def rows(self, gate: int, hidden: int, inputs: int) -> int:
@@ -100,11 +101,12 @@ class RuleTable:
     A rule with equations updates where its score is above 0. A memory is a state of the rule itself.
 
     Attributes:
-        kind: What is decided: TIME (by the step number), NEURON (for each neuron) or SAMPLE (for the whole state).
+        kind: TIME if the step number alone decides, NEURON if the rule decides for each neuron, SAMPLE if it makes one
+            decision for all neurons.
         dense: True if every neuron is updated at every step.
         inclusive: True if a score of exactly 0 updates, too.
         memories: Dict from the name of each memory to its size: "H", "I" or "1".
-        weights: Names of the weights in the order of the file.
+        weights: Names of the rule's weights, in the order in which a packed model stores them.
         equations: Dict from a method of `UpdateRule` (`score`, `evidence`, `drive`, `advance`) to its equation; empty
             for a rule that is written in C++.
         matrix: Name of the weight (H, I) whose product with x is part of the score, or None.
@@ -143,7 +145,7 @@ def built_in_rules() -> dict[str, RuleTable]:
 
 
 def cell_table(lists: Mapping[str, Any]) -> CellTable:
-    """Build the table of a cell from the lists of integers and floats that describe it in a packed model."""
+    """Build the table of a cell from a dict of the lists (INTS and NUMBERS) that describe it in a packed model."""
     states, mid_is_input, reads_last, square, _ = lists["layout"]
     update, mid, map = (_cell_equation(lists, name) for name in ("update", "mid", "map"))
     assert update is not None
@@ -219,7 +221,7 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
 
 
 def mapped_vectors(equation: PointwiseEquation | None, vectors: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-    """Apply a cell's equation `map`, if any, to its stored parameter vectors, in float64."""
+    """Convert a cell's stored parameter vectors to those it reads, by its equation `map` in float64, if any."""
     if equation is None:
         return [vector.astype(np.float32) for vector in vectors]
     values: list[Any] = [vectors[int(name.split()[1])].astype(np.float64) for name in equation.arguments]

@@ -27,15 +27,15 @@ def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNon
     Args:
         model: The exported file.
         out: The folder to write.
-        name: Name of the files, and prefix of the functions, such as model in model_step.
-        on_nonfinite: Action of a step on a number of x that is NaN or infinite, as in `Session`.
+        name: Name of the files, and prefix of the C functions, such as model in model_step.
+        on_nonfinite: What a step does if a number of x is NaN or infinite, as in `Session`.
 
     Returns:
-        Dict with the paths `model` and `folder`, the names `files`, and two sizes in bytes: `weights`, in flash, and
-        `state`, in RAM.
+        Dict with the paths `model` and `folder`, the sorted file names `files`, and two sizes in bytes: `weights`, in
+        flash, and `state`, in RAM.
 
     Raises:
-        EdgernnError: The file cannot be read.
+        EdgernnError: The file cannot be read, or the native library, which checks the packed model, is missing.
         UsageError: The model has a part for which there is no C code, the name is not a C identifier, or `on_nonfinite`
             is not "error" and the model reads words.
     """
@@ -48,7 +48,13 @@ def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNon
 
 @dataclass(frozen=True)
 class CFiles:
-    """C files of a model, as a dict from file name to text, and the bytes of its weights and of its state."""
+    """C files of a model, and the memory that it takes.
+
+    Attributes:
+        texts: Dict from file name to text.
+        weight_bytes: Size of the constant arrays, in flash.
+        state_bytes: Size of the struct with the state of one stream, in RAM.
+    """
 
     texts: dict[str, str]
     weight_bytes: int
@@ -60,15 +66,15 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
 
     Args:
         content: The packed model.
-        path: The model's file, for errors and comments.
-        name: Name of the files and prefix of the functions.
-        on_nonfinite: Action of a step on a number of x that is NaN or infinite, as in `Session`.
+        path: Path of the model's file, for error messages and comments.
+        name: Name of the files and prefix of the C functions.
+        on_nonfinite: What a step does if a number of x is NaN or infinite, as in `Session`.
 
     Returns:
         The files and sizes.
 
     Raises:
-        EdgernnError: The content is not that of a valid packed model.
+        EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
         UsageError: The model has a part for which there is no C code, the name is not a C identifier, or `on_nonfinite`
             is not "error" and the model reads words.
     """
@@ -89,7 +95,7 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
 
 
 def _check(model: ModelContent, path: Path) -> None:
-    """Raise UsageError for a model that has a part for which there is no C code."""
+    """Raise UsageError if no C code exists for a layer: for its update rule, size, bfloat16 weights or NaN weights."""
     for layer in model.layers:
         rule = layer.rule
         if not rule.dense and not rule.equations:

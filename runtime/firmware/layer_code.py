@@ -9,7 +9,7 @@ from edgernn.runtime.firmware.pointwise_c import block_comment, call, function, 
 
 
 def record(kind: LayerKind) -> str:
-    """Generate the C struct of a layer: its sizes, the indices of its states in the state array, and its weights."""
+    """Generate the C struct for layers of a kind: sizes, indices of states in the state array, and weights."""
     rows = "int8_t" if kind.int8 else "float"
     lines = ["int32_t inputs, hidden;"]
     if kind.cell.mid is not None:
@@ -44,7 +44,7 @@ def vector_fields(kind: LayerKind) -> list[str]:
 
 
 def _state_count(kind: LayerKind) -> int:
-    """Count the arrays that a layer keeps between steps: the cell's, the rule's, and x_{t-1} if the cell reads it."""
+    """Count the arrays that a layer keeps between steps: states of cell and rule, x_{t-1} if read, a SAMPLE's drive."""
     return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + (kind.rule.kind == "SAMPLE")
 
 
@@ -54,7 +54,7 @@ def code(kind: LayerKind, state: str) -> str:
 
 
 class _LayerCode:
-    """Generator of the C functions for layers of one kind; methods yield or return lines of C."""
+    """Generator of the C functions for layers of one kind; the methods yield or return C code."""
 
     def __init__(self, kind: LayerKind, state: str) -> None:
         self._kind, self._state, self._id = kind, state, kind.identifier
@@ -89,7 +89,7 @@ class _LayerCode:
         yield f"return {self._count};"
 
     def _work(self) -> Iterator[str]:
-        """Generate the part of a step that is left out if no neuron is updated."""
+        """Generate the part of a step that computes new states; the C code skips it if no neuron is updated."""
         yield from self._prepare()
         if self._cell.mid is not None:
             yield from self._middle()
@@ -165,7 +165,7 @@ class _LayerCode:
         yield "}"
 
     def _prepare(self) -> Iterator[str]:
-        """Generate the inputs of the products: Q h for low-rank weights R Q, and vectors quantised for int8 weights."""
+        """Generate code for the vectors that matrices multiply: Q h of low-rank R Q, and quantised ones for int8."""
         kind = self._kind
         if kind.low_rank:
             yield "for (int32_t k = 0; k < layer->rank; ++k) {"
@@ -205,7 +205,7 @@ class _LayerCode:
                 yield f"    {sums});"
 
     def _sums(self, row: str, *, mid: bool) -> Iterator[str]:
-        """Generate the pre-activations p of neuron `row`: of the gates that `Cell.mid` reads, or of others."""
+        """Generate the pre-activations p of neuron `row`, for the gates that `Cell.mid` reads or for all others."""
         gates, cell = self._cell.group(mid=mid), self._cell
         yield f"float p[{len(cell.gates)}];"
         for i, gate in enumerate(gates):

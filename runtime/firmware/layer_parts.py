@@ -40,7 +40,7 @@ class GateProduct:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Properties that are equal for all layers with the same C code; sizes and weights may differ.
+    """Properties that all layers which share C code have in common; sizes and weights may differ.
 
     Attributes:
         name: Cell and rule, such as gru+selective.
@@ -68,7 +68,7 @@ class LayerKind:
 
     @cached_property
     def products(self) -> tuple[GateProduct, ...]:
-        """All products of a step: first those of the gates that `Cell.mid` reads."""
+        """All matrix-vector products of a step; those for gates that `Cell.mid` reads come first."""
         cell, listed = self.cell, []
         for mid in (True, False):
             for name, weight, term in (("x", "W", X), ("last", "W", X), ("h", "R", H), ("c", "C", C), ("m", "V", M)):
@@ -79,11 +79,11 @@ class LayerKind:
 
     @property
     def vectors(self) -> list[str]:
-        """Names of the vectors that the products multiply, each once and without m."""
+        """Names of the vectors in `products`, each once and without m."""
         return [name for name in dict.fromkeys(product.name for product in self.products) if name != "m"]
 
     def columns(self, name: str) -> str:
-        """Return the C expression of the length of a vector: x, last, h, c or m."""
+        """Return the C expression of the length of the vector `name`: x, last, h, c or m."""
         recurrent = "rank" if self.low_rank else "hidden"
         sizes = {"x": "inputs", "last": "inputs", "h": recurrent, "c": "hidden", "m": "middle"}
         return f"layer->{sizes[name]}"
@@ -110,7 +110,7 @@ class LayerKind:
 
 
 def kind_of(layer: LayerContent, number: int) -> LayerKind:
-    """Return the kind of a layer; `number` is its field of that name, which makes the C identifier unique."""
+    """Return the kind of a layer; `number` becomes `LayerKind.number`, which makes the C identifier unique."""
     gates, cell = set(biased_gates(layer)), layer.cell
     biased = (bool(gates & set(cell.group(mid=True))), bool(gates & set(cell.group(mid=False))))
     int8 = layer.weights["W"].scales is not None
@@ -148,8 +148,8 @@ class Field:
     Attributes:
         type: C type of an element.
         name: Name of the array.
-        count: Number of elements; 0 leaves it out.
-        comment: Comment beside it.
+        count: Number of elements; an array with 0 elements is left out of the struct.
+        comment: Comment beside the array in the C code.
     """
 
     type: str
@@ -159,7 +159,7 @@ class Field:
 
 
 def workspace(layer: LayerContent, kind: LayerKind) -> list[Field]:
-    """Return the workspace of a layer's step: the arrays that it writes besides states, of length 0 if unused."""
+    """Return the temporary arrays that a layer's step needs, always the same ones; the count of unused ones is 0."""
     rank = len(layer.weights["Q"].values) if kind.low_rank else 0
     fields = [
         Field("float", "next", len(kind.kept_apart) * layer.hidden, "new states"),

@@ -32,13 +32,13 @@ _BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
 
 
 class ModelCode:
-    """Generator of the C code of a model.
+    """Generator of the C header and source of a model; `weight_bytes` is complete once `source` has run.
 
     Args:
         model: Content of the packed model.
         name: Prefix of the C functions, and name of the files.
         source: Name of the model's file, for comments.
-        on_nonfinite: Action on a number of x that is not finite, as in `Session`.
+        on_nonfinite: What a step does if a number of x is NaN or infinite, as in `Session`.
     """
 
     def __init__(self, model: ModelContent, name: str, source: str, on_nonfinite: OnNonfinite = "error") -> None:
@@ -50,7 +50,7 @@ class ModelCode:
         self._starts: list[NDArray[np.float32]] = []
         self._kinds: dict[Any, LayerKind] = {}
         self._layer_kinds = [self._kind(layer) for layer in model.layers]
-        # places of the states of each layer
+        # indices in the state array of the states of each layer
         self._frontend_places = [self._place(start) for start in model.frontend.starts] if model.frontend else []
         self._places = [self._layer_places(layer) for layer in model.layers]
 
@@ -88,7 +88,7 @@ class ModelCode:
         return model.embedding is not None or model.frontend is not None or model.mean is not None
 
     def fields(self) -> list[Field]:
-        """Return the arrays of the C struct that holds the states and the workspace of this model."""
+        """Return the arrays and counters of the C struct that holds the states and the workspace of this model."""
         model = self._model
         listed = [Field("float", "state", sum(map(len, self._starts)), "states of all layers")]
         if self._holds:
@@ -108,7 +108,7 @@ class ModelCode:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the C struct with the model's states and workspace."""
+        """Size in bytes of the C struct with the model's states and workspace."""
         fields = self.fields()
         # two neighbouring fields of 16 bits share a word
         ends = sum(field.count * _BYTES[field.type] for field in fields)
@@ -214,7 +214,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         return name
 
     def _matrix(self, name: str, matrix: Weight) -> Iterator[tuple[str, str]]:
-        """Add a matrix to the source; yield its struct members and values: the numbers, and the scales of int8 rows."""
+        """Add a matrix to the source; yield (struct member, array name) for its values and for the scales of int8."""
         field = name.partition("_")[2]
         yield field, self._array("float" if matrix.scales is None else "int8_t", name, matrix.values)
         if matrix.scales is not None:
@@ -283,7 +283,7 @@ int32_t {self._name}_updates(const {self._state}* model);
 
     @property
     def _held_start(self) -> str:
-        """Name of the array that stands in for bad numbers before the first finite ones, or an empty string for 0."""
+        """Name of the C array that replaces NaN before the first finite numbers, or "" if 0 replaces it."""
         # the mean of a model with a front end is that of its features
         return "input_mean" * (self._model.mean is not None and self._model.frontend is None)
 

@@ -35,7 +35,16 @@ _LOW_RANK = "low-rank"
 
 @dataclass(frozen=True)
 class FrontendContent:
-    """Front end, which computes audio features: settings, window, mel filters, PCEN parameters, initial states."""
+    """Audio front end of a packed model, which computes features from samples.
+
+    Attributes:
+        hop: Number of samples that a step reads.
+        settings: Energy floor, index in NORMALISATIONS, and smoothing rates of the tracked value as it rises and falls.
+        window: Window of the FFT.
+        filters: Mel filters (bands, N/2 + 1), where N is the size of the FFT.
+        pcen: Parameters alpha, delta and r of PCEN; empty for other normalisations.
+        starts: Initial value of each state: kept samples if windows overlap, and the tracked value, if any.
+    """
 
     hop: int
     settings: NDArray[np.float32]
@@ -57,7 +66,7 @@ class LayerContent:
         name: Cell and update rule, such as gru+selective.
         cell: The cell.
         rule: The update rule.
-        group_size: Number of neurons that share an update decision.
+        group_size: Number of adjacent neurons that the update rule updates or skips together.
         inputs: I, the size of the layer's input.
         hidden: H, the number of neurons.
         weights: Dict from name to weight: W, R, C and V, which multiply x, h, c and m (see `CellTable`), the bias b, Q
@@ -92,7 +101,7 @@ class _LayerName:
 
 @dataclass(frozen=True)
 class ModelContent:
-    """The parts of a packed model.
+    """Content of a packed model: sizes, weights and layers.
 
     Attributes:
         inputs: I, the size of the first layer's input.
@@ -120,16 +129,16 @@ def read_content(content: bytes, path: Path) -> ModelContent:
 
     Args:
         content: The packed model.
-        path: The model's file, for errors.
+        path: Path of the model's file, for error messages.
 
     Returns:
-        The model.
+        The content as sizes, tables and NumPy arrays.
 
     Raises:
-        EdgernnError: The content is not that of a valid packed model.
+        EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
         UsageError: A layer has an imputer or a normalisation; the error names it.
     """
-    flags, inputs, vocabulary, outputs, layers, tensors, hop = packed.HEADER.unpack_from(content)[5:]
+    flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
     records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
     names = [_name_of(record, path) for record in records]
@@ -168,7 +177,7 @@ def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
 
 
 def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
-    """Split the name in a layer's record of the file; raise UsageError for an imputer or a normalisation."""
+    """Split the layer name in a LAYER record of the file; raise UsageError for an imputer or a normalisation."""
     name, in_file = record[0].rstrip(b"\0").decode(), record[2] != 0
     parts, rules = name.split("+"), built_in_rules()
     low_rank = parts[-1] == _LOW_RANK
@@ -232,7 +241,7 @@ def biased_gates(layer: LayerContent) -> list[int]:
 
 
 def gate_rows(layer: LayerContent, name: str, term: int) -> dict[int, tuple[int, int]]:
-    """Return, for each gate with a row in the weight W, R, C, V or b, its first row and number of rows."""
+    """Return a dict from each gate that has rows in the weight `name` (W, R, C, V, b) to (first row, row count)."""
     gates = biased_gates(layer) if name == "b" else [g for g, terms in enumerate(layer.cell.gates) if terms & term]
     rows, first = {}, 0
     for gate in gates:

@@ -39,7 +39,7 @@ def float_literal(number: float) -> str:
 
 
 def function(name: str, comment: str, equation: PointwiseEquation) -> str:
-    """Generate a C function for an equation; it returns a single result, and writes several to pointers.
+    """Generate a C function for an equation, which returns a single result or writes several to pointers.
 
     Args:
         name: Name of the function.
@@ -81,7 +81,7 @@ def call(name: str, equation: PointwiseEquation, places: Mapping[str, str], resu
         name: Name of the function.
         equation: The equation.
         places: Dict from the name of each argument to its C expression.
-        results: Pointers to write several results to.
+        results: C expressions of the pointers that receive the results, if the equation has several.
 
     Returns:
         The C expression of the call.

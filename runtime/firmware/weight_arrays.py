@@ -29,7 +29,7 @@ def gate_matrix(layer: LayerContent, name: str, term: int, gates: Sequence[int],
         columns: Columns to select.
 
     Returns:
-        The values, and for int8 weights the scales (rows, gates).
+        The values (rows, gates, columns), and for int8 weights the scales (rows, gates).
     """
     weight, rows = layer.weights[name], gate_rows(layer, name, term)
     parts = [slice(first, first + count) for first, count in (rows[gate] for gate in gates)]
@@ -52,9 +52,10 @@ def gate_biases(layer: LayerContent, gates: Sequence[int]) -> NDArray[np.float32
 
 
 def in_blocks(matrix: Weight) -> Weight:
-    """Reorder each row of a matrix (rows, gates, columns) to [block of four columns][gate][column].
+    """Flatten a matrix (rows, gates, columns) to 2-D, each row in the order [block of four columns][gate][column].
 
-    Columns after the last whole block follow as [column][gate]. Rows of int8 weights are padded to whole blocks.
+    Columns after the last whole block follow as [column][gate]. Rows of int8 weights are first padded with zeros to
+    whole blocks.
     """
     values = matrix.values
     rows, gates, columns = values.shape

@@ -45,6 +45,13 @@ export class Model {
   /** The number of neurons of all layers. */
   readonly neurons: number;
 
+  /** The names of the outputs of a model that tells classes apart; undefined if the file has none. */
+  readonly classes: string[] | undefined;
+  /** Samples per second of the audio that the model reads; undefined for a model that reads no audio. */
+  readonly sampleRate: number | undefined;
+  /** The features (B, F) of the last step of a model that reads audio, in the model's memory; else undefined. */
+  readonly features: Float32Array | undefined;
+
   /** The input of a step (B, I), in the model's memory; undefined for a model of words. */
   readonly x: Float32Array | undefined;
   /** The output of the last step (B, O), in the model's memory. */

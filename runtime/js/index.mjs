@@ -106,8 +106,13 @@ class Instance {
   /** Throws the error of a function that did not return EDGERNN_OK. */
   check(status) {
     if (status === 0) return;
-    const bytes = new Uint8Array(this.memory.buffer, this.functions.edgernn_message() >>> 0);
-    throw new EdgernnError(STATUSES[status], new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0))));
+    throw new EdgernnError(STATUSES[status], this.text(this.functions.edgernn_message() >>> 0));
+  }
+
+  /** Returns the text at an address, which ends with a zero. */
+  text(address) {
+    const bytes = new Uint8Array(this.memory.buffer, address);
+    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
   }
 
   /** Returns `count` unsigned integers at an address: pointers and sizes that a function has set. */
@@ -119,7 +124,7 @@ class Instance {
 /** Opens the model of `bytes` in an instance. Returns the addresses of its parts. */
 function open(instance, bytes, batch) {
   const { functions, memory } = instance;
-  const out = instance.allocate(8);
+  const out = instance.allocate(16); // up to two numbers that a function sets
   const file = instance.allocate(bytes.length);
   new Uint8Array(memory.buffer, file).set(bytes);
   instance.check(functions.edgernn_memory(file, bytes.length, BigInt(batch), out));
@@ -184,6 +189,25 @@ export class Model {
     const [updates, macs] = instance.read(at.out, 2);
     if (updates !== 0) this.#updates = view(BigInt64Array, updates, batch);
     if (macs !== 0) this.#macs = view(BigInt64Array, macs, batch);
+    instance.check(functions.edgernn_features(at.model, at.out, at.out + 8));
+    const [features, , bands] = instance.read(at.out, 3);
+    if (features !== 0) this.features = view(Float32Array, features, batch * bands);
+    instance.check(functions.edgernn_sample_rate(at.model, at.out));
+    this.sampleRate = instance.read(at.out, 1)[0] || undefined;
+    this.classes = this.#names();
+  }
+
+  /** Returns the names of the outputs, or undefined if the file has none. */
+  #names() {
+    const { functions } = this.#instance;
+    const names = [];
+    for (let i = 0; i < this.outputs; i++) {
+      this.#instance.check(functions.edgernn_class_name(this.#at.model, BigInt(i), this.#at.out));
+      const [address] = this.#instance.read(this.#at.out, 1);
+      if (address === 0) return undefined;
+      names.push(this.#instance.text(address));
+    }
+    return names;
   }
 
   clone() {

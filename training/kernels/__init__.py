@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused kernels that replace a layer's loop over time in training."""
+"""Fused kernels that replace the loop over time steps of a recurrent layer in training, on CPU and GPU."""
 
 import torch
 
@@ -15,11 +15,11 @@ WIDEST = 512
 
 
 def attach(model: RecurrentModel, backend: str, device: str) -> str:
-    """Replace the loops over time of a model's recurrent layers by fused kernels.
+    """Replace the loop over time steps of a model's recurrent layers by fused kernels, as a backend says.
 
     Args:
-        model: The network.
-        backend: "torch": the loop over time in torch. "fused": kernels for all layers. "auto": kernels for the layers
+        model: The network, whose layers get a new `unroller`.
+        backend: "torch": no kernels, a loop in torch. "fused": kernels for all layers. "auto": kernels for the layers
             that have them; on a GPU, CUDA graphs of the loop for layers wider than `WIDEST` or with a normalisation.
         device: The device of the model.
 
@@ -44,7 +44,10 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
 
 
 def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | str:
-    """Build the fused implementation of a layer's loop over time, or return the reason why there is none."""
+    """Build the implementation that replaces a layer's loop over time steps, or return the reason why there is none.
+
+    The argument device is a device type, such as "cuda". On a GPU, the backend "auto" may give CUDA graphs.
+    """
     if device == "cpu":
         try:
             return cpu.CpuUnroller(layer)

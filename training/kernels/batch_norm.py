@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent batch normalisation in the native training library: arguments of its C functions, running statistics."""
+"""Recurrent batch normalisation in the native training library: arguments of the C functions, running statistics."""
 
 import ctypes
 from collections.abc import Sequence
@@ -44,16 +44,16 @@ class Norms(ctypes.Structure):
 
 @dataclass(frozen=True)
 class BatchNorms:
-    """The batch normalisations of a cell in one call of the training library, which runs T steps.
+    """The batch normalisations of a cell, as arguments of one call of the training library, which runs T steps.
 
     Attributes:
-        names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for the products W x, R h, C c and V m, if they
-            are normalised, and "c" for the state.
+        names: What is normalised, in the order of `Cell.norms`: "W", "R", "C" and "V" for the products W x, R h, C c
+            and V m, and "c" for the cell state c.
         learns: True in training, where the call computes the statistics of the batch. False in evaluation, where it
             reads the running statistics.
-        means: Dict from name to the means of each step, (T, features); written by a call that learns.
-        variances: Dict from name to the biased variances of each step, (T, features); written by a call that learns.
-        output_gate: Index of the output gate in the cell's gate table; -1 if the state is not normalised.
+        means: Dict from each of `names` to the means of each step, (T, features). In training, the call writes them.
+        variances: Dict from each of `names` to the biased variances, (T, features). In training, the call writes them.
+        output_gate: Index of the output gate in `Cell.gates`; -1 if the cell state is not normalised.
     """
 
     names: tuple[str, ...]
@@ -64,7 +64,10 @@ class BatchNorms:
 
     @classmethod
     def of(cls, cell: Cell, first: int, steps: int) -> "BatchNorms":
-        """Create the arguments for a cell and `steps` time steps, from step `first` on."""
+        """Create the arguments for a cell and `steps` time steps of a sequence, from step `first` on.
+
+        In training, the statistics are allocated; else, they are read from the running statistics of these steps.
+        """
         means, variances = {}, {}
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
@@ -79,16 +82,16 @@ class BatchNorms:
 
     @property
     def count(self) -> int:
-        """Number of parameter vectors: one gain per normalisation, and the shift of the state."""
+        """Number of learned vectors: one gain per normalisation, and a shift if the cell state is normalised."""
         return len(self.names) + (_STATE in self.names)
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Names of the weights, such as "W", whose products are normalised."""
+        """Names of the weight matrices, such as "W", whose product with a vector is normalised."""
         return tuple(name for name in self.names if name != _STATE)
 
     def allocate(self, steps: int, batch: int) -> list[Tensor]:
-        """Allocate a tensor (steps, B, features) for each name in `products`, in that order."""
+        """Allocate tensors for the normalised products: (steps, B, features) for each name in `products`, in order."""
         return [torch.empty(steps, batch, self.means[name].shape[1]) for name in self.products]
 
     def describe(
@@ -100,8 +103,8 @@ class BatchNorms:
         """Build the C structure with the normalisations of a call.
 
         Args:
-            normalised: Normalised products, as returned by `allocate`.
-            vectors: Gains and shift, as returned by the function `vectors` of this module.
+            normalised: Tensors for the normalised products, from `allocate`.
+            vectors: Gains and shift, from the function `vectors` of this module.
             grads: Tensors that a backward call fills with the gradients of `vectors`; empty for a forward call.
 
         Returns:
@@ -119,7 +122,10 @@ class BatchNorms:
         return norms
 
     def follow(self, cell: Cell, first: int) -> None:
-        """Update a cell's running statistics with those of a training call that began at step `first`."""
+        """Update a cell's running statistics with `means` and `variances` of a training call from step `first` on.
+
+        Steps beyond the last one that has running statistics are ignored.
+        """
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
             end = max(first, min(len(norm.mean), first + len(self.means[name])))
@@ -129,14 +135,15 @@ class BatchNorms:
 
 
 def has_statistics(cell: Cell, t: Tensor) -> bool:
-    """Check whether one call of the library can normalise a batch.
+    """Check whether one call of the training library can normalise a batch.
 
     Args:
-        cell: The cell. In training, its statistics may be summed over several processes.
-        t: Current step of each sample (B, 1). In training, all are equal.
+        cell: The cell.
+        t: Number of steps before the call for each sample (B, 1). In training, all are equal.
 
     Returns:
-        In training, True if no statistics are summed over processes; else, True if all samples are at the same step.
+        In training, False if statistics are summed over several processes, which the library cannot do. In evaluation,
+        False if samples are at different steps, which need different statistics.
     """
     if cell.training:
         return all(isinstance(norm, RecurrentBatchNorm) and norm.total is None for norm in cell.norms.values())
@@ -144,14 +151,17 @@ def has_statistics(cell: Cell, t: Tensor) -> bool:
 
 
 def vectors(cell: Cell) -> list[Tensor]:
-    """List the gains of a cell's normalisations in the order of `Cell.norms`, then the shift of the state, if any."""
+    """List the learned vectors of a cell's batch normalisations.
+
+    They are the gains in the order of `Cell.norms`, then the shift if the cell state is normalised.
+    """
     norms = [norm for norm in cell.norms.values() if isinstance(norm, RecurrentBatchNorm)]
     gains: list[Tensor] = [norm.gain for norm in norms]
     return gains + [norm.shift for norm in norms if norm.shift is not None]
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Explain why the kernels cannot run the normalisation of a layer; None if they can, or if there is none."""
+    """Explain why the CPU kernels cannot run the normalisation of a layer; None if they can, or if it has none."""
     norm = layer.cell.norm
     if norm is None:
         return None

@@ -13,7 +13,10 @@ RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Explain why no training kernel can run a layer, on any device; None if these checks find no reason."""
+    """Explain why no training kernel can run a layer, on any device; None if there is no such reason.
+
+    A kernel of one device may have further limits.
+    """
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
     rule = layer.rule
@@ -29,7 +32,7 @@ def refusal(layer: RecurrentLayer) -> str | None:
 
 
 def check(layer: RecurrentLayer, x: Tensor, state: State) -> None:
-    """Check the shapes of a layer's arguments, because kernels read memory without bounds checks.
+    """Check the shapes of a layer's input and state, because kernels read memory without bounds checks.
 
     Args:
         layer: The layer.

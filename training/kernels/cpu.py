@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused training kernels on the CPU: one call of the native training library runs a whole sequence, or its backward.
+"""Fused training kernels on the CPU: one call of the native training library runs forward or backward of a sequence.
 
 `Unrolled` is an autograd function, not a torch.library op: the dispatch of a registered op with a gradient took 250 to
-400 µs per training step, more than everything else for small H and T. torch.compile and the export use the Python loop.
+400 µs per training step, more than all other work for small H and T. torch.compile and the export use the Python loop.
 """
 
 import ctypes
@@ -33,11 +33,11 @@ _WEIGHTS = ("w", "r", "c", "v", "b", "u")
 
 @dataclass(frozen=True)
 class _Plan:
-    """Arguments of the autograd function `Unrolled` other than tensors.
+    """Description of one call of the autograd function `Unrolled`: its arguments other than inputs with gradients.
 
     Attributes:
-        program: A user-defined cell; None for a built-in one.
-        sizes: Dict from name to value of integer fields of `TrainCall`.
+        program: The cell, if it is user-defined; None for a built-in one.
+        sizes: Dict from the name of an integer field of `TrainCall`, such as "steps", to its value.
         middle: M, the size of m (`Cell.mid`); None for a cell without m.
         vectors: Number of vectors (`Cell.vectors`) that the cell's equations read.
         rule: The update rule.
@@ -45,7 +45,7 @@ class _Plan:
         memories: Number of memories (`UpdateRule.memory`) that the rule's equations read.
         likelihoods: True if `UpdateRule.budget` sums likelihoods, false if it sums decisions.
         step_weights: Factors of the steps in the penalty on updates (T, B); None stands for 1.
-        norms: Normalisations, whose gains and shift are the last inputs of `Unrolled`; None if the cell has none.
+        norms: Batch normalisations, whose gains and shift are the last inputs of `Unrolled`; None if there are none.
     """
 
     program: ProgramCell | None
@@ -61,19 +61,19 @@ class _Plan:
 
     @property
     def products(self) -> int:
-        """Number of matrix products that are batch-normalised."""
+        """Number of matrix products of a step, such as W x, that are batch-normalised."""
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split the inputs of `Unrolled`, or their gradients, into those of the layer and those of normalisations."""
+        """Split the inputs of `Unrolled`, or their gradients, in two: all others, and the vectors of normalisations."""
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
     def call(self, keep: bool, tensors: Sequence[Tensor | None]) -> TrainCall:
-        """Build the structure of arguments for the library, with the fields that forward and backward share.
+        """Build the C structure of a call of the library, with the fields that forward and backward share.
 
         Args:
-            keep: True if forward stores what backward needs.
+            keep: True if forward stores the values of all steps that backward needs.
             tensors: The inputs of `Unrolled`; None becomes a null pointer.
 
         Returns:
@@ -85,7 +85,15 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Map fields of `TrainCall`, with `suffix` appended, to `tensors`: inputs of `Unrolled` or their gradients."""
+        """Assign inputs of `Unrolled`, or their gradients, to the fields of `TrainCall` that point to them.
+
+        Args:
+            tensors: The inputs or gradients, without the vectors of normalisations (see `split`).
+            suffix: Suffix of the field names, "_grad" for gradients.
+
+        Returns:
+            Dict from the name of a field to its tensor, or to a list of tensors.
+        """
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
@@ -99,9 +107,10 @@ class _Plan:
 class Unrolled(torch.autograd.Function):
     """Autograd function that runs all steps of a layer by one call of the native training library.
 
-    The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the rule's own states (memories)
-    that its equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds
-    its own final states, its decisions u (T, B, H) and its penalty on updates.
+    The inputs after the plan are, in this order: x (T, B, columns of W), the cell's weights, the update mask u (kind
+    TIME), the cell's vectors, the rule's weights, the initial states (B, H), the rule's own initial states (memories)
+    that its equations read, and the vectors of normalisations. The outputs are y (T, B, H) and the final states. A rule
+    of the kind NEURON or SAMPLE adds its own final states, the update mask u (T, B, H) and its penalty on updates.
     """
 
     @staticmethod
@@ -172,7 +181,17 @@ class Unrolled(torch.autograd.Function):
 
 
 def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
-    """Compute the likelihoods of updates (`UpdateRule.likelihood`) at all steps, from the results of forward."""
+    """Compute the likelihoods of updates (`UpdateRule.likelihood`) at all steps, for the penalty on updates.
+
+    Args:
+        rule: The update rule.
+        named: The inputs of `Unrolled`, from `_Plan.named`.
+        memories: The rule's own states after each step, (T, B, H or 1) each.
+        y: The cell's first state after each step (T, B, H).
+
+    Returns:
+        The likelihoods (T, B, H or 1).
+    """
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
     state = rule.group_means((torch.cat([named["start"][0][None], y[:-1]]),))
@@ -182,7 +201,8 @@ def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[
 class CpuUnroller:
     """Runs all steps of one layer by a single call of the native training library, on a CPU.
 
-    A call returns None, so that the layer runs its own loop over time, for tensors other than float32 on the CPU.
+    It returns None, so that the layer runs its own loop in torch, in these cases: tensors other than float32 on the
+    CPU, an empty batch, torch.compile, and statistics that the library cannot compute (`batch_norm.has_statistics`).
 
     Args:
         layer: The layer.
@@ -286,14 +306,14 @@ def why_not(layer: RecurrentLayer) -> str | None:
 
 
 def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
-    """Return the library's number of a built-in cell; negative for any other cell."""
+    """Return the number by which the training library knows a built-in cell; negative for any other cell."""
     if CELLS.get(cell.name) is not type(cell):
         return -1
     return int(loaded.edgernn_train_cell(cell.form.encode(), cell.biases))
 
 
 def _rule_number(loaded: ctypes.CDLL, rule: UpdateRule) -> int:
-    """Return the library's number of an update rule; negative if it has no kernel."""
+    """Return the number by which the training library knows an update rule; negative if it has no kernel for it."""
     return int(loaded.edgernn_train_rule(rule.name.encode())) if RULES.get(rule.name) is type(rule) else -1
 
 

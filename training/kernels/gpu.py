@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused training kernels on a GPU: `edgernn::sequence`, a torch.library op with one launch forward and one backward.
 
-Products are tf32 by default, like those of torch.nn.GRU. They are bfloat16 after
-`torch.set_float32_matmul_precision("medium")`, and exact if `torch.backends.cudnn.allow_tf32` is False. States and sums
-are always float32. W x + b and the gradients of all weights are torch's matrix products. With TRITON_INTERPRET=1 in the
-environment, the same kernels run on the CPU, slowly.
+Matrix products in the kernels are tf32 by default, like those of torch.nn.GRU. They are bfloat16 after
+`torch.set_float32_matmul_precision("medium")`, and float32 if `torch.backends.cudnn.allow_tf32` is False. States and
+sums are always float32. torch computes W x + b and the gradients of all weights by matrix products outside the kernels.
+With TRITON_INTERPRET=1 in the environment, the same kernels run on the CPU, slowly.
 """
 
 import hashlib
@@ -33,7 +33,10 @@ _LAYOUTS: dict[str, Layout] = {}
 
 
 def register(layout: Layout) -> str:
-    """Register the layout of a layer and return its key, the same in every process, for the torch op `sequence`."""
+    """Register the layout of a layer for the torch op `sequence`, and return the key that the op takes.
+
+    The key is a string that depends on the layout alone, so that it is the same in every process.
+    """
     key = f"{layout.name}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:16]}"
     _LAYOUTS[key] = layout
     return key
@@ -46,10 +49,10 @@ def kernels(key: str, resident: bool, held: int) -> ModuleType:
     Args:
         key: Key of the layout, from `register`.
         resident: True if the weights stay in shared memory or registers for all steps, false if each step reads them.
-        held: Number of products whose weights are read once and stay in shared memory, if resident.
+        held: If resident, number of matrix products whose weights are read once and stay in shared memory.
 
     Returns:
-        A module with `forward` and `backward`.
+        A module with the kernels `forward` and `backward`.
     """
     text = source(_LAYOUTS[key], resident, held)
     name = f"edgernn_kernels_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -68,7 +71,8 @@ def _form(layout: Layout, precision: str, device: torch.device) -> KernelForm:
     return choose(layout, precision, properties.shared_memory_per_block_optin)
 
 
-# smaller forms by (layout key, direction, precision), where the form from `choose` exceeded the device's resources
+# smaller kernel forms, by (layout key, "forward" or "backward", precision), for kernels whose form from `choose`
+# exceeded the device's resources
 _SMALLER: dict[tuple[str, str, str], KernelForm] = {}
 
 
@@ -100,7 +104,10 @@ def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dic
 
 
 def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the outputs of `sequence` by name; the pre-activations p are empty unless `keep` is set."""
+    """Return the shapes of the outputs of `sequence` as a dict from name to shape.
+
+    Unless `keep` is set, the pre-activations p are empty.
+    """
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
     shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
@@ -108,7 +115,7 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Number of steps T and batch size B, read from the shapes of the inputs."""
+    """Return number of steps T and batch size B, from the shapes of the named inputs of `sequence`."""
     T = next(named[name].shape[0] for name in ("a", "x", "e", "blend") if name in named)
     return T, named[f"s_{layout.states[0]}"].shape[0]
 
@@ -121,7 +128,7 @@ def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> li
         inputs: Tensors in the order of `Layout.inputs`.
         key: Key of the layout, from `register`.
         keep: True to return the pre-activations p, which backward needs.
-        slope: Slope of the rule's likelihood.
+        slope: Slope of the update rule's likelihood (`UpdateRule.likelihood`).
 
     Returns:
         Tensors in the order of `Layout.outputs`.
@@ -165,7 +172,7 @@ def sequence_backward(
         outputs: Outputs of `sequence`.
         grads: Gradients of the outputs in the order of `Layout.output_grads`; None for a gradient of zero.
         key: Key of the layout, from `register`.
-        slope: Slope of the rule's likelihood.
+        slope: Slope of the update rule's likelihood (`UpdateRule.likelihood`).
 
     Returns:
         Gradients of the inputs, in their order.
@@ -206,7 +213,19 @@ def sequence_backward(
 def _gradients(
     layout: Layout, named: Mapping[str, Tensor], kept: Mapping[str, Tensor], outs: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """Compute the gradients of all inputs from the backward kernel's outputs, by products and sums over all steps."""
+    """Compute the gradients of all inputs of `sequence` from the outputs of the backward kernel.
+
+    Gradients of weights and biases are matrix products and sums over all steps.
+
+    Args:
+        layout: Layout of the layer.
+        named: Inputs of `sequence`, by name.
+        kept: Outputs of `sequence`, by name.
+        outs: Outputs of the backward kernel, by name (`Layout.gradients`).
+
+    Returns:
+        The gradients, in the order of `Layout.inputs`.
+    """
     d_p = outs["d_p"].flatten(0, 1)
     sizes = {gate.name: layout.length(layout.size(gate)) for gate in layout.gates}
 
@@ -271,7 +290,7 @@ sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)
 class GpuUnroller:
     """Runs all steps of one layer by one launch of a Triton kernel, on a GPU.
 
-    A call returns None, so that the layer runs its own loop over time, for tensors other than float32 on a GPU.
+    It returns None, so that the layer runs its own loop in torch, for tensors other than float32 on a GPU.
 
     Args:
         layer: The layer.
@@ -337,7 +356,10 @@ def _layout(layer: RecurrentLayer) -> Layout:
     if why := refusal(layer):
         raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
-        raise UsageError(f"there is no kernel for {layer.kind}: Triton kernels support neither norm nor rank")
+        raise UsageError(
+            f"there is no kernel for {layer.kind}: Triton kernels support neither the option norm nor the option rank; "
+            "leave them out"
+        )
     try:
         layout = make_layout(layer)
     except ProgramError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA graphs of the loop over time, forward and backward.
+"""CUDA graphs of a layer's loop over time steps, forward and backward.
 
 They run layers with a normalisation, which have no fused kernels on a GPU, and states too wide for the fused kernels.
-All kernel launches of a sequence are recorded once per shape and replayed by one call. Matrix products are cuBLAS's.
+All kernel launches of a sequence are recorded once per shape and replayed by one call. cuBLAS computes matrix products.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,11 @@ _MOST_RECORDINGS = 4
 
 
 class _Steps(nn.Module):
-    """Module that runs a layer's loop and returns a flat tuple: y, final states, update penalty, decisions (if any)."""
+    """Module that runs a layer's loop over time steps, with a flat tuple of tensors as output, as CUDA graphs need.
+
+    They are y (T, B, H), the final states, the penalty on updates and the mask of updated neurons. The mask is left out
+    if every neuron is updated at every step.
+    """
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -41,15 +45,16 @@ def _capture(steps: nn.Module, examples: tuple[Tensor, ...]) -> Recorded:
 
 
 class GraphUnroller:
-    """Runs all steps of one layer by replaying a CUDA graph of its loop over time.
+    """Runs all steps of one layer by replaying a CUDA graph of its loop over time steps.
 
-    A call returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices; a forward
-    without gradients; weights other than those recorded, such as weights after dropout; a layer with `step_weights`;
-    batch statistics that several processes share; and a second forward before the backward of the first, because it
-    would overwrite tensors of the first.
+    It returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices; a forward
+    without gradients; torch.compile; weights other than those recorded, such as weights after dropout; a layer with
+    `step_weights`; batch statistics that several processes share; and a second forward before the backward of the
+    first, because it would overwrite tensors of the first.
 
     Args:
-        capture: Function that records a module on example inputs and returns a function that replays it.
+        capture: Function that records a module on example inputs and returns a function that replays it. Default:
+            `torch.cuda.make_graphed_callables`.
         device: Device type of the tensors that it runs.
 
     Attributes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variant and tile sizes of a layer's Triton kernels."""
+"""Choice of the variant and the tile sizes of a layer's Triton kernels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,15 @@ _SHARED = 227 * 1024
 
 @dataclass(frozen=True)
 class KernelForm:
-    """Variant and tile sizes of a layer's Triton kernels; the module `sequence` describes the two variants.
+    """Variant and tile sizes of a layer's Triton kernels.
+
+    In the resident form, states stay in registers for all steps; in the streamed form, they pass through memory in
+    blocks. The module `sequence` describes both.
 
     Attributes:
         resident: True for the resident form, false for the streamed one.
-        held: Number of products whose weights are read once and stay in shared memory, in the resident form.
-        rows: Rows of the batch per program instance.
+        held: Number of matrix products whose weights are read once and stay in shared memory, in the resident form.
+        rows: Number of sequences of the batch per program instance.
         block: Columns of a tile, in the streamed form.
         block_k: Length of a tile of weights along the summed axis, in the streamed form.
         warps: Warps per program instance.
@@ -37,7 +40,7 @@ class KernelForm:
 
 
 def precision() -> str:
-    """Return the precision of matrix products in torch's settings: "bf16", "tf32" or, for exact ones, "ieee"."""
+    """Return the precision of matrix products that torch is set to: "bf16", "tf32" or "ieee" (float32)."""
     if torch.get_float32_matmul_precision() == "medium":
         return "bf16"
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
@@ -46,7 +49,7 @@ def precision() -> str:
 def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
     """Choose variant and tile sizes of a layer's Triton kernels.
 
-    Exact products do not use tensor cores, and their tiles need many registers, so that blocks are small.
+    float32 products ("ieee") do not use tensor cores, and their tiles need many registers, so that blocks are small.
 
     Args:
         layout: Layout of the layer.
@@ -76,11 +79,11 @@ def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
 
 
 def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any]:
-    """Return the compile-time constants of a Triton kernel.
+    """Return the sizes and the precision that a layer's Triton kernels take as compile-time constants.
 
     Args:
         layout: Layout of the layer.
-        form: Form of the kernel.
+        form: Variant and tile sizes of the kernel.
         precision: Precision of the products, as returned by `precision`.
 
     Returns:

@@ -16,12 +16,12 @@ from edgernn.training.kernels.pointwise import Pointwise, print_map
 
 @dataclass(frozen=True)
 class Product:
-    """Product for one gate: the gate's rows of a weight times a state, or times m, the result of `Cell.mid`.
+    """One matrix-vector product of a step: a gate's rows of a weight matrix times a state or m (result of `Cell.mid`).
 
     Attributes:
-        key: Name of the weight: R multiplies the first state, C the second state, V multiplies m.
+        key: Name of the weight matrix: R multiplies the first state, C the second state, V multiplies m.
         gate: Name of the gate.
-        offset: First row of the gate in the weight.
+        offset: Index of the gate's first row in the matrix.
         rows: Number of rows, "H" or "M" (the size of m).
         columns: Number of columns, "H" or "M".
         factor: Name of the state that is multiplied, or "m".
@@ -41,15 +41,15 @@ class Product:
 
 @dataclass(frozen=True)
 class Rule:
-    """Equations of an update rule, for the Triton kernels.
+    """Equations of an update rule, which decides which neurons change at a step, for the Triton kernels.
 
     Attributes:
-        kind: Kind of the rule.
-        vectors: Pairs of name and size, "H" or "1", of the weights that the equations read.
+        kind: Scope of one decision: a whole time step, one neuron, or the whole state of one sample.
+        vectors: Pairs of name and size, "H" or "1", of the rule's weights that the equations read.
         memory: Names of the rule's own states, which have one value per decision.
-        inclusive: True if a score of 0 is an update.
+        inclusive: True if a score of 0 is an update, too.
         maps: Triton functions of the rule's methods `score` and `likelihood` and, with a `memory`, `evidence`, `drive`
-            and `advance`. A rule of the kind TIME has none: its update mask u is the input `blend`.
+            and `advance`. A rule of the kind TIME has none: its update mask u is the kernel's input `blend`.
         blend_grad: True if the gradient of the input `blend` is needed.
         group_size: Number of neighbouring neurons that share a decision.
     """
@@ -63,19 +63,22 @@ class Rule:
     group_size: int = 1
 
     def map(self, method: str) -> Pointwise:
-        """Return the Triton functions generated from a method of the update rule, such as "score"."""
+        """Return the entry of `maps` for a method of the update rule, such as "score"."""
         return next(part for part in self.maps if part.name == f"rule_{method}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the kernel's inputs for the rule: its update mask `blend` or projection e, and its weights."""
+        """Names of the kernel's inputs for the rule, other than its states.
+
+        They are the update mask `blend` for the kind TIME; else the projection e, if read, and the weights.
+        """
         if self.kind is Kind.TIME:
             return ("blend",)
         return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
-        """Names of the cell's states from which the rule computes its own states; empty for a rule without states."""
+        """Names of the cell's states that `UpdateRule.evidence` reads; empty for a rule without own states."""
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
@@ -83,19 +86,20 @@ class Rule:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that the Triton kernels of a layer depend on.
+    """Description of a layer that determines its Triton kernels: gates, sizes, update rule and equations.
 
-    The pre-activations p (T, B, P) have one block of columns per gate. The gates with x come first, in the order of W.
+    The pre-activations p (T, B, P) have one block of columns per gate. Gates with the term W x come first, in the order
+    of the rows of W.
 
     Attributes:
         name: Names of the layer's cell and rule (`RecurrentLayer.kind`).
         gates: Gates of the cell.
-        states: Names of the cell's states.
-        H: Size of a state.
+        states: Names of the cell's states, all of size H.
+        H: Size of a state: the number of neurons.
         M: Size of m (`Cell.mid`).
         X: Columns of x: I, or 2I if the cell also reads the previous input.
-        vectors: Pairs of name and size, "H", "M" or "1", of the cell's vectors. A further size, "U", is the number of
-            groups of neurons that share a decision.
+        vectors: Pairs of name and size, "H", "M" or "1", of the cell's vectors. (A further size, "U", in this class is
+            the number of groups of neurons that share a decision.)
         biases: Names of the vectors with the biases of gates without x: "bR" for gates whose first term is R h, "bC"
             for C c, "bV" for V m.
         update: Triton functions of `Cell.update`.
@@ -123,7 +127,7 @@ class Layout:
 
     @property
     def group_size(self) -> int:
-        """Number of neighbouring neurons that share a decision."""
+        """Number of neighbouring neurons that share an update decision; 1 without groups or without a rule."""
         return self.rule.group_size if self.rule else 1
 
     @property
@@ -132,7 +136,7 @@ class Layout:
 
     @property
     def decision_size(self) -> str:
-        """Size of the projection e and of the rule's vectors: "H", or "U" if groups of neurons decide."""
+        """Size of the projection e and of the rule's vectors: "H", or "U" if groups of neurons share decisions."""
         return "U" if self.group_size > 1 else "H"
 
     @cached_property
@@ -146,7 +150,7 @@ class Layout:
 
     @property
     def A(self) -> int:
-        """Number of columns of the pre-activations p that depend on x."""
+        """Number of columns of the pre-activations p that have the term W x; they come first."""
         return sum(self.length(self.size(g)) for g in self.gates if g.x)
 
     @property
@@ -155,7 +159,7 @@ class Layout:
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """All products of a step: those with R, then those with C, then those with V."""
+        """Matrix-vector products of a step: those with R, then with C, then with V, each in the order of the gates."""
         products = []
         for key, term, columns, factor in (
             ("R", "h", "H", f"s_{self.states[0]}"),
@@ -170,7 +174,10 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Return the vector in `biases` that has a gate's bias, and its offset; None if W x + b has it, or no bias."""
+        """Return where the kernel finds a gate's bias: the name of a vector in `biases`, and an offset in it.
+
+        Return None for a gate without a bias, and for a gate with the term W x, whose bias is in W x + b.
+        """
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)
@@ -200,7 +207,11 @@ class Layout:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs of the torch op `sequence`, in order."""
+        """Names of the inputs of the torch op `sequence`, in order.
+
+        They are a = W x + b, the input x, the weights R, C and V, and the biases, each if needed; vectors v_NAME of the
+        cell; inputs of the rule (`Rule.inputs`); initial states s_NAME of the cell; and initial states of the rule.
+        """
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
         rule = self.rule.inputs if self.rule else ()
         names = [*(["a"] if self.A else []), *(["x"] if self.reads_x else []), *keys, *self.biases]
@@ -211,8 +222,9 @@ class Layout:
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs of the torch op `sequence`.
 
-        They are the states before and after all steps (T + 1, B, H), the pre-activations p, m (`Cell.mid`), the rule's
-        own states (T + 1, B, H or 1), and for the kind SAMPLE the rule's evidence, summed over neurons.
+        They are the initial states and those after each step (T + 1, B, H), the pre-activations p (T, B, P), m of
+        `Cell.mid` (T, B, M) if the cell has it, the rule's own states (T + 1, B, H or 1), and for a rule of the kind
+        SAMPLE with such states its evidence, summed over neurons (T, B, 1).
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
@@ -220,7 +232,11 @@ class Layout:
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
-        """Gradients that the kernel sums over time: a dict from name to the input's name and the size."""
+        """Gradients of vectors that the backward kernel sums over the steps.
+
+        It is a dict from a name, FUNCTION_VECTOR for the Triton function that reads the vector, to the name of the
+        input of `sequence` and its size, such as "H".
+        """
         sizes = dict(self.vectors)
         sums: dict[str, tuple[str, str]] = {}
         for part in (self.mid, self.update):
@@ -244,8 +260,8 @@ class Layout:
         """Names of the outputs of the backward kernel, which are gradients.
 
         They are the gradients of the pre-activations p, the input x, the rule's projection e and the update mask
-        `blend` at every step, of the initial states of cell and rule, of the decisions of one step if groups of
-        neurons decide, and `sums`.
+        `blend` at every step; of the initial states of cell and rule; of the update mask u at one step if groups of
+        neurons share decisions (a buffer of the kernel); and `sums`, with the prefix sum_.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []
@@ -255,7 +271,7 @@ class Layout:
 
     @cached_property
     def output_grads(self) -> tuple[str, ...]:
-        """Names of the outputs of `sequence` whose gradients the backward kernel reads; a gradient may be None."""
+        """Names of the outputs of `sequence` whose gradients the backward kernel reads: all states of cell and rule."""
         return (*(f"s_{name}" for name in self.states), *(f"all_{name}" for name in self.memory))
 
 
@@ -291,7 +307,10 @@ def make_layout(layer: RecurrentLayer) -> Layout:
 
 
 def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
-    """Trace the equations of an update rule for the Triton kernels, or raise ProgramError."""
+    """Trace the equations of an update rule for the Triton kernels; raise ProgramError if that is impossible.
+
+    `states` has the names of the cell's states, which the equations may read.
+    """
     if rule.kind is Kind.TIME:
         return Rule(rule.kind, blend_grad=any(p.requires_grad for p in rule.parameters()))
     equations = trace_rule(rule, states)

@@ -55,14 +55,14 @@ def lerp(start, end, weight):
 
 @dataclass(frozen=True)
 class Pointwise:
-    """Source of two Triton functions: a point-wise function NAME, called a map, and its derivative NAME_back.
+    """Source of two Triton functions: a point-wise function NAME, and its derivative NAME_back for the backward pass.
 
     NAME_back takes the gradients of all results, then the arguments, and returns the gradients of the arguments.
 
     Attributes:
-        name: Name of the map.
-        arguments: Names of the arguments that the map reads.
-        results: Number of results.
+        name: Name of the function.
+        arguments: Names of the arguments of the function, in order.
+        results: Number of values that the function returns.
         text: Source of both functions.
     """
 
@@ -76,12 +76,12 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
     """Generate the Triton functions of a program: the function and its derivative.
 
     Args:
-        name: Name of the map.
-        program: The program.
-        names: Dict from the key of each argument of the program to its name.
+        name: Name of the function.
+        program: The program, a list of elementary operations.
+        names: Dict from the key (a number) of each argument of the program to its name.
 
     Returns:
-        The source of the map and its derivative.
+        The source of the function and its derivative.
     """
     results = len(program.results)
     grads = range(max(program.arguments) + 1, max(program.arguments) + 1 + results)
@@ -94,7 +94,17 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
 
 
 def _function(name: str, parameters: list[str], program: Program, known: Mapping[int, str]) -> str:
-    """Generate the source of one Triton function; `known` maps arguments of the program to parameter names."""
+    """Generate the source of one Triton function that computes a program.
+
+    Args:
+        name: Name of the function.
+        parameters: Names of its parameters, in order.
+        program: The program, a list of elementary operations.
+        known: Dict from the key (a number) of each argument of the program to the name of the parameter.
+
+    Returns:
+        The source.
+    """
     values = [known[key] for key in program.arguments] + [repr(number) for number in program.constants]
     lines = []
     for instruction in program.instructions:

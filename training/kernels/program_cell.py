@@ -45,7 +45,7 @@ class _CellSource(ctypes.Structure):
 
 @dataclass(frozen=True)
 class ProgramNumbers:
-    """Serialised equations (`Program`) as two lists of numbers; empty for `Cell.mid` of a cell without it."""
+    """A serialised program (`Program.serialise`): its integers and its constants; both empty for a missing program."""
 
     ints: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
@@ -81,10 +81,11 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
         cell: The cell.
 
     Returns:
-        The serialised cell, and the keys in `Cell.constants` of the vectors that its equations read, in order.
+        The serialised cell, and the names (keys of `Cell.constants`) of the vectors that its equations read, in order.
 
     Raises:
-        ProgramError: The equations cannot be traced, or have other gradients in torch.
+        ProgramError: The cell overrides `project` or exceeds a limit of the library, its equations cannot be traced, or
+            the gradients of the traced equations differ from those of torch.
     """
     if type(cell).project is not Cell.project:
         raise ProgramError("a cell that overrides project() cannot be translated to native code; remove the override")
@@ -113,7 +114,7 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
 
 
 def to_c(source: CellSource) -> ctypes.Structure:
-    """Convert a serialised cell to the library's C struct, which owns its memory."""
+    """Convert a serialised cell to the library's C struct; the returned object keeps the arrays alive."""
     structure = _CellSource()
     for name in ("gates", "vectors", "layout"):
         numbers = getattr(source, name)
@@ -144,9 +145,15 @@ def _without_unread_vectors(equations: Equations) -> Equations:
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
-    """Return the size of vector `i`, "1", "I" or "H", derived from the equations that read it.
+    """Derive the size of a cell's vector from the equations that read it.
 
-    mid_is_input: True if the result of `Cell.mid` has size I, False if it has size H.
+    Args:
+        equations: Traced equations of the cell.
+        i: Index of the vector in `equations.vectors`.
+        mid_is_input: True if the result of `Cell.mid` has size I, False if it has size H.
+
+    Returns:
+        "1", "I" or "H".
     """
     if list(equations.vectors.values())[i] == 1:
         return "1"
@@ -154,9 +161,14 @@ def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
 
 
 def _both_ways(program: Program, *, with_results: bool) -> tuple[ProgramNumbers, ProgramNumbers]:
-    """Serialise equations and their derivative.
+    """Serialise a program and the program of its gradients.
 
-    with_results: The derivative also returns the results of the equations.
+    Args:
+        program: The program, a list of elementary operations.
+        with_results: True if the second program also returns the results of the first.
+
+    Returns:
+        The serialised program, and its serialised gradients.
     """
     grads = range(RESULT_GRAD, RESULT_GRAD + len(program.results))
     back = gradient(program, grads, with_results=with_results)

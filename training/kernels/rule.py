@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of the backward pass of an update rule in a Triton kernel, through its decision and its own states."""
+"""Generator of the Triton code for the backward pass of an update rule, through its decision and its own states."""
 
 from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Rule
@@ -10,13 +10,13 @@ from edgernn.training.kernels.writer import KernelSource
 class RuleGradients(KernelSource):
     """Generator of the part of a layer's backward kernel that depends on the update rule.
 
-    A method's docstring says what the generated code does. The evidence and the drive are results of
-    `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the rule's own states
-    (memories) after a step. u is the mask of updated neurons.
+    Most methods append Triton code, and their docstrings say what this code does. The evidence and the drive are
+    results of `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the rule's own
+    states (memories) after a step. u is the mask of updated neurons.
     """
 
     def memory_grads(self, rule: Rule) -> None:
-        """Propagate the gradients of the rule's own states after a step to those before it, to u and the evidence."""
+        """Propagate the gradients of the rule's own states after a step to its states before it, u and the evidence."""
         if not self.resident:
             self.read_memory()
         for name in self.layout.sample_memory:
@@ -43,14 +43,17 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def after_step(evidence: Pointwise) -> tuple[str, ...]:
-        """Return the names of the arguments of `UpdateRule.evidence` in the generated code.
+        """Return the names of the variables that the generated code passes to the function for `UpdateRule.evidence`.
 
-        The rule reads the states after a step, so a state `s_h` is named `after_h`. Other names are unchanged.
+        The rule reads the cell's states after a step, so the variable for `s_h` is `after_h`. Other names stay.
         """
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
     def decision_grads(self, rule: Rule, to_u: str) -> None:
-        """Propagate the gradient `to_u` of the update mask u to the inputs of the score from which u follows."""
+        """Propagate the gradient of the update mask u to the arguments of `UpdateRule.score`, from which u follows.
+
+        `to_u` is a Triton expression for this gradient.
+        """
         self.through(rule.map("likelihood"), [to_u])
         to_score = self.grad_of(rule.map("likelihood"), "score")
         if rule.memory and "score" in rule.map("advance").arguments:
@@ -62,7 +65,13 @@ class RuleGradients(KernelSource):
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
     def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """Propagate the gradients `grads` of a rule method's results to its arguments; sum up gradients of weights."""
+        """Propagate gradients from the results of a rule's method to its arguments; sum those of weights over steps.
+
+        Args:
+            part: Triton functions of the method.
+            grads: Triton expressions for the gradients of the results.
+            values: Triton expressions for the arguments. Default: variables with the names of the arguments.
+        """
         names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
         self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
         for argument in part.arguments:
@@ -71,11 +80,17 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def grad_of(part: Pointwise, argument: str) -> str:
-        """Return the variable with the gradient of an argument; "0.0" if the method does not read the argument."""
+        """Return the name of the variable with the gradient of a method's argument, as set by `through`.
+
+        Return "0.0" if the method does not read the argument.
+        """
         return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
 
     def read_memory(self) -> None:
-        """Load the rule's own states before the step; if they are per sample, also the evidence and their gradients."""
+        """Load the rule's own states before the step.
+
+        States with one value per sample come with the evidence and with the gradients of these states as outputs.
+        """
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")
         for name in self.layout.sample_memory:
@@ -88,10 +103,10 @@ class RuleGradients(KernelSource):
             self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
 
     def rule_grads(self) -> None:
-        """Write the code of the rule's backward pass for one step.
+        """Propagate gradients through the blend of new and old states by an update rule, for one step.
 
-        It turns the gradients of the states after the step into those of the cell's new states, of the states before
-        the step, and of u, the mask of updated neurons.
+        The gradients of the states after the step become those of the new states that the cell computes, of the states
+        before the step, and of u, the mask of updated neurons.
         """
         layout, states = self.layout, self.layout.states
         rule = layout.rule
@@ -120,14 +135,14 @@ class RuleGradients(KernelSource):
                 self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}{share}")
 
     def grad_of_u(self) -> None:
-        """Compute the gradient of the update mask u of each neuron."""
+        """Compute the gradient of the update mask u of each neuron, the variable by_u, from those of the states."""
         states = self.layout.states
         new_states = ", ".join(f"n_{state}" for state in states)
         self.put(f"{new_states} = update({self.arguments(self.layout.update)})")
         self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
 
     def _sum_over_groups(self) -> None:
-        """Sum the gradients of the update mask u over each group of neurons that share a decision."""
+        """Replace by_u, the gradient of u, by its sum over each group of neurons that share an update decision."""
         if self.resident and self.loads_groups:
             self.store("by_u", "H", "d_u", "row")
             self.put("tl.debug_barrier()")
@@ -137,7 +152,10 @@ class RuleGradients(KernelSource):
             self.put("tl.debug_barrier()")
 
     def add(self, name: str, value: str, size: str = "H") -> None:
-        """Add `value` to a gradient that is summed over steps, in registers (resident form or scalar) or in memory."""
+        """Add the Triton expression `value` to the gradient sum_NAME, which is summed over steps.
+
+        The sum is in registers in the resident form or for the size "1", else in memory.
+        """
         if self.resident or size == "1":
             self.put(f"sum_{name} += {value}")
             return

@@ -24,8 +24,8 @@ def source(layout: Layout, resident: bool, held: int) -> str:
 
     Args:
         layout: The layer.
-        resident: True for the resident form.
-        held: Number of products whose weights are read once, in the resident form.
+        resident: True for the resident form, false for the streamed one (see the module).
+        held: Number of matrix products whose weights are read once, in the resident form.
 
     Returns:
         Python source with Triton functions.
@@ -247,7 +247,7 @@ class _Backward(RuleGradients):
         return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
 
     def _read(self, part: Pointwise, size: str) -> None:
-        """Generate loads of the forward values that the derivative of a point-wise function reads."""
+        """Generate code that loads the values of forward that the derivative of a point-wise function reads."""
         layout = self.layout
         for gate in self.gates_of(part):
             if gate.name in part.arguments:
@@ -313,7 +313,7 @@ class _Backward(RuleGradients):
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _store_grad_of_u(self) -> None:
-        """Store the gradient of u for all neurons, because neurons of different blocks may share a decision."""
+        """Generate code that stores the gradient of u for all neurons; a group may extend over two column blocks."""
         self._read(self.layout.update, "H")
         self.vectors(self.needed(self.layout.update), "H")
         for state in self.layout.states:
@@ -322,7 +322,10 @@ class _Backward(RuleGradients):
         self.store("by_u", "H", "d_u", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
-        """Propagate gradients of a point-wise function's results to its arguments; store them or add them to sums."""
+        """Generate code that propagates gradients from the results of a point-wise function to its arguments.
+
+        Gradients of pre-activations and x are stored, those of vectors are summed, those of states added to d_STATE.
+        """
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}
         sizes = dict(layout.vectors)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python interface of the native training library: lookup, arguments of a call, and user-defined cells."""
+"""Python interface of the native training library: loading, arguments of a call, and user-defined cells."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,10 @@ _INTEGERS = ("cell", "rule", "steps", "batch", "input", "hidden", "group_size", 
 
 
 class TrainCall(ctypes.Structure):
-    """C struct EdgernnTrainCall: the arguments of a call; runtime/csrc/train/edgernn_train.h describes them."""
+    """C struct EdgernnTrainCall: the arguments of a call of forward or backward in the training library.
+
+    runtime/csrc/train/edgernn_train.h describes the fields.
+    """
 
     _fields_ = [
         ("program", _POINTER),
@@ -50,7 +53,11 @@ class TrainCall(ctypes.Structure):
     ]
 
     def set_tensors(self, tensors: Mapping[str, Tensor | Sequence[Tensor | None] | None]) -> None:
-        """Set fields to the addresses of contiguous tensors, which must outlive the call."""
+        """Set pointer fields to the addresses of contiguous tensors, which must outlive the call.
+
+        `tensors` is a dict from field to a tensor, or to a list of tensors for an array of pointers. A field with None
+        is not set; None in a list becomes a null pointer.
+        """
         for name, value in tensors.items():
             if isinstance(value, Tensor):
                 setattr(self, name, value.data_ptr())
@@ -68,7 +75,7 @@ class TrainCall(ctypes.Structure):
 
 
 def train_library_path() -> Path | None:
-    """Return the path of the native training library; None if it was not built."""
+    """Return the path of the native training library; None if it is not installed."""
     if library_missing():
         return None
     path = train_library()

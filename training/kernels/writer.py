@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of Triton kernels: the parts that forward and backward kernels share."""
+"""Base of the generator of Triton kernels: the parts that the forward and the backward kernel of a layer share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,23 +60,24 @@ def load_group_sums(at, live, first, H: tl.constexpr, G: tl.constexpr):
 
 
 def padded(length: int) -> int:
-    """Return the width of a tile: a power of two, and at least 16 as tl.dot needs."""
+    """Return the width of a tile for `length` columns: the next power of two, and at least 16, as tl.dot needs."""
     return max(16, 1 << (length - 1).bit_length())
 
 
 class KernelSource:
-    """Generates the source of one Triton kernel.
+    """Base class of generators of the source of one Triton kernel.
 
-    Methods append lines to the source; their docstrings say what these lines do. Names in the source: s_h is the state
-    h, g_r the pre-activation of gate r, v_alpha the vector alpha. d_… and to_… are gradients, NAME_ptr is an address.
+    Most methods append lines to the source, and their docstrings say what these lines do; others return an expression
+    or a name. Names in the source: s_h is the state h, g_r the pre-activation of gate r, v_alpha the vector alpha. d_…
+    and to_… are gradients, NAME_ptr is an address.
 
     Args:
         layout: Layout of the layer.
         resident: True for the form with states in registers, see the module `sequence`.
-        held: Number of products whose weights are read once, before the first step.
+        held: Number of matrix products whose weights are read once, before the first step.
 
     Attributes:
-        parameters: Names of the kernel's tensors.
+        parameters: Names of the tensors whose addresses the kernel takes, in order.
         flags: Names of the kernel's boolean compile-time constants.
         name: Name of the kernel.
     """
@@ -122,7 +123,10 @@ class KernelSource:
             yield
 
     def before_steps(self, names: list[str]) -> None:
-        """Generate code that loads column numbers and parameter vectors once, before the loop over steps."""
+        """Load values once, before the loop over steps: vectors of size 1 and, in the resident form, those in `names`.
+
+        In the resident form, the column numbers of the tiles are set here, too.
+        """
         if self.resident:
             for size in self._sizes():
                 self._columns(size, "0")
@@ -140,7 +144,10 @@ class KernelSource:
 
     @contextmanager
     def stage(self, size: str) -> Iterator[None]:
-        """Generate the loop of a stage, `Cell.mid` or `Cell.update`: over blocks of columns, or no loop if resident."""
+        """Enclose the code of a stage of a step, such as `Cell.update`, in a loop over blocks of columns.
+
+        `size` is the size of the stage's results, "H" or "M". The resident form has no such loop.
+        """
         if self.resident:
             yield
             return
@@ -162,14 +169,20 @@ class KernelSource:
             self.put(f"u_share = 1.0 / tl.maximum(tl.minimum(H - u_first, {G}), 1)")
 
     def _vector(self, name: str, size: str = "") -> None:
-        """Generate the load of a vector that is the same for all rows of the batch."""
+        """Load a vector of parameters, which is the same for all sequences of the batch, into the variable `name`.
+
+        `size` replaces the size in `_vectors`, unless that is "U".
+        """
         default_size, at = self._vectors()[name]
         size = default_size if default_size == "U" else size or default_size
         limit = "h_col < H" if size == "U" else f"{size.lower()}_col < {size}"
         self.put(f"{name} = tl.load({at} + {size.lower()}_col, {limit}, 0.0)")
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
-        """List the vectors with more than one value: a dict from name to size and address."""
+        """List the vectors of cell, biases and rule with more than one value.
+
+        It is a dict from the name of the variable to the size, such as "H", and the address as a Triton expression.
+        """
         layout = self.layout
         vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
         for gate in layout.gates:
@@ -181,7 +194,10 @@ class KernelSource:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
-        """Generate loads of vectors at the start of a stage of size `size`, except in the resident form."""
+        """Load the vectors in `names` at the start of a stage of size `size`.
+
+        The resident form has loaded them in `before_steps`.
+        """
         if not self.resident:
             for name in names:
                 self._vector(name, size)
@@ -195,12 +211,15 @@ class KernelSource:
         self.put(f"tl.store({self._place(size, pointer, at, width, offset)}, {name}, {size.lower()}_mask)")
 
     def _place(self, size: str, pointer: str, at: str, width: str, offset: int) -> str:
-        """Format the address of a tile that starts at column `offset` of an array with `width` columns."""
+        """Return the address of a tile as a Triton expression.
+
+        The tile is in row `at` of the array `pointer`, which has `width` columns, from column `offset` on.
+        """
         width = width or (str(self.layout.groups) if size == "U" else size)
         return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
 
     def width(self, size: str) -> str:
-        """Return the name of the constant with the number of columns of a tile."""
+        """Return the name of the constant in the source with the number of columns of a tile of this size."""
         return f"{'H' if size == 'U' else size}P" if self.resident else "BLOCK"
 
     def barrier(self) -> None:
@@ -208,14 +227,14 @@ class KernelSource:
             self.put("tl.debug_barrier()")
 
     def arguments(self, part: Pointwise) -> str:
-        """Format the arguments of a call of a point-wise Triton function (`Pointwise`)."""
+        """Return the arguments of a call of a point-wise Triton function: variables in the source, with commas."""
         names = {gate.name: f"g_{gate.name}" for gate in self.layout.gates}
         names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
         names["x"] = "x_m" if part is self.layout.mid else "x_h"
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
-        """Compute the update mask u, true where a neuron or a sample changes."""
+        """Compute the score of an update rule and the update mask u, true where a neuron or a sample changes."""
         limit = ">=" if rule.inclusive else ">"
         if rule.group_size > 1:
             for name in rule.map("score").arguments:
@@ -225,7 +244,10 @@ class KernelSource:
 
     @staticmethod
     def score_arguments(rule: Rule) -> tuple[str, ...]:
-        """Return the names of the score's arguments: states of neurons, or the mean state of each group of neurons."""
+        """Return the names of the variables that the generated code passes to the function for `UpdateRule.score`.
+
+        If groups of neurons share a decision, the mean state of the group replaces the state of the neuron.
+        """
         arguments = rule.map("score").arguments
         if rule.group_size == 1:
             return arguments
@@ -233,18 +255,21 @@ class KernelSource:
 
     @property
     def loads_groups(self) -> bool:
-        """True if sums over groups of neurons are computed from memory, not from registers."""
+        """True if the kernel sums over groups of neurons that share a decision from memory, not in registers."""
         G = self.layout.group_size
         return G > 1 and not (self.resident and G & (G - 1) == 0)
 
     def group_sums(self, tile: str, at: str) -> str:
-        """Format the sums over groups of neurons of a tile, whose rows are also in memory at the address `at`."""
+        """Return a Triton expression for the sums of a tile over groups of neurons that share a decision.
+
+        `tile` is the name of the tile's variable, and `at` the address of its rows, which are in memory as well.
+        """
         if self.loads_groups:
             return f"load_group_sums({at}, live, u_first, H, {self.layout.group_size})"
         return f"group_sums({tile}, ROWS, HP, {self.layout.group_size})"
 
     def needed(self, part: Pointwise) -> list[str]:
-        """List the vectors that a point-wise Triton function (`Pointwise`) reads."""
+        """List the names of the cell's vectors with more than one value that a point-wise Triton function reads."""
         return [f"v_{name}" for name, size in self.layout.vectors if size != "1" and name in part.arguments]
 
     def states_of(self, part: Pointwise) -> list[str]:
@@ -265,7 +290,10 @@ class KernelSource:
         raise NotImplementedError
 
     def multiply(self, total: str, factor: str, product: Product) -> None:
-        """Add the product of `factor` and a weight to `total`, all in registers."""
+        """Add the matrix product of the tile `factor` and the weights of `product` to the variable `total`.
+
+        It is for the resident form, with tiles as wide as the state.
+        """
         tile = product.name if self.is_held(product) else self.tile(product)
         self.put(f"{total} = multiply({total}, {factor}, {tile}, PRECISION)")
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes on Ray: on this machine, or on a cluster with a shared file system mounted at the same path."""
+"""Worker processes for trainings on Ray, on this machine or on a cluster.
+
+All machines of a cluster need a shared file system, mounted at the same path.
+"""
 
 import logging
 import os
@@ -47,16 +50,16 @@ def on_ray(
     """Open a pool of Ray workers for trainings, on a cluster or on this machine, for the duration of the block.
 
     Args:
-        count: Number of jobs.
+        count: Number of trainings (jobs).
         out: Folder of the runs.
-        address: Address of the cluster; None: start Ray on this machine, until the context ends.
+        address: Address of the cluster; None: start Ray on this machine, until the block ends.
         jobs: Maximal number of jobs at once. Default: as many as the processors, or the cluster, allow.
         threads: Threads of each job.
         gpus: GPUs of each job.
-        data: The user's data folder.
+        data: The user's data folder, or None for EDGERNN_DATA.
 
     Yields:
-        The workers.
+        The pool.
 
     Raises:
         UsageError: `jobs` is below 1.
@@ -85,7 +88,10 @@ def on_ray(
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Raise Interrupted where Ray's own handler of SIGTERM exits: while it starts and while it shuts down."""
+    """Turn a SystemExit in the block into Interrupted.
+
+    While Ray starts and shuts down, its own handler of SIGTERM is active, which raises SystemExit.
+    """
     try:
         yield
     except SystemExit:
@@ -120,10 +126,12 @@ def load(address: str | None) -> ModuleType:
 
 @cache
 def _token_variables() -> dict[str, str]:
-    """Return environment variables with a new token for a local Ray cluster; empty if the user has set a token.
+    """Return environment variables (name to value) with a new token for Ray on this machine.
 
-    Ray itself would create a token in the home folder, where processes that start at the same time race. The result is
-    cached because Ray reads the token once per process.
+    The dict is empty if the user has set a token, or has turned tokens off.
+
+    Without a token, Ray would create one in the home folder, where processes that start at the same time race. The
+    result is cached because Ray reads the token once per process.
     """
     has_token = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     needs_token = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
@@ -142,9 +150,9 @@ def _connect(ray: ModuleType, address: str | None, processors: int) -> None:
 
 
 def _try_to_join(address: str) -> None:
-    """Raise EdgernnError if this machine cannot join the cluster.
+    """Raise EdgernnError if this machine cannot join the Ray cluster at `address`.
 
-    It tries in a child process, because Ray exits the process that fails to join.
+    A child process tries to join, because Ray exits a process that fails to join.
     """
     started, why = time.monotonic(), "no Ray cluster"
     try:
@@ -165,9 +173,10 @@ def _try_to_join(address: str) -> None:
 
 
 def _wait_for_answer(address: str, seconds: float) -> None:
-    """Wait for an answer from an address.
+    """Wait until the address of a Ray cluster accepts a TCP connection.
 
-    Raises UsageError for an address other than HOST:PORT, and EdgernnError after `seconds` without an answer.
+    Raise UsageError for an address other than HOST:PORT or ray://HOST:PORT, and EdgernnError after `seconds` without an
+    answer.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
@@ -187,7 +196,7 @@ def _wait_for_answer(address: str, seconds: float) -> None:
 
 
 class RayWorkers(Workers):
-    """Pool of worker processes on Ray, whose scheduler runs as many trainings as fit.
+    """Pool of worker processes on Ray, whose scheduler runs as many trainings at once as processors and GPUs allow.
 
     Args:
         ray: The module ray.
@@ -195,7 +204,7 @@ class RayWorkers(Workers):
         out: Folder of the runs.
         threads: Threads of each job.
         gpus: GPUs of each job.
-        data: The user's data folder.
+        data: The user's data folder, or None for EDGERNN_DATA.
     """
 
     def __init__(self, ray: ModuleType, slots: int, out: Path, threads: int, gpus: float, data: Path | None) -> None:
@@ -225,7 +234,7 @@ class RayWorkers(Workers):
             return Outcome("its worker died", lost=True)
 
     def interrupt(self) -> None:
-        """Interrupt running jobs, as by Ctrl-C, and wait until they have saved their checkpoints."""
+        """Interrupt the running trainings, as by Ctrl-C, and wait up to SAVE seconds for them to save checkpoints."""
         refs = list(self._running)
         # the connection to the cluster may be lost
         with suppress(Exception):
@@ -235,7 +244,20 @@ class RayWorkers(Workers):
 
 
 def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, folder: Path, version: str) -> Outcome:
-    """Run a training in a Ray worker, after a check that its machine has the same version and folders."""
+    """Run a training in a Ray worker, if its machine has the same version of edgernn and sees the folder of the runs.
+
+    Args:
+        job: The training.
+        out: Folder of the runs, relative to `folder` or absolute.
+        threads: Threads of the training.
+        data: The user's data folder, or None for EDGERNN_DATA.
+        device: cpu or cuda.
+        folder: Working directory of the process that started the sweep.
+        version: Version of edgernn of that process.
+
+    Returns:
+        The outcome of the training, or an outcome with an error if the machine does not fit.
+    """
     where = socket.gethostname()
     if edgernn.__version__ != version:
         return Outcome(f"{where}: expected edgernn {version}, got {edgernn.__version__}; install {version} there")
@@ -252,5 +274,5 @@ def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, 
 
 
 def device_of(gpus: float) -> str:
-    """Return the device, cpu or cuda, of a training with this number of GPUs."""
+    """Return the device of a training with `gpus` GPUs: cpu for 0, else cuda."""
     return "cuda" if gpus else "cpu"

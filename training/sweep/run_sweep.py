@@ -48,9 +48,9 @@ def sweep(
         threads: Threads of each training.
         gpus: GPUs of each training; 0: train on the CPU.
         data: The user's data folder, or None for EDGERNN_DATA.
-        latency: Time the models, too.
-        export: Copy the models of the Pareto front to `out`/front, one folder each.
-        run: False: train nothing, and report the existing runs.
+        latency: True: also time the best model of each row.
+        export: True: copy the models on a Pareto front to OUT/front/ROW.
+        run: False: train and time nothing, and report the existing runs.
 
     Returns:
         The content of table.json, and under "files" the paths of the files written.
@@ -82,11 +82,14 @@ def sweep(
 
 
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
-    """Plot the Pareto fronts of a sweep, if anything is measured, and return the files."""
+    """Plot the Pareto fronts of a sweep as a PNG and an SVG file in `out`.
+
+    `report` is the content of table.json. Return the files written, none if no run is finished.
+    """
     points = _points(report)
     files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
     for file in files:
-        fronts(file, points, COSTS, report["metric"])
+        fronts(file, points, COSTS, report["metric"], report["higher_is_better"])
     return files
 
 
@@ -106,12 +109,23 @@ def _points(report: dict[str, Any]) -> list[Point]:
 
 
 def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """List the settings that distinguish a point of the plot from others of its group."""
+    """List the names of a row's settings that are shown at its point in the plot: all but those of [search]."""
     return [key for key in row["settings"] if key not in report["searched"]]
 
 
 def _export(report: dict[str, Any], out: Path) -> list[Path]:
-    """Copy the model files of the best run of each row on a Pareto front; raise EdgernnError if there is none."""
+    """Export the best run of each row on a Pareto front, and copy its model files to OUT/front/ROW.
+
+    Args:
+        report: Content of table.json.
+        out: Folder of the sweep.
+
+    Returns:
+        The copies of the ONNX files.
+
+    Raises:
+        EdgernnError: No row is on a Pareto front, because no run is finished.
+    """
     models = []
     for row in report["rows"]:
         if not row["front"]:

@@ -10,6 +10,8 @@ seeds              number of trainings per row, with the seeds 0, 1, ...; or a l
 [vary]             settings and their values: every combination is a row (optional)
 [search]           settings and their values: every combination is a row, too, and among rows that differ only in these
                    settings, the one with the best mean on the validation split is chosen (optional)
+[[parts]]          further combinations, each with its own cells, rules and [parts.vary], which is combined with [vary]
+                   (optional; cells may then be left out above)
 
 The value "none" means None. `lambda` is ignored for a rule that cannot skip, and `skip` and `background` for a rule
 without a penalty on updates, because they would have no effect.
@@ -21,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StrictInt, with_config
 
@@ -40,7 +42,8 @@ _OF_A_BUDGET = {"skip", "background"}
 CELL_FILES = "cells"
 
 
-_Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
+_List = Annotated[list[str], Field(min_length=1)]
+_Names = Annotated[_List, Expected("a list of names")]
 _Seeds = Annotated[
     Annotated[StrictInt, Field(ge=1)] | Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)],
     Expected("a count of at least 1, or a list of numbers"),
@@ -49,21 +52,32 @@ _Seeds = Annotated[
 
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
+class _Part:
+    cells: _Names
+    rules: _Names | None = None
+    vary: Choices = field(default_factory=dict)
+
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
 class _SweepFile:
     task: str
-    cells: _Names
+    cells: Annotated[_List | None, Expected("a list of names")] = None
     rules: _Names | None = None
     seeds: _Seeds
     settings: Settings = field(default_factory=dict)
     vary: Choices = field(default_factory=dict)
     search: Choices = field(default_factory=dict)
+    parts: Annotated[list[dict[str, Any]], Expected("a list of tables")] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class SweepRow(Row):
-    """One combination of cell, rule and settings of a sweep; `settings` are those of [vary] and [search].
+    """One combination of cell, rule and settings of a sweep, with a training per seed.
 
-    Rows with the same `rivals` number differ only in [search], and the best of them is chosen.
+    `settings` are the values of the settings in [vary] and [search]. `cell` is the cell's name as shown in the table.
+    `rule` is None if the cell's name implies it. Rows with the same number `rivals` differ only in settings of
+    [search]; the best of them is chosen for the Pareto fronts.
     """
 
     cell: str
@@ -78,10 +92,10 @@ class Sweep:
     Attributes:
         path: The file.
         task: Name of the task.
-        seeds: Seeds of each row.
-        varied: Names in [vary].
-        searched: Names in [search].
-        rows: The rows.
+        seeds: Seeds of each row's trainings.
+        varied: Names of the settings in [vary].
+        searched: Names of the settings in [search].
+        rows: The rows, one for each combination of cell, rule and settings.
         cell_files: Dict from the path of a copy that is still missing to the content of the user's cell file.
     """
 
@@ -95,7 +109,9 @@ class Sweep:
 
 
 def load_sweep(path: Path, out: Path) -> Sweep:
-    """Read the TOML file of a sweep, which trains all combinations of cells, rules and settings.
+    """Read the TOML file of a sweep, and list its rows: all combinations of cells, rules and settings.
+
+    Combinations that give the same model are one row. Nothing is trained or written.
 
     Args:
         path: The file.
@@ -105,22 +121,22 @@ def load_sweep(path: Path, out: Path) -> Sweep:
         The sweep.
 
     Raises:
-        UsageError: The file does not exist, or has an unknown name or a bad setting.
+        UsageError: The file does not exist, has an unknown name or a bad setting, or two different cells have the same
+            name.
         EdgernnError: The file has another mistake.
     """
     if not path.is_file():
         raise UsageError(f"sweep: no such file: {path}; check the path")
     file = parse(_SweepFile, read_toml(path), str(path))
     task, seeds = file.task, tuple(range(file.seeds) if isinstance(file.seeds, int) else dict.fromkeys(file.seeds))
-    for name in [*file.vary, *file.search]:
-        if (name in file.settings) + (name in file.vary) + (name in file.search) > 1:
-            raise EdgernnError(
-                f"{path}: {name}: expected in only one of [settings], [vary] and [search], got it in two; remove one"
-            )
-    rules: Sequence[str | None] = file.rules or [None]
+    groups = _groups(file, path)
     rows: dict[object, SweepRow] = {}
-    copies = _copies(file.cells, out)
-    for rivals, (word, rule, varied) in enumerate(product(file.cells, rules, combinations(file.vary))):
+    copies = _copies([word for group in groups for word in group.cells], out)
+    for rivals, (word, rule, varied) in enumerate(
+        (word, rule, varied)
+        for group in groups
+        for word, rule, varied in product(group.cells, _rules(group), combinations(group.vary))
+    ):
         copy = copies.get(word, word)
         # before the sweep begins there is no copy yet
         cell = copy if is_cell_file(word) and split_word(copy)[0].is_file() else word
@@ -148,11 +164,48 @@ def load_sweep(path: Path, out: Path) -> Sweep:
             rows.setdefault(key, SweepRow(name, settings, tuple(jobs), shown, rule, rivals))
     files = {split_word(copy)[0]: split_word(word)[0] for word, copy in copies.items()}
     contents = {target: source.read_bytes() for target, source in files.items() if not target.is_file()}
-    return Sweep(path, task, seeds, tuple(file.vary), tuple(file.search), tuple(rows.values()), contents)
+    names = tuple(dict.fromkeys(name for group in groups for name in group.vary))
+    return Sweep(path, task, seeds, names, tuple(file.search), tuple(rows.values()), contents)
+
+
+def _rules(group: _Part) -> Sequence[str | None]:
+    return group.rules or [None]
+
+
+def _groups(file: _SweepFile, path: Path) -> list[_Part]:
+    """Return the combinations of a file: those of its own cells, if any, and of its parts, each with all of `vary`."""
+    groups = [] if file.cells is None else [_Part(cells=file.cells, rules=file.rules, vary=file.vary)]
+    parts = [parse(_Part, part, f"{path}: parts: table {i + 1}") for i, part in enumerate(file.parts)]
+    groups += [_Part(cells=part.cells, rules=part.rules, vary=file.vary | part.vary) for part in parts]
+    if not groups:
+        raise EdgernnError(f"{path}: cells: expected a list of names, got none; add cells, or [[parts]] with cells")
+    if file.cells is None and file.rules is not None:
+        raise EdgernnError(f"{path}: rules: expected together with cells, got rules alone; name the rules of each part")
+    varied = [file.vary, *(part.vary for part in parts)]
+    for name in dict.fromkeys(name for choices in (*varied, file.search) for name in choices):
+        places = (name in file.settings) + (name in file.search) + any(name in choices for choices in varied)
+        if places > 1 or any(name in file.vary and name in part.vary for part in parts):
+            raise EdgernnError(
+                f"{path}: {name}: expected in only one of [settings], [vary] and [search], got it in two; remove one"
+            )
+    return groups
 
 
 def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
-    """Map each FILE.py:CLASS to the same class in the copy of the file that the sweep keeps."""
+    """Return where the sweep keeps copies of users' cells: a dict from FILE.py:CLASS to OUT/cells/FILE.py:CLASS.
+
+    Nothing is copied. A warning says if an existing copy differs from the user's file.
+
+    Args:
+        cells: Names of cells; those other than FILE.py:CLASS are left out.
+        out: Folder of the runs.
+
+    Returns:
+        The dict.
+
+    Raises:
+        UsageError: Two different files have the same name.
+    """
     copies: dict[str, str] = {}
     sources: dict[str, Path] = {}
     for word in filter(is_cell_file, cells):

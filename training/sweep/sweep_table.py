@@ -13,16 +13,20 @@ from edgernn.training.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
 from edgernn.training.table import Failures
 
-# costs that have a Pareto front: key of a row, and axis label
-COSTS = {"work": "multiply-adds executed per step", "latency": "latency, µs per step"}
+# costs that have a Pareto front: a dict from the key of a row in table.json to the axis label
+COSTS = {
+    "work": "multiply-adds executed per step",
+    "latency": "latency, µs per step",
+    "bytes": "bytes of float32 weights",
+}
 
 
-# device and data folder, for the command that trains a row again
+# device and the user's data folder (or None), as options of the command that trains a row again
 Repeat = tuple[str, Path | None]
 
 
 def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repeat: Repeat) -> dict[str, Any]:
-    """Build the table of a sweep.
+    """Build the table of a sweep from its finished runs, and determine the Pareto fronts.
 
     Args:
         sweep: The sweep.
@@ -31,7 +35,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
         repeat: Device and data folder, for the command in the table that repeats a row's trainings.
 
     Returns:
-        The sweep's part of table.json.
+        The content of table.json, except the command, the machine and the version.
 
     Raises:
         EdgernnError: The runs have different metrics.
@@ -68,7 +72,16 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
-    """Return the names of the best rows on the validation split, among rows that differ only in searched settings."""
+    """Choose the best row on the validation split among rows that differ only in settings of [search].
+
+    Args:
+        rows: All rows of the sweep.
+        worth: Dict from the name of each row with finished runs to its mean validation metric, negated if lower is
+            better.
+
+    Returns:
+        The names of the chosen rows.
+    """
     rivals: dict[int, list[str]] = {}
     for row in rows:
         if row.name in worth:
@@ -93,6 +106,7 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
         "skip_percent": row.spread("skip_percent"),
         "work": row.spread("macs_executed"),
         "latency": spread([] if time is None else [time]),
+        "bytes": spread([4 * first["parameters"]] if "parameters" in first else []),
         "seconds": row.spread("seconds"),
         "best": None if row.best is None else str(row.best),
         "command": _command(row, repeat),
@@ -100,7 +114,7 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _command(row: SweepRow, repeat: Repeat) -> str:
-    """Return the command line that trains all seeds of a row again, in other directories."""
+    """Return a shell command that trains all seeds of a row again, in run directories below the folder again."""
     job = row.jobs[0]
     again = Path("again") / job.out.name
     words = command_words(job.task, job.cell, job.rule, again, job.seed, *repeat, job.settings)
@@ -113,7 +127,7 @@ def _command(row: SweepRow, repeat: Repeat) -> str:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Format the table of a sweep as a Markdown page."""
+    """Format the content of a sweep's table.json as a Markdown page."""
     metric = report["metric"] or "metric"
     name = COLUMNS.get(metric, (metric.replace("_", " "), 1.0))[0]
     named = [*report["varied"], *report["searched"]]

@@ -82,6 +82,13 @@ class Tally(abc.ABC):
     def result(self) -> dict[str, float]:
         """Return the metrics over all batches added so far, as a dict from name to value."""
 
+    def without_each(self) -> list[dict[str, float]] | None:
+        """Return the metrics without each group of sequences in turn, if the metrics need whole groups; else None.
+
+        Such groups are the records of an electrocardiogram.
+        """
+        return None
+
 
 def _cross_entropy(y: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(y.flatten(0, -2), target.flatten())

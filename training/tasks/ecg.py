@@ -72,16 +72,26 @@ class BeatTally(Tally):
         self._targets.append(target.cpu().numpy())
 
     def result(self) -> dict[str, float]:
-        scores, target = np.concatenate(self._scores), np.concatenate(self._targets)
-        counts = np.zeros((1 + len(CLASSES), 1 + len(CLASSES)), np.int64)
+        return self._figures(np.sum(self._counts(), 0))
+
+    def without_each(self) -> list[dict[str, float]] | None:
         if self._records is None:
+            return None
+        counts = self._counts()
+        return [self._figures(np.sum(counts, 0) - of_record) for of_record in counts]
+
+    def _counts(self) -> list[npt.NDArray[np.int64]]:
+        """Count beats by true and detected class, (4, 4) with no beat first: of each record, or of all sequences."""
+        scores, target = np.concatenate(self._scores), np.concatenate(self._targets)
+        if self._records is None:
+            counts = np.zeros((1 + len(CLASSES), 1 + len(CLASSES)), np.int64)
             np.add.at(counts, (1 + target, 1 + scores.argmax(1)), 1)
-        else:
-            ends = np.cumsum([len(record.signal) // self._frame for record in self._records])
-            for record, part, steps in zip(
-                self._records, np.split(scores, ends[:-1]), np.split(target, ends[:-1]), strict=True
-            ):
-                counts += count_beats(record, steps, part, self._frame, self._delay)
+            return [counts]
+        ends = np.cumsum([len(record.signal) // self._frame for record in self._records])
+        parts = zip(self._records, np.split(scores, ends[:-1]), np.split(target, ends[:-1]), strict=True)
+        return [count_beats(record, steps, part, self._frame, self._delay) for record, part, steps in parts]
+
+    def _figures(self, counts: npt.NDArray[np.int64]) -> dict[str, float]:
         hits, truth, detected = np.diagonal(counts)[1:], counts[1:].sum(1), counts[:, 1:].sum(0)
         figures = {"macro_f1": float(np.mean(2 * hits / np.maximum(truth + detected, 1)))}
         for i, name in enumerate(CLASSES):

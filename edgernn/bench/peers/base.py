@@ -68,7 +68,7 @@ class Problem:
             order: The gates' new order.
 
         Returns:
-            A contiguous copy.
+            A contiguous copy of the weight with reordered rows.
         """
         blocks = dict(zip(GATES[self.cell], np.split(weight, len(GATES[self.cell])), strict=True))
         return np.ascontiguousarray(np.concatenate([blocks[name] for name in order]))
@@ -88,7 +88,7 @@ def random_problem(
     """Draw a random GRU or LSTM with weights N(0, 1/(4·columns)), so small that rounding errors decay over time.
 
     Args:
-        cell: The kind of layer.
+        cell: The layer, gru or lstm.
         input_size: I.
         hidden_size: H.
         steps: T.
@@ -156,7 +156,7 @@ class Peer(ABC):
     package: str
 
     def version(self) -> str | None:
-        """Return the installed version of the runtime, or None."""
+        """Return the installed version of the runtime, or None if it is not installed."""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
@@ -173,9 +173,9 @@ def by_steps(step: Stream, reset: Callable[[], Any], problem: Problem) -> Sequen
     """Build a function that runs a sequence by one call of `step` per time step.
 
     Args:
-        step: Runs one step.
-        reset: Restores the problem's initial state.
-        problem: The sequence.
+        step: Function that runs one step.
+        reset: Function that restores the problem's initial state.
+        problem: The layer and its sequence x.
 
     Returns:
         The function that runs the sequence.

@@ -11,7 +11,7 @@ from edgernn.bench.peers.base import Array, Peer, Problem, Sequence, Stream, Uns
 
 
 class Jax(Peer):
-    """JAX on the CPU as a contender of the benchmark.
+    """Adapter of JAX on the CPU.
 
     JAX fixes its number of threads when it is first imported: one if the first benchmark case has one thread, else all
     processors.
@@ -73,7 +73,7 @@ def _from_x(weights: dict[str, Any], x: Any) -> Any:
 
 
 def _build(problem: Problem) -> tuple[Any, dict[str, Any], Callable[[Any, Any, Any], Any]]:
-    """Return the module jax, the weights on its device and the cell: (weights, state, W x + b_x) -> (state, y)."""
+    """Return the module jax, the weights on its device, and a function (weights, state, W x + b_x) -> (state, y)."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if problem.threads == 1:
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")

@@ -27,7 +27,7 @@ class LiteRt(Peer):
 
 
 def _stepper(problem: Problem) -> tuple[Stream, Any]:
-    """Return a function that runs one step, and a function that restores the initial state."""
+    """Return a function that runs one step of the problem, and a function that restores its initial state."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=_model(problem), num_threads=problem.threads)
@@ -52,7 +52,7 @@ def _stepper(problem: Problem) -> tuple[Stream, Any]:
 
 
 class _Subgraph:
-    """Builder of a model with one subgraph; methods return the index of a new tensor (B, columns)."""
+    """Builder of a LiteRT model with one subgraph; a tensor is denoted by its index, an int."""
 
     def __init__(self, batch: int) -> None:
         from ai_edge_litert import schema_py_generated as schema
@@ -107,7 +107,7 @@ class _Subgraph:
 
 
 def _model(problem: Problem) -> bytes:
-    """Build the model of one step: inputs x (B, I), h and, for lstm, c (B, H); outputs the new h and c."""
+    """Build a serialised model of one step: inputs x (B, I), h and, for lstm, c (B, H); outputs are the new h and c."""
     graph, H, count = _Subgraph(problem.batch), problem.hidden_size, len(GATES[problem.cell])
     schema = graph.schema
     x, *state = [graph.input(size) for size in (problem.input_size, *(H for _ in problem.states))]

@@ -13,7 +13,7 @@ from edgernn.runtime.library import onnxruntime
 
 
 class OnnxRuntime(Peer):
-    """Adapter of ONNX Runtime; a stream's state alternates between two buffers, with one binding for each direction."""
+    """Adapter of ONNX Runtime; a stream's state alternates between two buffers, with an IO binding for each turn."""
 
     name = "ONNX Runtime"
     package = "onnxruntime"

@@ -19,7 +19,7 @@ class OpenVino(Peer):
     package = "openvino"
 
     def __init__(self, name: str, precision: str | None) -> None:
-        """Select the precision.
+        """Select the inference precision.
 
         Args:
             name: Name in reports.

@@ -17,10 +17,10 @@ def operator_model(problem: Problem, steps: int) -> bytes:
 
     Args:
         problem: The layer.
-        steps: T.
+        steps: T, the fixed number of steps of the model.
 
     Returns:
-        The model's bytes.
+        The serialised model.
     """
     order, H, B = ORDER[problem.cell], problem.hidden_size, problem.batch
     weights = {

@@ -38,7 +38,7 @@ class Edgernn(Peer):
 
 
 def stepper_of(problem: Problem) -> Stepper:
-    """Convert a GRU or LSTM to a packed model for C programs and load it."""
+    """Convert a problem's GRU or LSTM to a packed model for C programs, and load it for streams from zero states."""
     with tempfile.TemporaryDirectory() as folder:
         path = _exported(problem, "float32", folder)
         return Stepper(pack(path.read_bytes(), path), problem.batch)

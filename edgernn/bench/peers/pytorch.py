@@ -11,7 +11,7 @@ _CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": 
 
 
 class PyTorch(Peer):
-    """Runs torch.nn.GRU and torch.nn.LSTM for the benchmarks; the state is h, or the pair (h, c)."""
+    """Adapter of PyTorch; the state of a torch module is h, or the pair (h, c)."""
 
     name = "PyTorch"
     package = "torch"

@@ -124,6 +124,20 @@ EDGERNN_API EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void*
 EDGERNN_API EdgernnStatus edgernn_work(const EdgernnModel* model, const int64_t** updates,
                                        const int64_t** macs);
 
+/* Sets *rate to the sample rate in Hz of the audio that a model with a front end reads, or to 0 for
+ * a model without one and for a file that does not have the rate. */
+EDGERNN_API EdgernnStatus edgernn_sample_rate(const EdgernnModel* model, int64_t* rate);
+
+/* Sets *name to the name of output `index`, 0 to O - 1, for a model whose outputs are the scores of
+ * classes. The UTF-8 text is in the file. *name is null if the file has no names. */
+EDGERNN_API EdgernnStatus edgernn_class_name(const EdgernnModel* model, int64_t index,
+                                             const char** name);
+
+/* Sets *features to the features (B, bands) of the last step, as the first layer reads them, and
+ * *bands to their number. Null and 0 for a model without a front end. */
+EDGERNN_API EdgernnStatus edgernn_features(const EdgernnModel* model, const float** features,
+                                           int64_t* bands);
+
 #ifdef __cplusplus
 }
 #endif

@@ -48,8 +48,10 @@ class ModelBuilder {
  private:
   bool BuildInput() {
     const PackedHeader& header = file_.header();
-    model_.file_bytes = header.bytes;
-    model_.file_checksum = header.checksum;
+    model_.file_bytes = file_.model_bytes();
+    model_.file_checksum = file_.model_checksum();
+    model_.sample_rate = header.sample_rate;
+    if (!file_.ReadNames(&model_.names)) return false;
     model_.width = header.input;
     model_.sizes.batch = batch_;
     model_.sizes.output = header.output;

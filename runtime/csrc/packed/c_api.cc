@@ -6,50 +6,13 @@
 #include <new>
 #include <string>
 
+#include "packed/message.h"
 #include "packed/saved_state.h"
 
 namespace edgernn {
 namespace {
 
 constexpr std::int64_t kMaxBatch = 1 << 16;
-
-thread_local char last_message[512] = "";
-
-// Writes the message that edgernn_message returns. Allocates no memory, as a step does not.
-class Text {
- public:
-  Text& Add(const char* words) {
-    for (; *words != '\0' && size_ + 1 < sizeof last_message; ++words)
-      last_message[size_++] = *words;
-    return *this;
-  }
-
-  Text& Add(std::int64_t number) {
-    char digits[24] = "";
-    char* at = digits + sizeof digits - 1;
-    std::uint64_t rest = static_cast<std::uint64_t>(number);
-    if (number < 0) rest = 0 - rest;
-    do {
-      *--at = static_cast<char>('0' + rest % 10);
-      rest /= 10;
-    } while (rest > 0);
-    if (number < 0) *--at = '-';
-    return Add(at);
-  }
-
-  EdgernnStatus Report(EdgernnStatus status) {
-    last_message[size_] = '\0';
-    return status;
-  }
-
- private:
-  std::size_t size_ = 0;
-};
-
-// Stores the message and returns `status`.
-EdgernnStatus Report(EdgernnStatus status, const char* message) {
-  return Text().Add(message).Report(status);
-}
 
 // Calls body(&failure) and returns the status of the failure.
 template <class Body>
@@ -66,13 +29,6 @@ EdgernnStatus Guard(const Body& body) {
   }
 #endif
   return Report(failure.status, failure.message.c_str());
-}
-
-// Returns true, and stores a message, if the pointer is null.
-bool IsNull(const void* pointer, const char* name) {
-  if (pointer != nullptr) return false;
-  Text().Add(name).Add(": expected a pointer, got null").Report(EDGERNN_BAD_ARGUMENT);
-  return true;
 }
 
 bool CheckFile(const void* data, std::int64_t batch, Failure* failure) {
@@ -227,7 +183,7 @@ using edgernn::PackedFile;
 using edgernn::Report;
 using edgernn::Text;
 
-const char* edgernn_message(void) { return edgernn::last_message; }
+const char* edgernn_message(void) { return edgernn::LastMessage(); }
 
 EdgernnStatus edgernn_memory(const void* data, std::size_t bytes, std::int64_t batch,
                              std::size_t* memory) {
@@ -391,6 +347,35 @@ EdgernnStatus edgernn_work(const EdgernnModel* model, const std::int64_t** updat
   }
   *updates = model->updates;
   *macs = model->macs;
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_sample_rate(const EdgernnModel* model, std::int64_t* rate) {
+  if (IsNull(model, "model") || IsNull(rate, "rate")) return EDGERNN_BAD_ARGUMENT;
+  *rate = model->sample_rate;
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_class_name(const EdgernnModel* model, std::int64_t index, const char** name) {
+  if (IsNull(model, "model") || IsNull(name, "name")) return EDGERNN_BAD_ARGUMENT;
+  if (index < 0 || index >= model->sizes.output) {
+    Text text;
+    text.Add("index: expected 0 to ").Add(model->sizes.output - 1);
+    return text.Add(", got ").Add(index).Report(EDGERNN_BAD_ARGUMENT);
+  }
+  *name = model->names;
+  for (; *name != nullptr && index > 0; --index) *name += std::strlen(*name) + 1;
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_features(const EdgernnModel* model, const float** features,
+                               std::int64_t* bands) {
+  if (IsNull(model, "model") || IsNull(features, "features") || IsNull(bands, "bands")) {
+    return EDGERNN_BAD_ARGUMENT;
+  }
+  const bool has_frontend = model->frontend.hop > 0;
+  *features = has_frontend ? model->x : nullptr;
+  *bands = has_frontend ? model->width : 0;
   return EDGERNN_OK;
 }
 

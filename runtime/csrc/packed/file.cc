@@ -106,8 +106,35 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
     return Fail("hop: expected a size up to " + std::to_string(kMaxSize) +
                 ", and 0 for words, got " + std::to_string(header_.hop));
   }
+  model_bytes_ = header_.bytes;
+  model_checksum_ = header_.checksum;
+  if (header_.names > 0) {
+    if (header_.names < sizeof header_ || header_.names >= header_.bytes) {
+      return Fail("names: expected an offset in the file, got " + std::to_string(header_.names));
+    }
+    model_bytes_ = header_.names;
+    model_checksum_ = Checksum(data_ + sizeof header_, header_.names - sizeof header_);
+  }
   return At(sizeof header_, header_.layers * std::uint64_t{sizeof(PackedLayer)} +
                                 header_.tensors * std::uint64_t{sizeof(PackedTensor)}) != nullptr;
+}
+
+bool PackedFile::ReadNames(const char** names) const {
+  *names = nullptr;
+  if (header_.names == 0) return true;
+  const char* at = data_ + header_.names;
+  const char* const end = data_ + header_.bytes;
+  for (std::uint32_t i = 0; i < header_.output; ++i) {
+    const auto left = static_cast<std::size_t>(end - at);
+    const void* const zero = left > 0 ? std::memchr(at, 0, left) : nullptr;
+    if (zero == nullptr) {
+      return Fail("names: expected one for each of the " + std::to_string(header_.output) +
+                  " outputs, got " + std::to_string(i));
+    }
+    at = static_cast<const char*>(zero) + 1;
+  }
+  *names = data_ + header_.names;
+  return true;
 }
 
 bool PackedFile::ReadLayer(std::uint32_t layer, PackedLayer* record) const {

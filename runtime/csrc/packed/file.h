@@ -8,6 +8,9 @@
 // alpha, delta and r (bands,), and the initial value of each of its states; mean and std (I,) if
 // the input is standardised; the weights of each layer, followed by the initial value (width,) of
 // each of its states; W (O, H) and b (O,) of the head, if there is one.
+//
+// The names of the outputs, if there are any, are the last part of the file. A saved state does not
+// depend on them, so it fits the file with and without names.
 
 #ifndef EDGERNN_PACKED_FILE_H_
 #define EDGERNN_PACKED_FILE_H_
@@ -39,7 +42,8 @@ struct PackedHeader {
   std::uint32_t tensors;
   std::uint32_t
       hop;  // samples of a step that a front end reads, 0 without one; `input` is its bands
-  std::uint32_t unused[2];
+  std::uint32_t sample_rate;  // rate of the audio in Hz; 0 if it is not known
+  std::uint32_t names;        // offset of the names of the outputs, see ReadNames; 0 without names
 };
 static_assert(sizeof(PackedHeader) == 64);
 
@@ -100,6 +104,14 @@ class PackedFile {
 
   const PackedHeader& header() const { return header_; }
 
+  // Size and checksum of the file without the names of the outputs.
+  std::uint64_t model_bytes() const { return model_bytes_; }
+  std::uint32_t model_checksum() const { return model_checksum_; }
+
+  // Sets *names to the names of the outputs, `header().output` texts that end with a zero each, or
+  // to null if the file has none.
+  [[nodiscard]] bool ReadNames(const char** names) const;
+
   // Reads from the first tensor again.
   void Rewind() { tensors_read_ = 0; }
 
@@ -129,6 +141,8 @@ class PackedFile {
   Failure& failure_;
   const char* data_ = nullptr;
   PackedHeader header_{};
+  std::uint64_t model_bytes_ = 0;
+  std::uint32_t model_checksum_ = 0;
   std::uint32_t tensors_read_ = 0;
 };
 

@@ -27,15 +27,17 @@ struct ModelLayer {
 
 struct EdgernnModel {
   EdgernnSizes sizes;
-  std::int64_t width;  // number of inputs of the first layer
-  std::uint64_t file_bytes;
+  std::int64_t width;        // number of inputs of the first layer
+  std::uint64_t file_bytes;  // size of the file without the names of the outputs
   std::uint32_t file_checksum;
+  std::int64_t sample_rate;  // 0 if it is not known
+  const char* names;         // see PackedFile::ReadNames
   const edgernn::KernelTable* table;
   edgernn::Values embedding;  // (V, I), in the file
   edgernn::Frontend frontend;
   const float* mean;      // (width,), or null
   const float* std;       // (width,), or null
-  float* x;               // (B, width): the input of the first layer
+  float* x;               // (B, width): the input of the first layer, the features of a front end
   std::int64_t features;  // F if the first layer has an imputer, else 0
   EdgernnNonfinite on_nonfinite;
   float* held;              // (B, I): the last finite numbers of x; empty for a model of words

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `edgernn models`: list the trained models of the repository, or add one."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgernn.cli.frame import CommandGroup, json_command
+
+_folder = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Folder of the models.  [default: $EDGERNN_MODELS, else models/ of the repository]",
+)
+
+
+class _Models(CommandGroup):
+    """A group that lists the models if no command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Models, example="edgernn models")
+def command() -> None:
+    """List the trained models that come with the repository, or add one; without COMMAND, list them.
+
+    `edgernn run NAME`, `edgernn bench NAME` and `edgernn pack NAME` accept the names; NAME-int8 is the model with int8
+    weights.
+    """
+
+
+def _list_text(result: list[dict[str, Any]]) -> str:
+    rows = [
+        ("name", "task", "cell + rule", "test metric", "skipped", "multiply-adds a step", "bytes", "int8"),
+        *map(_row, result),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    bytes_of = {file["weights"]: f"{file['bytes']:,}" for file in entry["files"].values()}
+    interval = entry["interval"]
+    metric = f"{entry['metric']} {entry['value']:.4g}"
+    return (
+        entry["name"],
+        entry["task"],
+        entry["cell"] if entry["rule"] == "always" else f"{entry['cell']} + {entry['rule']}",
+        metric if interval is None else f"{metric} ({interval['low']:.4g} to {interval['high']:.4g})",
+        f"{entry['skip_percent']:.1f} %",
+        f"{entry['macs_executed']:,.0f} of {entry['macs']:,}",
+        bytes_of.get("float32", "-"),
+        bytes_of.get("int8", "-"),
+    )
+
+
+@json_command(example="edgernn models list", text=_list_text)
+@_folder
+def _list(folder: Path | None) -> list[dict[str, Any]]:
+    """List the models with their task, metric on the test data and its 95 % interval, work, and size.
+
+    The multiply-adds of a step are those executed on the test data, of those of a step that updates every neuron. The
+    front end of a model that reads audio is not counted there. The card of a model, model.md in its folder, says more.
+    """
+    from edgernn.runtime.zoo import entries
+
+    return entries(folder)
+
+
+def _add_text(result: dict[str, Any]) -> str:
+    lines = [f"{result['folder']}: {result['metric']} {result['value']:.4g}, card model.md"]
+    lines += [f"  {name}: {file['bytes']:,} bytes" for name, file in result["files"].items()]
+    lines += [f"data: {data['title']}; terms: {data['terms']}" for data in result["data"]]
+    return "\n".join([*lines, f"all models: {result['bytes_of_all']:,} bytes"])
+
+
+@json_command(example="edgernn models add runs/adding-sarnn --name my-adding", text=_add_text)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--name", help="Name of the model.  [default: the name of the run directory]")
+@_folder
+@click.option("--replace", is_flag=True, help="Replace the model of that name.")
+def _add(run: Path, name: str | None, folder: Path | None, replace: bool) -> dict[str, Any]:
+    """Export the run directory RUN with float32 and int8 weights as a model with a card.
+
+    The data of the task is read again, to measure the metric with int8 weights and its confidence interval. The card
+    names the data sets and their terms: check that they allow to distribute a trained model, and the sequences in
+    example.npz. All models together take at most 8 MB. Nothing is written if a step fails.
+    """
+    from edgernn.zoo import add_model
+
+    return add_model(run, name, folder, replace=replace)
+
+
+command.add_command(_list, "list")
+command.add_command(_add, "add")

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes an entry of the zoo (`edgernn.runtime.zoo`) from a run directory: `edgernn models add`."""
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgernn.bench.measure import Settings, bench
+from edgernn.bench.report import save
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.export_run import export_run
+from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_json, write_text
+from edgernn.locks import hold_file
+from edgernn.model import SequenceModel
+from edgernn.progress import Progress
+from edgernn.runtime.zoo import CARD, ENTRY, FILES, zoo_folder
+from edgernn.store import load_model, read_config
+from edgernn.training.confidence import Interval, metric_interval
+from edgernn.training.datasets.registry import SETS
+from edgernn.training.evaluate import evaluate
+from edgernn.training.tasks import Task, find_task
+
+# limits in bytes: of all models, and of the example of one
+MOST, MOST_EXAMPLE = 8_000_000, 200_000
+# figures of result.json that describe the work
+_WORK = ("parameters", "macs", "macs_executed", "frontend_macs", "skip_percent")
+
+
+def add_model(
+    run: Path, name: str | None = None, folder: Path | None = None, *, replace: bool = False
+) -> dict[str, Any]:
+    """Export a run with float32 and int8 weights, and write the entry of a model with its card.
+
+    Nothing is written if a step fails.
+
+    Args:
+        run: The run directory. The data of its task is read again, for the metric with int8 weights.
+        name: Name of the model. Default: the run directory's name.
+        folder: The folder of the models. Default: `zoo_folder`.
+        replace: Whether to replace a model of that name.
+
+    Returns:
+        The entry.
+
+    Raises:
+        UsageError: There is no folder, the name is not one, or there is a model of that name.
+        EdgernnError: The run is not finished, its data is missing, or the models are too large together.
+    """
+    folder = folder or zoo_folder()
+    if folder is None:
+        raise UsageError("--folder: expected a folder of models, got none; name one, or run the command in a clone")
+    name = name or run.resolve().name
+    if Path(name).name != name or Path(name).suffix or name.startswith("."):
+        raise UsageError(f"--name: expected a name without a dot or slash, got {name!r}")
+    target = folder / name
+    if target.exists() and not replace:
+        raise UsageError(f"{target}: expected a new name, got that of a model; choose another one, or add --replace")
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold_file(target), tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as temporary:
+        staged = Path(temporary) / name
+        staged.mkdir()
+        entry = _make(run, staged, name)
+        size = sum(file.stat().st_size for file in staged.iterdir()) + _size(folder, without=name)
+        if size > MOST:
+            raise EdgernnError(
+                f"{name}: expected at most {MOST:,} bytes in all models, got {size:,}; train a smaller one, or remove "
+                "another"
+            )
+        if target.exists():
+            target.rename(Path(temporary) / "replaced")
+        staged.rename(target)
+    return {**entry, "folder": str(target), "bytes_of_all": size}
+
+
+def _size(folder: Path, without: str) -> int:
+    """Sum the bytes of all models but one."""
+    models = [path for path in folder.iterdir() if path.name != without and not path.name.startswith(".")]
+    return sum(file.stat().st_size for model in models if model.is_dir() for file in model.rglob("*") if file.is_file())
+
+
+def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
+    config, result, task = read_config(run), read_json(run / "result.json"), _open_task(run)
+    metrics: dict[str, dict[str, float]] = {}
+
+    def score(model: SequenceModel) -> tuple[float, bool]:
+        metrics["int8"] = evaluate(model, task, task.test)
+        return metrics["int8"][task.objective.metric], task.objective.higher_is_better
+
+    # the last one writes the example, whose outputs are those of float32
+    exported = {weights: export_run(run, folder / FILES[weights], weights, score) for weights in ("int8", "float32")}
+    metric = result["metric"]
+    metrics["float32"] = {name: value for name, value in result.items() if isinstance(value, float)}
+    _shorten(folder / EXAMPLE)
+    report = bench(folder / FILES["float32"], Settings(), progress=Progress())
+    save(report, folder)
+    interval = metric_interval(load_model(run)[0], task)
+    files = {
+        file: {
+            "weights": weights,
+            "bytes": exported[weights]["bytes"],
+            metric: metrics[weights][metric],
+            "skip_percent": metrics[weights]["skip_percent"],
+            "us_a_step": exported[weights]["latency"]["step"],
+        }
+        for weights, file in FILES.items()
+    }
+    entry = {
+        "name": name,
+        "task": config["task"]["name"],
+        "cell": result["cell"],
+        "rule": result["rule"],
+        "metric": metric,
+        "value": result[metric],
+        "higher_is_better": result["higher_is_better"],
+        "interval": None if interval is None else dataclasses.asdict(interval),
+        **{key: result[key] for key in _WORK if key in result},
+        "files": files,
+        "processor": exported["float32"]["latency"]["processor"],
+        "data": _data(config["task"]),
+        "classes": _class_figures(run, config, result),
+        "room": {key: value for key, value in result.items() if key.startswith("room_")} or None,
+        "command": config["command"],
+    }
+    write_json(folder / ENTRY, entry)
+    card = (folder / CARD).read_text(encoding="utf-8")
+    write_text(folder / CARD, card.rstrip() + "\n\n" + "\n".join(card_sections(entry, interval)) + "\n")
+    # the card has the figures of both files
+    (folder / FILES["int8"]).with_suffix(".md").unlink()
+    return entry
+
+
+def _open_task(run: Path) -> Task:
+    """Open the task of a run, with its data."""
+    config = read_config(run)
+    kind, source = find_task(config.get("source") or config["task"]["name"])
+    task = kind(**config["task"]["settings"])
+    task.open(source or (Path(config["data"]) if config.get("data") else None), config["seed"])
+    return task
+
+
+def _shorten(example: Path) -> None:
+    """Leave out sequences of an example that take more than MOST_EXAMPLE bytes."""
+    arrays = read_arrays(example, ("x", "y"))
+    size = sum(array[:1].nbytes for array in arrays.values())
+    count = max(1, MOST_EXAMPLE // size)
+    if count < len(arrays["x"]):
+        write_arrays(example, {name: np.ascontiguousarray(array[:count]) for name, array in arrays.items()})
+
+
+def _data(task: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the title, origin and terms of the data sets of a task, from the entry of the task in config.json."""
+    # a task may read one of several sets
+    corpus = task["settings"].get("corpus")
+    return [
+        {"title": data.title, "origin": data.origin, "terms": data.terms}
+        for data in SETS.values()
+        if task["name"] in data.tasks and corpus in (None, data.folder)
+    ]
+
+
+def _class_figures(run: Path, config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Collect the figures of each class from the metrics NAME_CLASS of a run, or from its series of that length."""
+    classes = config["task"]["classes"] or sorted({key.split("_", 1)[1] for key in result if _is_of_class(key)})
+    figures: dict[str, dict[str, float]] = {name: {} for name in classes}
+    series = run / "series.json"
+    stored = read_json(series) if series.is_file() else {}
+    for measure in ("recall", "precision", "sensitivity"):
+        values = stored.get(measure)
+        for i, name in enumerate(classes):
+            if f"{measure}_{name}" in result:
+                figures[name][measure] = result[f"{measure}_{name}"]
+            elif isinstance(values, list) and len(values) == len(classes):
+                figures[name][measure] = values[i]
+    return {name: of_class for name, of_class in figures.items() if of_class}
+
+
+def _is_of_class(key: str) -> bool:
+    return key.startswith(("recall_", "precision_", "sensitivity_"))
+
+
+def card_sections(entry: Mapping[str, Any], interval: Interval | None) -> list[str]:
+    """Format the sections that an entry adds to the card of an exported model."""
+    metric = entry["metric"]
+    value = f"{entry['value']:.4g}"
+    if interval is not None:
+        value += f", 95 % confidence interval {interval.low:.4g} to {interval.high:.4g} ({interval.method})"
+    lines = ["## Quality", "", f"{metric} on the test sequences: {value}."]
+    if entry["room"]:
+        lines += ["", "| in a running recording | |", "|---|---:|"]
+        lines += [f"| {key.removeprefix('room_')} | {_text(number)} |" for key, number in entry["room"].items()]
+    if entry["classes"]:
+        measures = list(next(iter(entry["classes"].values())))
+        lines += ["", f"| class | {' | '.join(measures)} |", f"|---|{'---:|' * len(measures)}"]
+        lines += [
+            f"| {name} | {' | '.join(f'{figures[measure]:.3f}' for measure in measures)} |"
+            for name, figures in entry["classes"].items()
+        ]
+    lines += ["", "## Files", "", f"| file | weights | bytes | {metric} | updates skipped | µs a step |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    for file, figures in entry["files"].items():
+        took = "" if figures["us_a_step"] is None else f"{figures['us_a_step']:.3g}"
+        lines.append(
+            f"| `{file}` | {figures['weights']} | {figures['bytes']:,} | {figures[metric]:.4g} | "
+            f"{figures['skip_percent']:.1f} % | {took} |"
+        )
+    lines += ["", f"Times: one step from Python on one thread of {entry['processor']}.", "", "## Data", ""]
+    lines += [f"- {data['title']}. {data['origin']}. Terms: {data['terms']}." for data in entry["data"]]
+    return lines if entry["data"] else [*lines, "Generated by the task."]
+
+
+def _text(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sources of samples at the rate of a model: the microphone, and a file with audio.
+
+import { Resampler } from "./resampler.mjs";
+
+/** The microphone. `onSamples` gets each part of the samples as a Float32Array. */
+export class Microphone {
+  #context;
+  #stream;
+
+  /** Asks for the microphone and starts to listen. Throws an Error that says what to do if there is none. */
+  static async start(rate, onSamples) {
+    const microphone = new Microphone();
+    try {
+      await microphone.#open(rate, onSamples);
+    } catch (error) {
+      microphone.stop();
+      throw new Error(explain(error));
+    }
+    return microphone;
+  }
+
+  async #open(rate, onSamples) {
+    // without https, a browser has no microphone
+    if (navigator.mediaDevices === undefined) throw new DOMException("", "SecurityError");
+    this.#stream = await navigator.mediaDevices.getUserMedia({
+      // the model hears what a file has, without the filters for telephony
+      audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false },
+    });
+    this.#context = new AudioContext();
+    await this.#context.audioWorklet.addModule("./capture.mjs");
+    const resampler = new Resampler(this.#context.sampleRate, rate);
+    const capture = new AudioWorkletNode(this.#context, "capture", { numberOfOutputs: 0, channelCount: 1 });
+    capture.port.onmessage = ({ data }) => onSamples(resampler.feed(data));
+    this.#context.createMediaStreamSource(this.#stream).connect(capture);
+    await this.#context.resume();
+  }
+
+  stop() {
+    for (const track of this.#stream?.getTracks() ?? []) track.stop();
+    this.#context?.close();
+  }
+}
+
+/** Says what a user can do about an error of getUserMedia. */
+function explain(error) {
+  const instead = "or choose an audio file";
+  const reasons = {
+    NotAllowedError: `access was refused; allow it for this page in the browser's settings, ${instead}`,
+    NotFoundError: `no microphone was found; connect one, ${instead}`,
+    NotReadableError: `another program uses it; close that program, ${instead}`,
+    SecurityError: `the browser has no microphone for this address; open the page on localhost or with https, ${instead}`,
+  };
+  return reasons[error.name] ?? `${error.message}; choose an audio file`;
+}
+
+/** Decodes a file with audio, of any format that the browser knows, to samples of one channel at this rate. */
+export async function decode(bytes, rate) {
+  // the context resamples and does not play
+  const context = new OfflineAudioContext(1, 1, rate);
+  const audio = await context.decodeAudioData(bytes).catch(() => {
+    throw new Error("expected a file with audio, such as a wav file, got another or a damaged one; choose another file");
+  });
+  const samples = new Float32Array(audio.length);
+  for (let c = 0; c < audio.numberOfChannels; c++) {
+    audio.getChannelData(c).forEach((sample, i) => (samples[i] += sample / audio.numberOfChannels));
+  }
+  return samples;
+}

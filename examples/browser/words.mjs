@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detects spoken words in the sound of the microphone or of a file, with a packed model that reads audio, and shows the
+// features, the words and the neurons that each step updates.
+//
+// Parameters of the address: ?speed=max reads a file at maximum speed, without playing it.
+
+import { Model } from "edgernn";
+
+import { decode, Microphone } from "./audio.mjs";
+import { WordDetector } from "./word_detector.mjs";
+import { drawWords, SHOWN_SECONDS } from "./words_chart.mjs";
+
+const BLOCK = 12; // milliseconds of steps per animation frame at maximum speed
+const LISTED = 100; // number of words in the list
+
+const element = (id) => document.getElementById(id);
+const atMaximumSpeed = new URL(location.href).searchParams.get("speed") === "max";
+
+/** The steps of one source of audio, from its first sample to its last. */
+class Listening {
+  rows = []; // the last steps: {features, share, word}
+  count = 0;
+  words = 0;
+  milliseconds = 0; // time of all steps
+  #model;
+  #detector;
+  #x; // the samples of the next step
+  #filled = 0;
+
+  constructor(model, threshold) {
+    model.reset();
+    this.#model = model;
+    this.hop = model.inputs;
+    this.seconds = this.hop / model.sampleRate;
+    this.#x = new Float32Array(this.hop);
+    this.#detector = new WordDetector(model.classes, this.seconds, { threshold });
+  }
+
+  set threshold(value) {
+    this.#detector.threshold = value;
+  }
+
+  /** Runs the steps that these samples complete. */
+  feed(samples) {
+    for (let at = 0; at < samples.length; ) {
+      const part = samples.subarray(at, at + this.hop - this.#filled);
+      this.#x.set(part, this.#filled);
+      at += part.length;
+      this.#filled += part.length;
+      if (this.#filled < this.hop) continue;
+      this.#filled = 0;
+      this.#step();
+    }
+  }
+
+  #step() {
+    const start = performance.now();
+    const scores = this.#model.step(this.#x);
+    const word = this.#detector.feed(scores);
+    this.milliseconds += performance.now() - start;
+    this.count += 1;
+    const share = (this.#model.updates ?? this.#model.neurons) / this.#model.neurons;
+    this.rows.push({ features: this.#model.features.slice(), share, word });
+    if (this.rows.length * this.seconds > 2 * SHOWN_SECONDS) this.rows.splice(0, this.rows.length / 2);
+    if (word === undefined) return;
+    this.words += 1;
+    list(word, this.count * this.seconds);
+  }
+}
+
+let model = null;
+let listening = null;
+let source = null; // what stop() ends
+let chosen = 0; // number of sources so far: a source that is slow to open may be outdated
+
+function list({ word, score }, seconds) {
+  const item = document.createElement("li");
+  item.innerHTML = "<b></b><span></span>";
+  item.firstChild.textContent = word;
+  item.lastChild.textContent = `${seconds.toFixed(2)} s`;
+  item.title = `probability ${score.toFixed(2)}`;
+  Object.assign(item.dataset, { word, score: score.toFixed(2), seconds: seconds.toFixed(2) });
+  element("words").prepend(item);
+  while (element("words").children.length > LISTED) element("words").lastChild.remove();
+}
+
+/** Shows an error on the page. */
+function fail(name, error) {
+  element("error").textContent = `${name}: ${error.message}`;
+  document.body.dataset.state = "failed";
+}
+
+function stop(state = "stopped") {
+  source?.stop();
+  source = null;
+  element("stop").disabled = true;
+  document.body.dataset.state = state;
+}
+
+/** Ends the present source and opens another one. `open` gets a function for samples and returns what has stop(). */
+async function listen(name, open) {
+  stop("opening");
+  const number = ++chosen;
+  element("error").textContent = "";
+  element("words").replaceChildren();
+  listening = new Listening(model, Number(element("threshold").value));
+  try {
+    const opened = await open((samples) => {
+      if (number !== chosen || document.body.dataset.state !== "listening") return;
+      listening.feed(samples);
+    });
+    if (number !== chosen) return opened.stop();
+    source = opened;
+    element("stop").disabled = false;
+    document.body.dataset.state = "listening";
+    opened.begin?.();
+  } catch (error) {
+    if (number === chosen) fail(name, error);
+  }
+}
+
+/** Plays the samples of a file, and passes them on as they are heard. */
+class Player {
+  #samples;
+  #rate;
+  #onSamples;
+  #context;
+  #at = 0;
+  #stopped = false;
+
+  constructor(samples, rate, onSamples) {
+    this.#samples = samples;
+    this.#rate = rate;
+    this.#onSamples = onSamples;
+  }
+
+  begin() {
+    if (!atMaximumSpeed) {
+      this.#context = new AudioContext();
+      const buffer = this.#context.createBuffer(1, this.#samples.length, this.#rate);
+      buffer.copyToChannel(this.#samples, 0);
+      const node = new AudioBufferSourceNode(this.#context, { buffer });
+      node.connect(this.#context.destination);
+      node.start();
+    }
+    this.#advance();
+  }
+
+  #advance() {
+    if (this.#stopped) return;
+    const begin = performance.now();
+    const due = atMaximumSpeed ? Infinity : this.#context.currentTime * this.#rate;
+    while (this.#at < Math.min(due, this.#samples.length) && performance.now() - begin < BLOCK) {
+      // a tenth of a second
+      const end = Math.min(this.#at + this.#rate / 10, due, this.#samples.length);
+      this.#onSamples(this.#samples.subarray(this.#at, end));
+      this.#at = Math.ceil(end);
+    }
+    if (this.#at >= this.#samples.length) return stop("done");
+    setTimeout(() => this.#advance(), atMaximumSpeed ? 0 : 20);
+  }
+
+  stop() {
+    this.#stopped = true;
+    this.#context?.close();
+  }
+}
+
+async function loadModel() {
+  const response = await fetch("model");
+  if (!response.ok) throw new Error(`the server answered with status ${response.status}`);
+  const bytes = await response.arrayBuffer();
+  const loaded = await Model.load(bytes);
+  if (loaded.features === undefined) {
+    throw new Error("expected a model that reads audio, got one without a front end; train it with frontend=logmel");
+  }
+  if (loaded.sampleRate === undefined || loaded.classes === undefined) {
+    throw new Error(
+      "expected the sample rate and the names of the classes in the file, got none; export the model from its run " +
+        "directory, and pack it",
+    );
+  }
+  const words = new WordDetector(loaded.classes, 1).words.length;
+  element("model").textContent = [
+    `${words} words`,
+    `${loaded.neurons} neurons`,
+    `${Math.round(bytes.byteLength / 1000).toLocaleString("en")} kB`,
+  ].join(", ");
+  return loaded;
+}
+
+function show() {
+  const seconds = listening?.seconds ?? 0;
+  drawWords(element("chart"), listening?.rows ?? [], listening?.count ?? 0, seconds);
+  if (listening?.count) {
+    const heard = listening.count * seconds;
+    const last = listening.rows.slice(-Math.round(SHOWN_SECONDS / seconds));
+    const share = last.reduce((sum, row) => sum + row.share, 0) / last.length;
+    element("heard").textContent = `${heard.toFixed(1)} s, ${listening.words} words`;
+    element("updated").textContent = `${(100 * share).toFixed(1)} %`;
+    element("time").textContent = `${((0.1 * listening.milliseconds) / heard).toPrecision(2)} %`;
+  }
+  requestAnimationFrame(show);
+}
+
+element("microphone").onclick = () =>
+  listen("microphone", (onSamples) => Microphone.start(model.sampleRate, onSamples));
+element("file").onchange = ({ target }) => {
+  const [file] = target.files;
+  target.value = "";
+  if (!file) return;
+  listen(file.name, async (onSamples) => {
+    const samples = await decode(await file.arrayBuffer(), model.sampleRate);
+    if (samples.length < model.inputs) {
+      throw new Error(`expected at least ${model.inputs} samples, one step of the model, got ${samples.length}`);
+    }
+    return new Player(samples, model.sampleRate, onSamples);
+  });
+};
+element("stop").onclick = () => stop();
+element("threshold").oninput = ({ target }) => {
+  element("thresholdValue").textContent = target.value;
+  if (listening) listening.threshold = Number(target.value);
+};
+
+document.body.dataset.state = "loading";
+try {
+  model = await loadModel();
+  for (const id of ["microphone", "file"]) element(id).disabled = false;
+  document.body.dataset.state = "ready";
+} catch (error) {
+  fail("model", error);
+}
+requestAnimationFrame(show);

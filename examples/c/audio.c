@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#define _POSIX_C_SOURCE 200809L /* for fileno */
+
+#include "audio.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "packed_model.h"
+
+enum { kBytes = 2, kPcm = 1, kExtensible = 0xfffe };
+
+/* A program that writes a wav file to a pipe does not know its size, and claims more than this. */
+static const uint64_t most_bytes = 0x7fff0000;
+
+static uint32_t Number(const unsigned char* from, int bytes) {
+  uint32_t number = 0;
+  for (int i = bytes - 1; i >= 0; --i) number = (number << 8) | from[i];
+  return number;
+}
+
+static void FailFormat(const char* name, const char* reason) {
+  Fail(
+      "%s: expected a wav file with 16-bit PCM samples, got another or a damaged one (%s); save it "
+      "as 16-bit PCM wav",
+      name, reason);
+}
+
+static void ReadHeader(const Audio* audio, unsigned char* to, size_t bytes) {
+  if (fread(to, 1, bytes, audio->file) != bytes) FailFormat(audio->name, "a truncated header");
+}
+
+static void Skip(const Audio* audio, uint64_t bytes) {
+  for (unsigned char byte; bytes > 0; --bytes) ReadHeader(audio, &byte, 1);
+}
+
+/* Checks the chunk "fmt " of a wav file. */
+static void CheckFormat(const Audio* audio, uint64_t bytes, int64_t rate) {
+  unsigned char chunk[40] = {0};
+  const size_t known = bytes < sizeof chunk ? (size_t)bytes : sizeof chunk;
+  ReadHeader(audio, chunk, known);
+  Skip(audio, bytes - known);
+  uint32_t format = Number(chunk, 2);
+  if (format == kExtensible) format = Number(chunk + 24, 2);
+  if (bytes < 16 || format != kPcm) FailFormat(audio->name, "unknown format");
+  const uint32_t channels = Number(chunk + 2, 2), got = Number(chunk + 4, 4);
+  const uint32_t bits = Number(chunk + 14, 2);
+  if (bits != 8 * kBytes) {
+    Fail("%s: expected samples of 16 bits, got %u; save it as 16-bit PCM wav", audio->name,
+         (unsigned)bits);
+  }
+  if (channels != 1) {
+    Fail("%s: expected one channel, got %u; convert it to mono", audio->name, (unsigned)channels);
+  }
+  if ((int64_t)got != rate) {
+    Fail("%s: expected %lld samples per second, got %u; resample it to %lld Hz", audio->name,
+         (long long)rate, (unsigned)got, (long long)rate);
+  }
+}
+
+/* Reads the chunks up to the samples, and returns the bytes of the samples. */
+static uint64_t FindSamples(const Audio* audio, int64_t rate) {
+  int has_format = 0;
+  for (;;) {
+    unsigned char chunk[8];
+    ReadHeader(audio, chunk, sizeof chunk);
+    const uint64_t bytes = Number(chunk + 4, 4);
+    if (memcmp(chunk, "data", 4) == 0) {
+      if (!has_format) FailFormat(audio->name, "no format before the samples");
+      return bytes;
+    }
+    const int is_format = memcmp(chunk, "fmt ", 4) == 0;
+    if (is_format) CheckFormat(audio, bytes, rate);
+    has_format |= is_format;
+    /* chunks have even sizes */
+    Skip(audio, (is_format ? 0 : bytes) + bytes % 2);
+  }
+}
+
+/* Fails if a file ends before its samples do. */
+static void CheckSize(const Audio* audio, uint64_t bytes) {
+  struct stat info;
+  const long at = ftell(audio->file);
+  if (fstat(fileno(audio->file), &info) != 0 || !S_ISREG(info.st_mode) || at < 0) return;
+  const uint64_t left = (uint64_t)info.st_size - (uint64_t)at;
+  if (bytes > left) {
+    Fail(
+        "%s: expected %llu samples as its header says, got %llu; the file is truncated: copy or "
+        "record it again",
+        audio->name, (unsigned long long)(bytes / kBytes), (unsigned long long)(left / kBytes));
+  }
+  if (bytes == 0) Fail("%s: has no samples; record it again", audio->name);
+}
+
+Audio OpenAudio(const char* name, int64_t rate) {
+  Audio audio;
+  memset(&audio, 0, sizeof audio);
+  const int is_input = strcmp(name, "-") == 0;
+  audio.file = is_input ? stdin : fopen(name, "rb");
+  audio.name = is_input ? "standard input" : name;
+  audio.left = UINT64_MAX;
+  if (audio.file == NULL) {
+    Fail("%s: %s; check the path", name, errno == ENOENT ? "no such file" : strerror(errno));
+  }
+  audio.first_count = fread(audio.first, 1, sizeof audio.first, audio.file);
+  if (audio.first_count == sizeof audio.first && memcmp(audio.first, "RIFF", 4) == 0 &&
+      memcmp(audio.first + 8, "WAVE", 4) == 0) {
+    audio.first_count = 0;
+    const uint64_t bytes = FindSamples(&audio, rate);
+    CheckSize(&audio, bytes);
+    if (!is_input || (bytes > 0 && bytes < most_bytes)) audio.left = bytes / kBytes;
+  } else if (!is_input) {
+    FailFormat(name, "it does not begin with RIFF");
+  }
+  return audio;
+}
+
+/* Reads bytes, those of `first` before those of the file. */
+static size_t ReadBytes(Audio* audio, unsigned char* to, size_t bytes) {
+  size_t count = 0;
+  while (count < bytes && audio->first_used < audio->first_count) {
+    to[count++] = audio->first[audio->first_used++];
+  }
+  return count + fread(to + count, 1, bytes - count, audio->file);
+}
+
+size_t ReadSamples(Audio* audio, float* samples, size_t count) {
+  size_t read = 0;
+  for (unsigned char bytes[kBytes]; read < count && audio->left > 0; ++read, --audio->left) {
+    if (ReadBytes(audio, bytes, kBytes) < kBytes) break;
+    /* from two's complement */
+    const int32_t sample = (int32_t)(Number(bytes, kBytes) ^ 0x8000u) - 0x8000;
+    samples[read] = (float)sample / 32768.0f;
+  }
+  if (ferror(audio->file)) Fail("%s: %s", audio->name, strerror(errno));
+  return read;
+}

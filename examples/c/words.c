@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Detects spoken words in a recording, or in audio as it comes, with a packed model:
+ *
+ *   words [-t THRESHOLD] [-s SMOOTHING] [-r REFRACTORY] model.edgernn FILE.wav
+ *   arecord -f S16_LE -r 16000 | words model.edgernn -
+ *
+ * Each word is printed when it is detected, with its time in seconds and its probability. Words and
+ * times are those of `edgernn run MODEL --stream FILE.wav`. At the end, the program prints the
+ * updates that were skipped and the time that the steps took.
+ */
+
+#define _POSIX_C_SOURCE 200809L /* for getopt */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "audio.h"
+#include "edgernn.h"
+#include "packed_model.h"
+#include "word_detector.h"
+
+const char* const program_name = "words";
+
+/* A model that reads audio. */
+typedef struct Listener {
+  PackedModel packed;
+  int64_t rate;       /* samples per second */
+  const char** names; /* of its classes */
+  float* x;           /* (hop,): the samples of a step */
+  float* y;           /* the scores of the classes */
+} Listener;
+
+static Listener OpenListener(const char* name) {
+  Listener listener = {OpenModel(name), 0, NULL, NULL, NULL};
+  const EdgernnModel* const model = listener.packed.model;
+  const EdgernnSizes sizes = listener.packed.sizes;
+  const float* features = NULL;
+  int64_t bands = 0;
+  Check(edgernn_features(model, &features, &bands), name);
+  Check(edgernn_sample_rate(model, &listener.rate), name);
+  if (bands == 0) {
+    Fail(
+        "%s: expected a model that reads audio, got one without a front end; train it with "
+        "frontend=logmel",
+        name);
+  }
+  const size_t classes = (size_t)sizes.output;
+  listener.names = Allocate(classes * sizeof *listener.names);
+  for (int64_t k = 0; k < sizes.output; ++k) {
+    Check(edgernn_class_name(model, k, &listener.names[k]), name);
+  }
+  if (listener.rate == 0 || listener.names[0] == NULL) {
+    Fail(
+        "%s: expected the sample rate and the names of the classes in the file, got none; export "
+        "the model from its run directory, and pack it",
+        name);
+  }
+  listener.x = Allocate((size_t)sizes.input * sizeof(float));
+  listener.y = Allocate(classes * sizeof(float));
+  return listener;
+}
+
+static void Run(Listener* listener, const char* source, WordSettings settings) {
+  const PackedModel* const packed = &listener->packed;
+  const int64_t hop = packed->sizes.input, rate = listener->rate;
+  WordDetector detector =
+      MakeDetector(listener->names, packed->sizes.output, (double)hop / (double)rate, settings);
+  Audio audio = OpenAudio(source, rate);
+  const int64_t *updates = NULL, *macs = NULL;
+  Check(edgernn_work(packed->model, &updates, &macs), packed->name);
+  int64_t steps = 0, words = 0, updated = 0;
+  size_t count = 0;
+  double took = 0;
+  while ((count = ReadSamples(&audio, listener->x, (size_t)hop)) == (size_t)hop) {
+    const double start = Microseconds();
+    Check(edgernn_step(packed->model, listener->x, listener->y), packed->name);
+    double score = 0;
+    const int64_t word = DetectWord(&detector, listener->y, &score);
+    took += Microseconds() - start;
+    ++steps;
+    updated += updates == NULL ? packed->sizes.neurons : *updates;
+    if (word < 0) continue;
+    ++words;
+    printf("%9.2f s  %s  %.2f\n", (double)(steps * hop) / (double)rate, listener->names[word],
+           score);
+    fflush(stdout);
+  }
+  if (steps == 0) {
+    Fail("%s: expected at least %lld samples, one step of the model, got %zu; record more",
+         audio.name, (long long)hop, count);
+  }
+  const double seconds = (double)(steps * hop) / (double)rate;
+  const double all = (double)steps * (double)packed->sizes.neurons;
+  printf("%s: %lld words in %.1f s\n", audio.name, (long long)words, seconds);
+  fprintf(stderr, "updates skipped: %.1f %%\n", 100 * (1 - (double)updated / all));
+  fprintf(stderr, "%.1f us of steps per second of audio: %.3f %% of real time\n", took / seconds,
+          took / seconds * 1e-4);
+}
+
+static double ParseNumber(const char* text, int option) {
+  char* end = NULL;
+  const double number = strtod(text, &end);
+  if (end == text || *end != '\0') Fail("-%c: expected a number, got %s", option, text);
+  return number;
+}
+
+int main(int argc, char** argv) {
+  WordSettings settings = default_settings;
+  int option;
+  while ((option = getopt(argc, argv, "t:s:r:")) != -1) {
+    if (option == 't') settings.threshold = ParseNumber(optarg, option);
+    if (option == 's') settings.smoothing = ParseNumber(optarg, option);
+    if (option == 'r') settings.refractory = ParseNumber(optarg, option);
+    if (option == '?') return 2;
+  }
+  if (argc - optind != 2) {
+    fprintf(stderr,
+            "usage: words [-t THRESHOLD] [-s SMOOTHING] [-r REFRACTORY] model.edgernn FILE.wav\n"
+            "       arecord -f S16_LE -r 16000 | words model.edgernn -\n");
+    return 2;
+  }
+  Listener listener = OpenListener(argv[optind]);
+  Run(&listener, argv[optind + 1], settings);
+  return 0;
+}

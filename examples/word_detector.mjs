@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Detects spoken words in the scores of a model at each step, with the rule of edgernn.runtime.word_detection, which
+// defines it:
+//
+//   p_t = softmax(y_t)                   probabilities of the classes
+//   s_t = mean of p_t, p_{t-1}, ...      over `smoothing` seconds; before the first step, p is 0
+//
+// The word with the largest s_t is detected at step t if its s_t is at least `threshold` and no word was detected in
+// the `refractory` seconds before.
+
+const NOT_WORDS = ["_unknown_", "_silence_"];
+
+export class WordDetector {
+  #last; // probabilities of the last steps: an array for each class
+  #step = 0;
+  #free = 0; // first step at which a word may be detected
+
+  /** classes: The names of the classes. seconds: The duration of a step. */
+  constructor(classes, seconds, { smoothing = 0.3, threshold = 0.5, refractory = 0.8 } = {}) {
+    this.classes = classes;
+    this.words = classes.map((_, label) => label).filter((label) => !NOT_WORDS.includes(classes[label]));
+    if (this.words.length === 0) throw new Error(`classes: expected at least one word to detect, got ${classes}`);
+    this.threshold = threshold;
+    this.width = steps(smoothing / seconds);
+    this.gap = steps(refractory / seconds);
+    this.#last = classes.map(() => new Float64Array(this.width));
+  }
+
+  /** Reads the scores of the next step. Returns the word that is detected at it, {step, word, score}, or undefined. */
+  feed(scores) {
+    const step = this.#step++;
+    softmax(scores).forEach((probability, label) => (this.#last[label][step % this.width] = probability));
+    if (step < this.#free) return undefined;
+    let best = { score: -1 };
+    for (const label of this.words) {
+      const score = this.#last[label].reduce((sum, probability) => sum + probability, 0) / this.width;
+      if (score > best.score) best = { step, word: this.classes[label], score };
+    }
+    if (best.score < this.threshold) return undefined;
+    this.#free = step + this.gap;
+    return best;
+  }
+}
+
+/** Rounds to a whole number of steps, at least 1. Halves are rounded to even, as in Python. */
+function steps(value) {
+  const floor = Math.floor(value);
+  const half = value - floor === 0.5;
+  return Math.max(1, half ? floor + (floor % 2) : Math.round(value));
+}
+
+function softmax(scores) {
+  const largest = Math.max(...scores);
+  const shifted = Array.from(scores, (score) => Math.exp(score - largest));
+  const sum = shifted.reduce((total, value) => total + value, 0);
+  return shifted.map((value) => value / sum);
+}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The zoo: trained models in the folder models/ of edgernn's repository, which commands accept by their names.
+
+Each model is a folder with model.onnx, usually model-int8.onnx, example.npz, a card model.md, and entry.json: what the
+card says, for programs. A wheel has no models. There, EDGERNN_MODELS names a folder such as the one in the repository.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from edgernn.errors import EdgernnError, nearest
+from edgernn.files import MODEL, read_json
+
+VARIABLE = "EDGERNN_MODELS"
+ENTRY, CARD = "entry.json", "model.md"
+# the file of each type of weights
+FILES = {"float32": MODEL, "int8": "model-int8.onnx"}
+# end of the name of a model with int8 weights
+_INT8 = "-int8"
+
+
+def zoo_folder() -> Path | None:
+    """Return the folder of the models, EDGERNN_MODELS or models/ of the repository, or None for a wheel."""
+    if value := os.environ.get(VARIABLE):
+        return Path(value)
+    # beside the sources in a clone, which an editable install uses in place
+    folder = Path(__file__).resolve().parent.parent / "models"
+    return folder if folder.is_dir() else None
+
+
+def entries(folder: Path | None = None) -> list[dict[str, Any]]:
+    """Read entry.json of each model, in the order of their names.
+
+    Args:
+        folder: The folder of the models. Default: `zoo_folder`.
+
+    Returns:
+        The entries, each with its folder as "folder".
+
+    Raises:
+        EdgernnError: There is no folder of models, or an entry cannot be read.
+    """
+    folder = folder or zoo_folder()
+    if folder is None:
+        raise EdgernnError(
+            f"the models are in edgernn's repository, and not in a wheel; set {VARIABLE} to its folder models"
+        )
+    if not folder.is_dir():
+        raise EdgernnError(f"{folder}: expected a folder of models, got none; check {VARIABLE}")
+    models = []
+    for path in sorted(folder.glob(f"*/{ENTRY}")):
+        entry = read_json(path)
+        if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
+            raise EdgernnError(f"{path}: expected the entry of a model, got other JSON; add the model again")
+        models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
+    return models
+
+
+def find_model(model: Path) -> Path:
+    """Return the file of a model that is named by its path or by its name in the zoo.
+
+    Args:
+        model: Path of a file, or name of a model. NAME-int8 is the model NAME with int8 weights.
+
+    Returns:
+        The path of the file; `model` itself if it is a path.
+
+    Raises:
+        UsageError: `model` is neither a path nor a known name.
+    """
+    if model.exists() or len(model.parts) != 1 or model.suffix:
+        return model
+    folder = zoo_folder()
+    if folder is None or not folder.is_dir():
+        return model
+    names = {path.parent.name: path.parent for path in folder.glob(f"*/{ENTRY}")}
+    files = {name: path / FILES["float32"] for name, path in names.items()}
+    files |= {f"{name}{_INT8}": path / FILES["int8"] for name, path in names.items()}
+    known = {name: file for name, file in files.items() if file.is_file()}
+    if str(model) not in known:
+        error = nearest("model", str(model), known)
+        error.args = (f"{error}; or give the path of a file",)
+        raise error
+    return known[str(model)]
+
+
+def is_name(model: Path) -> bool:
+    """Return True if `model` is the name of a model in the zoo, and not a path."""
+    return find_model(model) != model

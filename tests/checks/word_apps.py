@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make check-apps`: the apps in C and in a browser detect the words that `edgernn run --stream` detects."""
+
+import json
+import re
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+
+import edgernn
+from edgernn.export import to_onnx
+from edgernn.runtime.packed import pack_file
+from edgernn.runtime.run_stream import run_stream
+from edgernn.runtime.word_detection import Detector, PostProcessing
+from tests.apps import (
+    EXAMPLES,
+    ROOT,
+    c_program,
+    need,
+    need_chromium,
+    need_wasm,
+    run,
+    serving,
+)
+from tests.test_word_detection import random_scores
+from tests.tone_model import CLASSES, tones, write_tone_model
+from tests.words import BROKEN, RATE, broken_wav, tone, write_wav
+
+SPOKEN = ("left", "stop", "go", "right", "left")
+
+
+def words_program():
+    return c_program().parent / "words"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The exported and the packed model of tones."""
+    path = write_tone_model(tmp_path_factory.mktemp("words"))
+    return path, pack_file(path, path.with_suffix(".edgernn"))["packed"]
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory):
+    """A model with random weights, which detects words at many thresholds."""
+    import torch
+
+    torch.manual_seed(3)
+    network = edgernn.SequenceModel(
+        "sarnn", 320, 16, len(CLASSES), output="all", frontend="logmel", hop=320, window_size=512, normalise="floor"
+    )
+    with torch.no_grad():
+        network.head.weight *= 20
+    path = tmp_path_factory.mktemp("random") / "random.onnx"
+    to_onnx(network, path, metadata={"classes": CLASSES})
+    return path, pack_file(path, path.with_suffix(".edgernn"))["packed"]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    return write_wav(tmp_path_factory.mktemp("audio") / "r.wav", tones(*SPOKEN)[:-100])
+
+
+def lines_of(result):
+    """The lines that the app prints for a result of `run_stream`."""
+    return [f"{word['seconds']:9.2f} s  {word['word']}  {word['score']:.2f}" for word in result["detections"]]
+
+
+def in_c(*arguments, data=None):
+    words = [str(word) for word in (words_program(), *arguments)]
+    return subprocess.run(words, input=data, capture_output=True, timeout=120)
+
+
+# in C
+
+
+@pytest.mark.parametrize("kind", ["model", "random_model"])
+@pytest.mark.parametrize("settings", [(0.3, 0.5, 0.8), (0.1, 0.3, 0.1), (0.05, 0.9, 0.0), (0.0, 0.4, 0.55)])
+def test_words_in_c_are_those_of_the_command(kind, settings, recording, request):
+    path, packed = request.getfixturevalue(kind)
+    expected = run_stream(path, recording, PostProcessing(*settings))
+    options = [word for option, value in zip("str", settings, strict=True) for word in (f"-{option}", value)]
+    process = in_c(*options, packed, recording)
+    assert process.returncode == 0, process.stderr
+    *lines, last = process.stdout.decode().splitlines()
+    assert lines == lines_of(expected)
+    assert last == f"{recording}: {len(lines)} words in 5.0 s"
+    assert f"updates skipped: {expected['skip_percent']:.1f} %\n" in process.stderr.decode()
+    if kind == "model" and settings[0] == 0.3:
+        assert [line.split()[2] for line in lines] == list(SPOKEN)
+
+
+def riff(samples, size):
+    """A wav file as a program writes it to a pipe, with this size in its header."""
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, RATE, 2 * RATE, 2, 16)
+    note = struct.pack("<4sI", b"LIST", 5) + b"notes\0"
+    head = b"WAVE" + note + form + struct.pack("<4sI", b"data", size)
+    return b"RIFF" + struct.pack("<I", min(size + len(head), 2**32 - 1)) + head + samples.astype("<i2").tobytes()
+
+
+@pytest.mark.parametrize("size", ["raw", 0, 2**31 - 1, 2**32 - 1, None])
+def test_words_in_c_from_a_pipe(size, model, recording):
+    path, packed = model
+    samples = tones(*SPOKEN)[:-100]
+    data = samples.astype("<i2").tobytes() + b"\1" if size == "raw" else riff(samples, size or 2 * len(samples))
+    if size is None:
+        # what stands after the samples of a wav file is not audio
+        data += b"\xff\x7f" * 5 * RATE
+    process = in_c(packed, "-", data=data)
+    assert process.returncode == 0, process.stderr
+    *lines, last = process.stdout.decode().splitlines()
+    assert lines == lines_of(run_stream(path, recording, PostProcessing()))
+    assert last == f"standard input: {len(SPOKEN)} words in 5.0 s"
+
+
+def test_a_word_is_printed_before_the_audio_ends(model):
+    samples = tones("left", "go").astype("<i2").tobytes()
+    command = [str(words_program()), str(model[1]), "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(samples)
+        process.stdin.flush()
+        assert process.stdout.readline().split()[2] == b"left"
+        process.stdin.close()
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_bad_recording_is_one_sentence_in_c(kind, model, tmp_path):
+    path = write_wav(tmp_path / "r.wav", tone("left"))
+    broken_wav(kind, path)
+    process = in_c(model[1], path)
+    assert (process.returncode, process.stdout) == (1, b"")
+    (line,) = process.stderr.decode().splitlines()
+    assert line.startswith(f"words: {path}: ")
+    # the reason why a header cannot be read is in other words
+    assert re.sub(r" \(.*", "", BROKEN[kind]) in line
+
+
+def test_other_bad_arguments_are_one_sentence_in_c(model, recording, tmp_path):
+    plain, nameless = tmp_path / "plain.onnx", tmp_path / "nameless.onnx"
+    to_onnx(edgernn.SequenceModel("gru", 320, 4, 2), plain)
+    to_onnx(edgernn.SequenceModel("gru", 320, 4, 2, frontend="logmel", hop=320, window_size=512), nameless)
+    plain, nameless = (pack_file(path, path.with_suffix(".edgernn"))["packed"] for path in (plain, nameless))
+    short = write_wav(tmp_path / "short.wav", np.ones(100))
+    packed = model[1]
+    for words, message in (
+        ([plain, recording], "expected a model that reads audio, got one without a front end; train it with"),
+        ([nameless, recording], "expected the sample rate and the names of the classes in the file, got none; export"),
+        ([packed, tmp_path / "none.wav"], "none.wav: no such file; check the path"),
+        ([packed, short], "expected at least 320 samples, one step of the model, got 100; record more"),
+        (["-t", "2", packed, recording], "threshold: expected above 0 and at most 1, got 2"),
+        (["-t", "nan", packed, recording], "threshold: expected above 0 and at most 1, got nan"),
+        (["-s", "-1", packed, recording], "smoothing: expected from 0 to 60 seconds, got -1"),
+        (["-r", "61", packed, recording], "refractory: expected from 0 to 60 seconds, got 61"),
+        (["-t", "much", packed, recording], "-t: expected a number, got much"),
+    ):
+        process = in_c(*words)
+        assert (process.returncode, process.stdout) == (1, b""), process.stderr
+        (line,) = process.stderr.decode().splitlines()
+        assert message in line
+    assert in_c(packed).returncode == 2
+    assert in_c(packed, "-", data=b"").returncode == 1
+
+
+# in JavaScript
+
+
+def test_the_parts_of_the_page(tmp_path):
+    need("node")
+    cases = []
+    names = ["left", "right", "_unknown_", "_silence_"]
+    for settings in ((0.3, 0.5, 0.8), (0.05, 0.3, 0.1), (0.0, 0.9, 0.0), (0.07, 0.6, 0.03)):
+        scores = random_scores(400)
+        words = Detector(names, 0.02, PostProcessing(*settings)).feed(scores)
+        detections = [{"step": word.step, "word": names[word.label], "score": word.score} for word in words]
+        named = dict(zip(("smoothing", "threshold", "refractory"), settings, strict=True))
+        case = {"classes": names, "seconds": 0.02, "settings": named, "detections": detections}
+        cases.append(case | {"scores": scores.astype(float).tolist()})
+    (tmp_path / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    environment = {"CASES": str(tmp_path / "cases.json")}
+    process = run("node", "--test", ROOT / "tests" / "word_apps.test.mjs", environment=environment)
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+def on_the_page(model, *arguments):
+    """Run examples/browser/headless_words.mjs and return what it prints."""
+    need_chromium()
+    need_wasm()
+    with serving(model, EXAMPLES / "adding.csv") as address:
+        process = run("node", EXAMPLES / "browser" / "headless_words.mjs", address, *arguments)
+    assert process.returncode == 0, process.stderr
+    assert "page:" not in process.stderr, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.mark.parametrize("kind", ["model", "random_model"])
+def test_the_page_detects_the_words_of_a_file(kind, recording, request):
+    path, packed = request.getfixturevalue(kind)
+    result = on_the_page(packed, "file", recording)
+    expected = run_stream(path, recording, PostProcessing())
+    assert result["error"] == ""
+    assert [word["word"] for word in result["words"]] == [word["word"] for word in expected["detections"]]
+    times = [[float(word[name]) for word in result["words"]] for name in ("seconds", "score")]
+    np.testing.assert_allclose(times[0], [word["seconds"] for word in expected["detections"]], atol=0.021)
+    np.testing.assert_allclose(times[1], [word["score"] for word in expected["detections"]], atol=0.02)
+    assert result["heard"] == f"5.0 s, {len(expected['detections'])} words"
+    assert float(result["updated"].split()[0]) == pytest.approx(100 - expected["skip_percent"], abs=0.3)
+
+
+def test_the_page_detects_the_words_of_a_microphone(model, tmp_path):
+    """Chromium plays a recording as its microphone, at a rate of its own."""
+    recording = write_wav(tmp_path / "r.wav", tones("right", *SPOKEN))
+    result = on_the_page(model[1], "microphone", recording, 7)
+    assert result["error"] == ""
+    words = [word["word"] for word in result["words"]]
+    # the browser may open the microphone after its first word
+    assert words[-len(SPOKEN) :] == list(SPOKEN)
+    seconds = np.array([float(word["seconds"]) for word in result["words"]])[-len(SPOKEN) :]
+    expected = run_stream(model[0], recording, PostProcessing())["detections"][1:]
+    # the same distances, as the start of the recording is not known
+    np.testing.assert_allclose(np.diff(seconds), np.diff([word["seconds"] for word in expected]), atol=0.06)
+
+
+def test_the_page_plays_a_file_at_the_speed_of_sound(model, recording):
+    result = on_the_page(model[1], "file", recording, 4)
+    assert [word["word"] for word in result["words"]] == list(SPOKEN[:4])
+
+
+def test_a_refused_microphone_is_said_on_the_page(model):
+    result = on_the_page(model[1], "refused")
+    assert result["error"].startswith("microphone: access was refused; allow it for this page")
+    assert result["error"].endswith("or choose an audio file")
+
+
+def test_files_of_other_formats(model, tmp_path):
+    """The browser converts another rate and two channels."""
+    samples = tones(*SPOKEN)
+    stereo = np.repeat(np.repeat(samples, 2), 2)
+    path = write_wav(tmp_path / "r.wav", stereo, rate=2 * RATE, channels=2)
+    assert [word["word"] for word in on_the_page(model[1], "file", path)["words"]] == list(SPOKEN)
+    (tmp_path / "text.wav").write_text("no sound")
+    error = on_the_page(model[1], "file", tmp_path / "text.wav")["error"]
+    assert error.startswith("text.wav: expected a file with audio, such as a wav file, got another or a damaged one")
+    short = write_wav(tmp_path / "short.wav", np.ones(100))
+    error = on_the_page(model[1], "file", short)["error"]
+    assert error == "short.wav: expected at least 320 samples, one step of the model, got 100"
+
+
+def test_the_page_refuses_a_model_that_hears_no_words(tmp_path):
+    to_onnx(edgernn.SequenceModel("gru", 3, 4, 2), tmp_path / "plain.onnx")
+    packed = pack_file(tmp_path / "plain.onnx", tmp_path / "plain.edgernn")["packed"]
+    error = on_the_page(packed, "refused")["error"]
+    assert error.startswith("model: expected a model that reads audio, got one without a front end")

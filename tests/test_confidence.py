@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The confidence interval of a metric on the test sequences."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+import edgernn
+from edgernn.training.confidence import metric_interval
+from edgernn.training.tasks import CLASSIFICATION, Ecg, Objective, Sequences, Task
+from edgernn.training.tasks.confusion import Confusion
+from edgernn.training.tasks.ecg import BeatTally
+from tests.task_helpers import opened
+from tests.test_task_ecg import SMALL, write_heart
+
+
+@dataclass
+class Guess(Task):
+    """Labels of which a share is 0, and a model that always says 0."""
+
+    name: ClassVar[str] = "guess"
+    help: ClassVar[str] = ""
+    count: int = 1000
+    counted: bool = False
+
+    def open(self, source, seed):
+        self.objective, self.input_size, self.output_size = CLASSIFICATION, 1, 2
+        generator = torch.Generator().manual_seed(seed)
+        y = (torch.rand(self.count, generator=generator) < 0.2).long()
+        self.test = Sequences(torch.ones(self.count, 3, 1), y)
+
+    def tally(self, split):
+        return Confusion(["a", "b"]) if self.counted else None
+
+
+def zeros():
+    model = edgernn.SequenceModel("rnn", 1, 2, 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.head.bias[0] = 1.0
+    return model
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_interval_of_a_share_is_that_of_the_binomial_distribution(counted):
+    task = Guess(counted=counted)
+    halves, inside = [], 0
+    for seed in range(20):
+        task.open(None, seed)
+        share = 1 - task.test.y.double().mean().item()
+        interval = metric_interval(zeros(), task)
+        assert (interval.low + interval.high) / 2 == pytest.approx(share)
+        halves.append((interval.high - interval.low) / 2)
+        inside += interval.low <= 0.8 <= interval.high
+    assert sum(halves) / 20 == pytest.approx(1.96 * math.sqrt(0.16 / 1000), rel=0.1)
+    assert inside >= 16
+    assert interval.method == "jackknife over 50 groups of the test sequences"
+    # the files of a test set may be sorted by class
+    task.test.y = task.test.y.sort()[0]
+    interval = metric_interval(zeros(), task)
+    assert (interval.high - interval.low) / 2 == pytest.approx(1.96 * math.sqrt(0.16 / 1000), rel=0.35)
+
+
+def test_the_interval_of_a_mean_squared_error_is_that_of_its_mean():
+    task = Guess(count=50)
+    task.open(None, 0)
+    task.objective = Objective("mse", False, None, lambda y, target: {"mse": (y[:, 0] - target).square().mean()})
+    interval = metric_interval(zeros(), task)
+    errors = (1 - task.test.y.double()).square()
+    half = 2.0096 * errors.std().item() / math.sqrt(50)
+    assert interval.low == pytest.approx(errors.mean().item() - half, rel=1e-4)
+
+
+def test_few_sequences_have_no_interval():
+    task = Guess(count=9)
+    task.open(None, 0)
+    assert metric_interval(zeros(), task) is None
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_heart_beats_are_grouped_by_record(positions, tmp_path):
+    write_heart(tmp_path / "mit-bih")
+    task = opened(Ecg(positions=positions, **({} if positions else SMALL)), tmp_path)
+    model = edgernn.SequenceModel("gru", task.input_size, 4, task.output_size, output=task.output)
+    tally = task.tally(task.test)
+    with torch.no_grad():
+        for batch in task.test.chunks():
+            tally.add(model(batch.x)[0], batch)
+    if positions:
+        assert tally.without_each() is None
+        return
+    # two records: without one, the figures are those of the other
+    (scores,), (target,) = tally._scores, tally._targets
+    first = len(task.test.records[0].signal) // task.frame
+    for left_out, others in enumerate((slice(first, None), slice(first))):
+        alone = BeatTally([task.test.records[1 - left_out]], task.frame, task.delay)
+        alone._scores, alone._targets = [scores[others]], [target[others]]
+        assert alone.result() == tally.without_each()[left_out]
+    assert metric_interval(model, task) is None

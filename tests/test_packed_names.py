@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a packed model of words tells an app: names of classes, sample rate and features."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+import edgernn
+from edgernn.export import to_onnx
+from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import HEADER, pack, pack_file
+from edgernn.runtime.stepper import Stepper, aligned
+from tests.models import packed_alone
+from tests.native import library
+from tests.oracle_frontend import features
+from tests.test_packed import damaged, word
+from tests.tone_model import CLASSES, tone_model, tones, write_tone_model
+from tests.words import RATE
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    return write_tone_model(tmp_path_factory.mktemp("words"))
+
+
+@pytest.fixture(scope="module")
+def packed(exported):
+    return pack(read_model(exported), exported, names=True)
+
+
+class Opened:
+    """A packed model that the C functions opened."""
+
+    def __init__(self, content):
+        self.library = ctypes.CDLL(library())
+        self.library.edgernn_message.restype = ctypes.c_char_p
+        self.file, need, self.model = aligned(content), ctypes.c_size_t(), ctypes.c_void_p()
+        arguments = ctypes.c_void_p(self.file.ctypes.data), ctypes.c_size_t(len(content)), ctypes.c_int64(1)
+        assert self.library.edgernn_memory(*arguments, ctypes.byref(need)) == 0
+        self.memory = aligned(need.value)
+        place = ctypes.c_void_p(self.memory.ctypes.data), need
+        assert self.library.edgernn_open(*arguments, *place, ctypes.byref(self.model)) == 0
+
+    def name(self, index):
+        name = ctypes.c_char_p(b"unset")
+        assert self.library.edgernn_class_name(self.model, ctypes.c_int64(index), ctypes.byref(name)) == 0
+        return None if name.value is None else name.value.decode()
+
+    def rate(self):
+        rate = ctypes.c_int64(-1)
+        assert self.library.edgernn_sample_rate(self.model, ctypes.byref(rate)) == 0
+        return rate.value
+
+    def features(self):
+        values, bands = ctypes.POINTER(ctypes.c_float)(), ctypes.c_int64(-1)
+        assert self.library.edgernn_features(self.model, ctypes.byref(values), ctypes.byref(bands)) == 0
+        return None if not values else np.ctypeslib.as_array(values, (bands.value,))
+
+    def step(self, x):
+        x, y = np.ascontiguousarray(x, np.float32), np.empty(len(CLASSES), np.float32)
+        pointers = (ctypes.c_void_p(array.ctypes.data) for array in (x, y))
+        assert self.library.edgernn_step(self.model, *pointers) == 0
+
+
+def test_an_app_gets_names_rate_and_features(packed):
+    opened = Opened(packed)
+    assert [opened.name(i) for i in range(len(CLASSES))] == CLASSES
+    assert opened.rate() == RATE
+    x = (tones("left") / 2**15).astype(np.float32).reshape(50, 1, 320)
+    expected = features(x, tone_model().config.frontend)
+    for x_t, expected_t in zip(x, expected, strict=True):
+        opened.step(x_t)
+        np.testing.assert_allclose(opened.features(), expected_t[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_without_them_has_none():
+    opened = Opened(packed_alone(edgernn.SequenceModel("gru", 3, 5, 2)))
+    assert (opened.name(1), opened.rate(), opened.features()) == (None, 0, None)
+
+
+@pytest.mark.parametrize("index", [-1, len(CLASSES)])
+def test_an_index_without_a_class_is_refused(index, packed):
+    opened, name = Opened(packed), ctypes.c_char_p()
+    assert opened.library.edgernn_class_name(opened.model, ctypes.c_int64(index), ctypes.byref(name)) == 1
+    assert opened.library.edgernn_message().decode() == f"index: expected 0 to {len(CLASSES) - 1}, got {index}"
+
+
+def test_null_pointers_are_refused(packed):
+    opened = Opened(packed)
+    for name, arguments in (("class_name", [ctypes.c_int64(0)]), ("sample_rate", []), ("features", [None])):
+        assert getattr(opened.library, f"edgernn_{name}")(opened.model, *arguments, None) == 1
+        assert "expected a pointer, got null" in opened.library.edgernn_message().decode()
+        assert getattr(opened.library, f"edgernn_{name}")(None, *arguments, None) == 1
+
+
+def test_names_do_not_change_the_model_or_its_saved_states(exported, packed):
+    bare = pack(read_model(exported), exported)
+    assert len(packed) == len(bare) + sum(len(name) + 1 for name in CLASSES)
+    assert packed[HEADER.size : len(bare)] == bare[HEADER.size :]
+    x = (tones("left", "stop") / 2**15).astype(np.float32).reshape(100, 1, 320)
+    steppers = [Stepper(content, 1) for content in (bare, packed)]
+    for x_t in x[:60]:
+        for stepper in steppers:
+            stepper.x[...] = x_t
+            assert stepper.step()
+    steppers[0].restore_state(steppers[1].save_state())
+    steppers[1].restore_state(steppers[0].save_state())
+    for x_t in x[60:]:
+        for stepper in steppers:
+            stepper.x[...] = x_t
+            assert stepper.step()
+        np.testing.assert_array_equal(steppers[0].y, steppers[1].y)
+
+
+@pytest.mark.parametrize("classes", [["a"], None, "ab", [1] * 6])
+def test_metadata_without_a_name_for_each_output_gives_a_file_without_names(classes, tmp_path):
+    to_onnx(edgernn.SequenceModel("rnn", 3, 4, 6), tmp_path / "m.onnx", metadata={"classes": classes})
+    pack_file(tmp_path / "m.onnx", tmp_path / "m.edgernn")
+    assert Opened((tmp_path / "m.edgernn").read_bytes()).name(0) is None
+
+
+def test_names_of_any_letters(tmp_path):
+    classes = ["يسار", "a b", ""]
+    to_onnx(edgernn.SequenceModel("rnn", 3, 4, 3), tmp_path / "m.onnx", metadata={"classes": classes})
+    pack_file(tmp_path / "m.onnx", tmp_path / "m.edgernn")
+    opened = Opened((tmp_path / "m.edgernn").read_bytes())
+    assert [opened.name(i) for i in range(3)] == classes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: damaged(c, 60, word(5)), "names: expected an offset in the file, got 5"),
+        (lambda c: damaged(c, 60, word(len(c))), r"names: expected an offset in the file, got \d+"),
+        (lambda c: damaged(c, 60, word(len(c) - 3)), "names: expected one for each of the 6 outputs, got 1"),
+        (lambda c: damaged(c, len(c) - 1, b"e"), "names: expected one for each of the 6 outputs, got 5"),
+    ],
+)
+def test_damaged_names_are_refused(change, message, packed):
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        Stepper(change(packed), 1)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sweeps that are kept in training/recipes/sweeps, and parts of a sweep file."""
+
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib import image
+
+from edgernn.errors import EdgernnError
+from edgernn.training.pictures import Point, fronts, shown_front
+from edgernn.training.recipe import RECIPES
+from edgernn.training.sweep.sweep_plan import load_sweep
+
+SWEEPS = sorted((RECIPES / "sweeps").glob("*.toml"))
+KINDS = {("gru", None), ("lstm", None), ("pru", None), ("gru", "skip"), ("gru", "selective"), ("lstm", "selective")}
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_kept_sweep_searches_alike_for_every_row(path, tmp_path):
+    sweep = load_sweep(path, tmp_path)
+    assert sweep.task == path.stem
+    assert {(row.cell, row.rule) for row in sweep.rows} >= KINDS
+    assert {row.settings.get("group_size") for row in sweep.rows} == {None, 1, 8, 16}
+    assert len({row.settings["hidden_size"] for row in sweep.rows}) == 3
+    assert all(row.settings.get("skip") for row in sweep.rows if row.rule)
+    assert any("rank" in row.settings for row in sweep.rows)
+    assert any("density" in row.settings for row in sweep.rows)
+    rivals = {}
+    for row in sweep.rows:
+        rivals.setdefault(row.rivals, []).append(tuple(row.settings[name] for name in sweep.searched))
+    assert len({tuple(tried) for tried in rivals.values()}) == 1
+    assert len(sweep.seeds) >= 3
+    text = path.read_text(encoding="utf-8")
+    runs = re.search(r"^# (\d+) runs: about \d+ hours on one core", text, re.MULTILINE)
+    assert int(runs[1]) == len(sweep.rows) * len(sweep.seeds)
+
+
+def test_there_is_a_sweep_for_each_signal():
+    assert [path.stem for path in SWEEPS] == ["activity", "ecg", "keywords", "remaining-life"]
+
+
+PARTS = """task = "adding"
+seeds = 1
+[vary]
+hidden_size = [4, 8]
+[search]
+lr = [0.1, 0.01]
+[[parts]]
+cells = ["gru"]
+[[parts]]
+cells = ["gru", "lstm"]
+rules = ["selective"]
+[parts.vary]
+group_size = [1, 4]
+"""
+
+
+def parts(folder, text=PARTS) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+def test_parts_have_combinations_of_their_own(tmp_path):
+    sweep = load_sweep(parts(tmp_path), tmp_path / "runs")
+    names = [row.name for row in sweep.rows if row.settings["lr"] == 0.1]
+    assert names == [
+        *(f"gru-hidden_size={size},lr=0.1" for size in (4, 8)),
+        *(
+            f"{cell}-selective-hidden_size={size},group_size={group},lr=0.1"
+            for cell in ("gru", "lstm")
+            for size in (4, 8)
+            for group in (1, 4)
+        ),
+    ]
+    assert (sweep.varied, sweep.searched) == (("hidden_size", "group_size"), ("lr",))
+    # rows that differ in the search alone
+    assert len({row.rivals for row in sweep.rows}) == len(names)
+    text = PARTS.replace("seeds = 1\n", 'seeds = 1\ncells = ["rnn"]\n')
+    assert [row.cell for row in load_sweep(parts(tmp_path, text), tmp_path / "runs").rows][:4] == ["rnn"] * 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (PARTS[PARTS.index("[[parts]]") :], "", "cells: expected a list of names, got none; add cells, or"),
+        ("seeds = 1\n", 'seeds = 1\nrules = ["skip"]\n', "rules: expected together with cells, got rules alone"),
+        ("group_size = [1, 4]", "lr = [0.1]", r"lr: expected in only one of \[settings\], \[vary\] and \[search\]"),
+        ("group_size = [1, 4]", "hidden_size = [1]", "hidden_size: expected in only one of"),
+        ('cells = ["gru"]\n', "", "parts: table 1: expected the key 'cells', which is missing"),
+        ('cells = ["gru", "lstm"]', "cells = []", "parts: table 2: cells: expected a list of names"),
+        ("group_size = [1, 4]", "group_sizes = [1, 4]", "group_sizes"),
+    ],
+)
+def test_mistakes_in_parts_are_named(old, new, message, tmp_path):
+    with pytest.raises(EdgernnError, match=message):
+        load_sweep(parts(tmp_path, PARTS.replace(old, new, 1)), tmp_path / "runs")
+
+
+def point(value, on=(), **costs):
+    return Point("gru", f"{value}", value, None, costs, on)
+
+
+POINTS = [point(0.9, work=10), point(0.95, work=20), point(0.93, work=30), point(0.99, work=40), point(0.98, work=40)]
+
+
+def test_the_line_is_the_front_of_the_points_shown():
+    assert [p.value for p in shown_front(POINTS, "work", True)] == [0.9, 0.95, 0.99]
+    assert [p.value for p in shown_front(POINTS, "work", False)] == [0.9]
+    assert shown_front([*POINTS, point(0.99, work=40)], "work", True)[-1] is POINTS[3]
+    assert shown_front(POINTS, "latency", True) == []
+
+
+def test_the_picture_of_fronts_is_drawn(tmp_path):
+    # the validation split chose other rows than the test split would
+    marked = [point(0.93, ("work",), work=30, bytes=7), *POINTS]
+    fronts(tmp_path / "front.png", marked, {"work": "work", "bytes": "bytes", "latency": "time"}, "accuracy", True)
+    assert image.imread(tmp_path / "front.png").std() > 0.05

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Confidence interval of a trained model's metric on the test sequences of its task."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from edgernn.model import SequenceModel
+from edgernn.training.statistics import CONFIDENCE
+from edgernn.training.tasks import Batch, Task
+from edgernn.training.tasks.base import Means, Objective
+
+# outputs of a model for some test sequences, in batches
+Group = list[tuple[Tensor, Batch]]
+# number of groups of sequences that are left out in turn
+GROUPS = 50
+# least number of groups for an interval
+FEWEST = 10
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A 95 % confidence interval.
+
+    Attributes:
+        low: Lower end.
+        high: Upper end.
+        method: How it was computed.
+    """
+
+    low: float
+    high: float
+    method: str
+
+
+def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
+    """Estimate the confidence interval of the main metric for other test sequences of the same kind.
+
+    A grouped jackknife: the metric is computed without each of m groups of test sequences in turn, which gives θ_i. The
+    variance is (m - 1)/m Σ (θ_i - mean θ)², and the interval is the metric ± t times its root, with Student's t of
+    m - 1 degrees of freedom. It does not cover other seeds of the training.
+
+    There are at most 50 groups. Windows of recordings, which have a target at each step, are grouped in their order, as
+    neighbours depend on each other; other sequences at random, as a test set may be sorted by class. A task may have
+    groups of its own, such as records (`Tally.without_each`).
+
+    Args:
+        model: The trained model.
+        task: Its task, opened.
+
+    Returns:
+        The interval, or None with fewer than 10 groups.
+    """
+    from scipy.stats import t
+
+    groups = _groups(model, task)
+    everything, left = _metric(task, groups)
+    method = "groups of the test sequences" if left is None else "records of the test"
+    if left is None:
+        left = [_metric(task, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
+    count = len(left)
+    if count < FEWEST:
+        return None
+    mean = sum(left) / count
+    deviation = math.sqrt((count - 1) / count * sum((value - mean) ** 2 for value in left))
+    half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation
+    return Interval(everything - half, everything + half, f"jackknife over {count} {method}")
+
+
+def _groups(model: SequenceModel, task: Task) -> list[Group]:
+    """Run the model on the test sequences, and divide the outputs into groups."""
+    model.eval()
+    count = min(GROUPS, len(task.test))
+    size = math.ceil(len(task.test) / count)
+    with torch.no_grad():
+        if next(task.test.chunks(1)).per_step:
+            return [[(model(batch.x)[0], batch)] for batch in task.test.chunks(size)]
+        outputs = [(model(batch.x)[0], batch.target) for batch in task.test.chunks()]
+    y, target = torch.cat([y for y, _ in outputs], -2), torch.cat([target for _, target in outputs])
+    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    # the inputs are not needed any more
+    return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in order.chunk(count)]
+
+
+def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]:
+    """Compute the main metric of some groups, and without each of the task's own groups, if it has any."""
+    assert isinstance(task.objective, Objective)
+    metric = task.objective.metric
+    means, tally = Means(), task.tally(task.test)
+    for y, batch in (part for group in groups for part in group):
+        means.add(batch.x.shape[1], task.objective.metrics(y, batch.target))
+        if tally is not None:
+            tally.add(y, batch)
+    if tally is None:
+        return means.result()[metric], None
+    by_record = tally.without_each()
+    left = None if by_record is None else [figures[metric] for figures in by_record]
+    return (means.result() | tally.result())[metric], left
