@@ -26,8 +26,8 @@ class Trace:
         budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
         imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
-        sent_inputs: Mask (T, B, columns of W) of the inputs that a rule of the kind COLUMN sends anew, or None.
         background: Mask (T, B) of the steps that the task marks as background, without an event, or None.
+        sent_inputs: Mask (T, B, columns of W) of the inputs that a rule of the kind COLUMN sends anew, or None.
     """
 
     decisions: Tensor | None

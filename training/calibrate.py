@@ -67,6 +67,14 @@ class Calibration:
 def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> SequenceModel:
     """Return a copy of a dense model with the rule delta and these thresholds, in evaluation mode.
 
+    Args:
+        model: The dense model.
+        theta_x: Change of a value of x above which it is sent.
+        theta_h: Change of a value of h above which it is sent.
+
+    Returns:
+        The copy, which shares no tensor with the model.
+
     Raises:
         UsageError: The model has another update rule already.
     """
@@ -158,24 +166,24 @@ def calibrate(
     sample = next(task.validation.chunks(64)).x
     with hold_file(out):
         try:
-            calibrated = _search(
+            calibration = _search(
                 model, sample, measure, dense, lambda v: v >= limit if higher else v <= limit, loss, progress
             )
         finally:
             progress.close()
-        with _counting(calibrated.model) as executed:
-            metrics = evaluate(calibrated.model, task, task.test)
+        with _counting(calibration.model) as executed:
+            metrics = evaluate(calibration.model, task, task.test)
         share = executed()
         macs = result["macs"]
         result |= metrics | {"rule": Delta.name, "macs_executed": share * macs}
-        exported = export_model(run, calibrated.model, config, result, out)
+        exported = export_model(run, calibration.model, config, result, out)
     return {
         "metric": metric,
         "higher_is_better": higher,
-        "dense": calibrated.dense,
-        "curve": [dataclasses.asdict(point) for point in calibrated.curve],
-        "thresholds": {"theta_x": calibrated.point.theta_x, "theta_h": calibrated.point.theta_h},
-        "validation": {"executed": calibrated.point.executed, metric: calibrated.point.value},
+        "dense": calibration.dense,
+        "curve": [dataclasses.asdict(point) for point in calibration.curve],
+        "thresholds": {"theta_x": calibration.point.theta_x, "theta_h": calibration.point.theta_h},
+        "validation": {"executed": calibration.point.executed, metric: calibration.point.value},
         "test": {"executed": share, metric: metrics[metric], "dense": read_json(result_file)[metric]},
         **exported,
     }

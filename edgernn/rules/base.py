@@ -123,10 +123,10 @@ class UpdateRule(nn.Module, abc.ABC):
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         has_groups: True if the constructor has the option group_size.
         check_options: Options of the constructor for gradient checks, with which u has no steep slopes.
+        period: Number of steps after which kernels of a rule of the kind COLUMN compute the kept pre-activations anew.
+        largest_change: Change of a value at which these kernels compute the kept pre-activations anew at once.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
-        period: Steps after which kernels of a rule of the kind COLUMN compute the kept pre-activations anew.
-        largest_change: Change of a value at which they do so at once.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
             value per group and reads the means of the groups' states. A rule with groups has no states of its own.
     """
