@@ -131,5 +131,5 @@ def test_memory_that_kernels_cannot_read_is_left_to_the_loop_and_the_portable_fu
 
 
 def test_memory_of_another_size_is_refused() -> None:
-    with pytest.raises(edgernn.UsageError, match="size: expected one of 1, H, I, got 'P'"):
-        Memory(0, "P")
+    with pytest.raises(edgernn.UsageError, match="size: expected one of 1, H, I, W, P, got 'M'"):
+        Memory(0, "M")
