@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import edgernn.zoo
+import edgernn.zoo_entry
 from edgernn.bench.measure import Settings
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.zoo import entries, find_model, zoo_folder
 from edgernn.training import train
-from edgernn.zoo import MOST, add_model
+from edgernn.zoo_entry import MOST, add_model
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
 
@@ -36,7 +36,7 @@ def zoo(run, tmp_path_factory):
     """A zoo of one model, which is added by the command."""
     folder = tmp_path_factory.mktemp("zoo") / "models"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edgernn.zoo, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
+        patch.setattr(edgernn.zoo_entry, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
         assert main(["models", "add", str(run), "--folder", str(folder)]) == 0
     return folder
 
@@ -137,7 +137,7 @@ def test_a_damaged_entry_is_named(zoo, tmp_path):
 
 def test_refused_additions_write_nothing(run, zoo, tmp_path, monkeypatch):
     content = {path: path.read_bytes() for path in zoo.rglob("*") if path.is_file()}
-    monkeypatch.setattr(edgernn.zoo, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
+    monkeypatch.setattr(edgernn.zoo_entry, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
     for name, message in (
         ("small", "small: expected a new name, got that of a model; choose another one, or add --replace"),
         ("a/b", "--name: expected a name without a dot or slash, got 'a/b'"),
@@ -149,14 +149,14 @@ def test_refused_additions_write_nothing(run, zoo, tmp_path, monkeypatch):
     (tmp_path / "unfinished/result.json").unlink()
     with pytest.raises(EdgernnError, match="unfinished"):
         add_model(tmp_path / "unfinished", None, zoo)
-    monkeypatch.setattr(edgernn.zoo, "MOST", 20_000)
+    monkeypatch.setattr(edgernn.zoo_entry, "MOST", 20_000)
     with pytest.raises(EdgernnError, match=r"other: expected at most 20,000 bytes in all models, got \d+,\d+; train a"):
         add_model(run, "other", zoo)
     assert {path: path.read_bytes() for path in zoo.rglob("*") if path.is_file()} == content
 
 
 def test_a_model_is_replaced(run, zoo, monkeypatch):
-    monkeypatch.setattr(edgernn.zoo, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
+    monkeypatch.setattr(edgernn.zoo_entry, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
     (zoo / "small/old").touch()
     entry = add_model(run, "small", zoo, replace=True)
     assert entry["folder"] == str(zoo / "small")

@@ -90,7 +90,7 @@ def _add(run: Path, name: str | None, folder: Path | None, replace: bool) -> dic
     names the data sets and their terms: check that they allow to distribute a trained model, and the sequences in
     example.npz. All models together take at most 8 MB. Nothing is written if a step fails.
     """
-    from edgernn.zoo import add_model
+    from edgernn.zoo_entry import add_model
 
     return add_model(run, name, folder, replace=replace)
 
