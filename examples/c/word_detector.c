@@ -58,12 +58,20 @@ WordDetector MakeDetector(const char* const* names, int64_t classes, double seco
 }
 
 static void Softmax(const float* scores, int64_t count, double* probabilities) {
-  double largest = (double)scores[0], sum = 0;
-  for (int64_t k = 1; k < count; ++k) largest = fmax(largest, (double)scores[k]);
+  float largest = scores[0];
+  double sum = 0;
+  for (int64_t k = 1; k < count; ++k) largest = fmaxf(largest, scores[k]);
   for (int64_t k = 0; k < count; ++k) {
-    sum += probabilities[k] = exp((double)scores[k] - largest);
+    sum += probabilities[k] = exp((double)scores[k] - (double)largest);
   }
   for (int64_t k = 0; k < count; ++k) probabilities[k] /= sum;
+}
+
+/* The mean probability of class k over the last steps. */
+static double MeanProbability(const WordDetector* detector, int64_t k) {
+  double sum = 0;
+  for (int64_t i = 0; i < detector->width; ++i) sum += detector->last[i * detector->classes + k];
+  return sum / (double)detector->width;
 }
 
 int64_t DetectWord(WordDetector* detector, const float* scores, double* score) {
@@ -71,15 +79,17 @@ int64_t DetectWord(WordDetector* detector, const float* scores, double* score) {
   Softmax(scores, classes, detector->last + step % width * classes);
   if (step < detector->free) return -1;
   int64_t best = -1;
+  double highest = -1;
   for (int64_t k = 0; k < classes; ++k) {
     if (!detector->is_word[k]) continue;
-    double sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += detector->last[i * classes + k];
-    if (best >= 0 && sum / (double)width <= *score) continue;
-    best = k;
-    *score = sum / (double)width;
+    const double mean = MeanProbability(detector, k);
+    if (mean > highest) {
+      best = k;
+      highest = mean;
+    }
   }
-  if (*score < detector->threshold) return -1;
+  *score = highest;
+  if (highest < detector->threshold) return -1;
   detector->free = step + detector->gap;
   return best;
 }

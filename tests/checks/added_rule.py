@@ -23,7 +23,7 @@ READERS = (
 # in the generated list of rules: an existing line, and the line inserted before it
 LINES = {
     '#include "rules/variable.h"\n': '#include "rules/tiring.h"\n',
-    ", Selective>": ", Tiring",
+    ", Selective,": ", Tiring",
 }
 
 
