@@ -9,11 +9,8 @@ const FOOT = 44; // space for the axis below the last panel
 // maximum number of channels drawn as lines; more are drawn as a heat map
 const LINES = 4;
 
-/**
- * Draws the last steps of `rows`, each {x, y, goal, share, begins}, with the latest at the right edge.
- * names: The names of the input's channels. count: The number of the latest step.
- */
-export function draw(canvas, rows, names, count) {
+/** Sizes a canvas for the screen, and returns its context, its size in CSS pixels, and the colours of the page. */
+export function openCanvas(canvas) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
   const scale = window.devicePixelRatio;
@@ -22,6 +19,21 @@ export function draw(canvas, rows, names, count) {
   canvas.height = height * scale;
   const g = canvas.getContext("2d");
   g.scale(scale, scale);
+  const colors = {
+    text: color("text"),
+    muted: color("muted"),
+    line: color("line"),
+    palette: color("series").split(" "),
+  };
+  return { g, width, height, colors };
+}
+
+/**
+ * Draws the last steps of `rows`, each {x, y, goal, share, begins}, with the latest at the right edge.
+ * names: The names of the input's channels. count: The number of the latest step.
+ */
+export function draw(canvas, rows, names, count) {
+  const { g, width, height, colors } = openCanvas(canvas);
   g.font = "13px system-ui, sans-serif";
   g.lineJoin = "round";
 
@@ -33,10 +45,7 @@ export function draw(canvas, rows, names, count) {
     first,
     shown,
     width: width - LEFT - RIGHT,
-    text: color("text"),
-    muted: color("muted"),
-    line: color("line"),
-    palette: color("series").split(" "),
+    ...colors,
     // the x coordinate of the middle of a step
     at: (i) => LEFT + ((i + 0.5) * (width - LEFT - RIGHT)) / WINDOW,
   };

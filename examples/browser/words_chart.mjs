@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Draws the last seconds of audio: the features with the detected words above them, and the share of neurons updated.
 
+import { openCanvas } from "./chart.mjs";
+
 export const SHOWN_SECONDS = 10;
 const NARROW = 450; // width of a chart that shows half of them
 const LEFT = 44;
@@ -14,14 +16,7 @@ const LABEL = 22; // height of the row with words
  * count: The number of the latest step. seconds: The duration of a step.
  */
 export function drawWords(canvas, rows, count, seconds) {
-  const style = getComputedStyle(document.documentElement);
-  const color = (name) => style.getPropertyValue(`--${name}`).trim();
-  const scale = window.devicePixelRatio;
-  const { clientWidth: width, clientHeight: height } = canvas;
-  canvas.width = width * scale;
-  canvas.height = height * scale;
-  const g = canvas.getContext("2d");
-  g.scale(scale, scale);
+  const { g, width, height, colors } = openCanvas(canvas);
 
   const wide = width - LEFT - RIGHT;
   const shownSeconds = wide < NARROW ? SHOWN_SECONDS / 2 : SHOWN_SECONDS;
@@ -32,10 +27,7 @@ export function drawWords(canvas, rows, count, seconds) {
     shown,
     seconds,
     wide,
-    text: color("text"),
-    muted: color("muted"),
-    line: color("line"),
-    palette: color("series").split(" "),
+    ...colors,
     // the x coordinate of the left edge of a shown step
     at: (i) => LEFT + ((steps - shown.length + i) * wide) / steps,
     first: count - shown.length,
