@@ -33,6 +33,8 @@ def check(action: OnNonfinite, size: str, refusal: str) -> Iterator[str]:
     Yields:
         Lines of C.
     """
+    if action != "error":
+        yield "int bad = 0;"
     yield f"for (int32_t i = 0; i < {size}; ++i) {{"
     if action == "error":
         yield f"  if (!edgernn_is_finite(x[i])) {refusal}"

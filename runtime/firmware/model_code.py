@@ -311,8 +311,6 @@ int32_t {self._name}_updates(const {self._state}* model);
             yield f"for (int32_t i = 0; i < {model.inputs}; ++i) model->x[i] = {value};"
             x = "model->x"
         else:
-            if self._holds:
-                yield "int bad = 0;"
             yield from check(self._on_nonfinite, f"{self._macro}_INPUT", bad)
         if model.frontend is not None:
             yield from self._features()
