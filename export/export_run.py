@@ -50,14 +50,30 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
         UsageError: Another process is writing `out`.
     """
     model, config = load_model(run)
+    result = read_result(run)
+    with hold_file(out):
+        return _export(run, model, config, result, out, weights, score)
+
+
+def read_result(run: Path) -> dict[str, Any]:
+    """Read the result.json of a run directory.
+
+    Args:
+        run: The run directory.
+
+    Returns:
+        Its content.
+
+    Raises:
+        EdgernnError: The training is not finished, or the file cannot be read.
+    """
     result_file = run / "result.json"
     if not result_file.is_file():
         raise EdgernnError(
             f"{run}: expected a finished training, got an interrupted one; resume it: edgernn train ... --resume"
         )
-    result = read_json(result_file)
-    with hold_file(out):
-        return _export(run, model, config, result, out, weights, score)
+    result: dict[str, Any] = read_json(result_file)
+    return result
 
 
 def export_model(

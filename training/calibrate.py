@@ -13,8 +13,7 @@ from torch import Tensor
 
 from edgernn.config import RuleConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.export_run import export_model
-from edgernn.files import read_json
+from edgernn.export.export_run import export_model, read_result
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
 from edgernn.progress import Progress, Silent
@@ -78,17 +77,22 @@ def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> Seq
     Raises:
         UsageError: The model has another update rule already.
     """
+    _check_dense(model)
     layer = model.config.layer
-    if not model.rule_type.is_dense():
-        raise UsageError(
-            f"model: expected one that updates every neuron (the rule always), got the rule {model.rule_type.name}; "
-            "train a dense model"
-        )
     rule = RuleConfig(Delta.name, {"theta_x": theta_x, "theta_h": theta_h})
     config = dataclasses.replace(model.config, layer=dataclasses.replace(layer, rule=rule))
     copy = SequenceModel(config).to(next(model.parameters()))
     copy.load_state_dict(model.state_dict())
     return copy.eval()
+
+
+def _check_dense(model: SequenceModel) -> None:
+    """Raise UsageError if the model has an update rule already."""
+    if not model.rule_type.is_dense():
+        raise UsageError(
+            f"model: expected one that updates every neuron (the rule always), got the rule {model.rule_type.name}; "
+            "train a dense model"
+        )
 
 
 def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Calibration:
@@ -147,14 +151,9 @@ def calibrate(
     progress = progress or Silent()
     model, config = load_model(run)
     out = out or run / "model-delta.onnx"
-    if not model.rule_type.is_dense():
-        with_thresholds(model, 0.0, 0.0)
-    result_file = run / "result.json"
-    if not result_file.is_file():
-        raise EdgernnError(
-            f"{run}: expected a finished training, got an interrupted one; resume it: edgernn train ... --resume"
-        )
-    result = read_json(result_file)
+    # refused before the data are read
+    _check_dense(model)
+    trained = read_result(run)
     task = open_task(run, data)
     metric, higher = task.objective.metric, task.objective.higher_is_better
 
@@ -174,8 +173,7 @@ def calibrate(
         with _counting(calibration.model) as executed:
             metrics = evaluate(calibration.model, task, task.test)
         share = executed()
-        macs = result["macs"]
-        result |= metrics | {"rule": Delta.name, "macs_executed": share * macs}
+        result = trained | metrics | {"rule": Delta.name, "macs_executed": share * trained["macs"]}
         exported = export_model(run, calibration.model, config, result, out)
     return {
         "metric": metric,
@@ -184,7 +182,7 @@ def calibrate(
         "curve": [dataclasses.asdict(point) for point in calibration.curve],
         "thresholds": {"theta_x": calibration.point.theta_x, "theta_h": calibration.point.theta_h},
         "validation": {"executed": calibration.point.executed, metric: calibration.point.value},
-        "test": {"executed": share, metric: metrics[metric], "dense": read_json(result_file)[metric]},
+        "test": {"executed": share, metric: metrics[metric], "dense": trained[metric]},
         **exported,
     }
 
