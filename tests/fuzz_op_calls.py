@@ -121,10 +121,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="Write the counts to this JSON file.")
     arguments = parser.parse_args()
     outcomes: collections.Counter[str] = collections.Counter()
-    for outcome, found in calls(arguments.first, arguments.calls):
+    for outcome, description in calls(arguments.first, arguments.calls):
         outcomes[outcome] += 1
-        if found:
-            raise SystemExit(found)
+        if description:
+            raise SystemExit(description)
     total, ran, refused = sum(outcomes.values()), outcomes["ran"], outcomes["refused"]
     print(f"{total:,} calls: {ran:,} ran, {refused:,} were refused")
     # both outcomes must be covered

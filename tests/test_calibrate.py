@@ -35,16 +35,16 @@ def smooth(steps=60, batch=4, size=3):
 @pytest.mark.parametrize("module", [torch.nn.GRU(3, 16), torch.nn.LSTM(3, 16, num_layers=2)], ids=["gru", "lstm"])
 def test_a_module_of_torch_is_made_cheaper_without_labels(module):
     model, x = edgernn.from_torch(module), smooth()
-    found = calibrate_output(model, x, loss=0.05)
-    assert found.point.executed < 0.8
-    assert found.point.value <= 0.05
+    calibration = calibrate_output(model, x, loss=0.05)
+    assert calibration.point.executed < 0.8
+    assert calibration.point.value <= 0.05
     with torch.no_grad():
-        expected, y = model(x)[0], found.model(x)[0]
+        expected, y = model(x)[0], calibration.model(x)[0]
     assert float((y - expected).square().mean().sqrt()) <= 0.05 * float(expected.square().mean().sqrt())
-    shares = [point.executed for point in found.curve]
+    shares = [point.executed for point in calibration.curve]
     assert shares == sorted(shares, reverse=True)
     for (name, weight), (other, copied) in zip(
-        model.state_dict().items(), found.model.state_dict().items(), strict=True
+        model.state_dict().items(), calibration.model.state_dict().items(), strict=True
     ):
         assert name == other
         assert torch.equal(weight, copied)

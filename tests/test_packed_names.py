@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a packed model of words tells an app: names of classes, sample rate and features."""
+"""Properties of a packed model of words that an app reads: names of classes, sample rate and features."""
 
 import ctypes
 

@@ -46,7 +46,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--on-nonfinite",
     type=click.Choice(list(ACTIONS)),
-    help="What a step of the C files of --target c does if a number of its input x is NaN or infinite: refuse x "
+    help="Action of a step of the C files of --target c if a number of its input x is NaN or infinite: refuse x "
     "(error); replace the number by the last finite one at its place (hold); or reset the state, then replace the "
     "number (reset).  [default: error]",
 )
