@@ -5,11 +5,14 @@ import sys
 from typing import NoReturn
 
 from edgernn.cli.frame import main
+from edgernn.signals import ignore_interrupts
 
 
 def run() -> NoReturn:
     """Run the command line `edgernn` on the arguments of this process, and exit with its exit status."""
     status = main()
+    # a Ctrl-C during the interpreter's shutdown would print a traceback
+    ignore_interrupts()
     # imported by commands that train only; importing it here would load torch
     if parallel := sys.modules.get("edgernn.training.parallel"):
         parallel.leave(status)

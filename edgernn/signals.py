@@ -97,6 +97,33 @@ def delaying() -> Iterator[None]:
 
 
 @contextmanager
+def blocking_interrupts() -> Iterator[None]:
+    """Block Ctrl-C in processes that are started inside the block, until they call `ignore_interrupts`.
+
+    This process gets a Ctrl-C after the block. Windows cannot block signals: there, the block changes nothing.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C in this process outside blocks of `raising`; its parent process ends it.
+
+    A terminal sends Ctrl-C to all processes. In a worker that starts, waits or exits, it would only print a traceback.
+    """
+    # not SIG_IGN, which `raising` respects
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[int, ...]) -> Iterator[None]:
     # Python allows signal handlers in the main thread only
     if threading.current_thread() is not threading.main_thread():

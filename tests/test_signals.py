@@ -187,3 +187,40 @@ def test_an_early_ctrl_c_ends_a_training_with_a_message(tmp_path):
     assert status == 128 + signal.SIGINT
     assert error.splitlines()[-1].startswith("edgernn: interrupted")
     assert "Traceback" not in error
+
+
+# run by a process of its own: trains in a pool of workers, which get Ctrl-C every 30 ms from their start to their end
+CROWD = """
+import multiprocessing, os, signal, sys, threading, time
+from pathlib import Path
+from edgernn.training.jobs import Job, processes
+
+def interrupt(workers, delay):
+    time.sleep(delay)
+    while any(worker.is_alive() for worker in workers):
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGINT)
+        time.sleep(0.03)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    with processes(1, 1, 1, None, "cpu") as pool:
+        pool.start(Job("adding", "gru", None, 0, {"steps": 10**6}, Path("run")))
+        workers = multiprocessing.active_children()
+        threading.Thread(target=interrupt, args=(workers, float(sys.argv[1]))).start()
+        try:
+            while not pool.ended(1.0):
+                pass
+        except KeyboardInterrupt:
+            print(len(workers), "interrupted")
+"""
+
+
+@pytest.mark.parametrize("delay", ["0", "0.5"])
+def test_a_worker_that_starts_waits_or_exits_ignores_ctrl_c(tmp_path, delay):
+    (tmp_path / "crowd.py").write_text(CROWD)
+    process = subprocess.run(
+        [sys.executable, "crowd.py", delay], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert process.stdout == "1 interrupted\n"
+    assert "Traceback" not in process.stderr, process.stderr

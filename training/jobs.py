@@ -24,7 +24,7 @@ from edgernn.files import FULL, read_json
 from edgernn.machine import processor
 from edgernn.progress import Progress, in_words
 from edgernn.settings import fields_of, flat, record
-from edgernn.signals import Interrupted, number_of, raising
+from edgernn.signals import Interrupted, blocking_interrupts, ignore_interrupts, number_of, raising
 from edgernn.store import CONFIG, kept_cell, read_config
 from edgernn.training.config import TrainConfig
 from edgernn.training.known_runs import KnownRun, first_change
@@ -315,7 +315,7 @@ def processes(
     slots = min(count, jobs or max(1, (os.cpu_count() or 1) // threads))
     others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
     with environment(thread_variables(threads)):
-        workers = _ProcessWorkers(partial(ProcessPoolExecutor, slots, context), slots, data, device)
+        workers = _ProcessWorkers(partial(ProcessPoolExecutor, slots, context, ignore_interrupts), slots, data, device)
         try:
             yield workers
         except BaseException:
@@ -336,12 +336,14 @@ class _ProcessWorkers(Workers):
         self._running: dict[Future[Outcome], Job] = {}
 
     def start(self, job: Job) -> None:
-        try:
-            future = self._pool.submit(attempt, job, *self._rest)
-        except BrokenProcessPool:
-            # an idle process was killed
-            self._renew_pool()
-            future = self._pool.submit(attempt, job, *self._rest)
+        # a submission may start a process
+        with blocking_interrupts():
+            try:
+                future = self._pool.submit(attempt, job, *self._rest)
+            except BrokenProcessPool:
+                # an idle process was killed
+                self._renew_pool()
+                future = self._pool.submit(attempt, job, *self._rest)
         self._running[future] = job
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
