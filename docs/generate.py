@@ -56,6 +56,7 @@ from measured_tables import (
     microcontrollers,
     packed,
     sizes,
+    trained,
     wasm_times,
     wheels,
 )
@@ -344,6 +345,7 @@ def generated() -> dict[Path, str]:
         DOCS / "how-to" / "wheels.md": {"wheels": wheels()},
         DOCS / "how-to" / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
         DOCS / "how-to" / "quantise.md": {"sizes": sizes()},
+        DOCS / "how-to" / "trained-models.md": {"trained": trained()},
         DOCS / "how-to" / "stream.md": {"apps": apps()},
         DOCS / "reference" / "files.md": {"run": described("edgernn.training.run_directory")},
         DOCS / "reference" / "recipes.md": {"recipe": described("edgernn.training.recipe"), "tables": tables()},

@@ -75,6 +75,21 @@ def test_the_interval_of_a_mean_squared_error_is_that_of_its_mean():
     assert interval.low == pytest.approx(errors.mean().item() - half, rel=1e-4)
 
 
+def test_sequences_of_one_recording_are_left_out_together():
+    task = Guess(count=1000)
+    task.open(None, 0)
+    alone = metric_interval(zeros(), task)
+    # every recording comes 20 times, and its copies tell nothing new
+    task.test.x, task.test.y = task.test.x.repeat(20, 1, 1), task.test.y.repeat(20)
+    task.test.origins = torch.arange(1000).repeat(20)
+    copies = metric_interval(zeros(), task)
+    assert copies.method == "jackknife over 1000 records of the test"
+    assert copies.high - copies.low == pytest.approx(alone.high - alone.low, rel=0.35)
+    task.test.origins = None
+    mixed = metric_interval(zeros(), task)
+    assert mixed.high - mixed.low < (copies.high - copies.low) / 3
+
+
 def test_few_sequences_have_no_interval():
     task = Guess(count=9)
     task.open(None, 0)
@@ -92,6 +107,8 @@ def test_heart_beats_are_grouped_by_record(positions, tmp_path):
             tally.add(model(batch.x)[0], batch)
     if positions:
         assert tally.without_each() is None
+        assert task.test.origins.unique_consecutive().tolist() == list(range(len(task.test.records)))
+        assert len(task.test.origins) == len(task.test)
         return
     # two records: without one, the figures are those of the other
     (scores,), (target,) = tally._scores, tally._targets

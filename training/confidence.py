@@ -43,8 +43,8 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
     m - 1 degrees of freedom. It does not cover other seeds of the training.
 
     There are at most 50 groups. Windows of recordings, which have a target at each step, are grouped in their order, as
-    neighbours depend on each other; other sequences at random, as a test set may be sorted by class. A task may have
-    groups of its own, such as records (`Tally.without_each`).
+    neighbours depend on each other; other sequences at random, as a test set may be sorted by class. Sequences cut from
+    recordings are grouped by recording (`Split.origins`, or `Tally.without_each` for windows of them).
 
     Args:
         model: The trained model.
@@ -57,7 +57,8 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
 
     groups = _groups(model, task)
     everything, left = _metric(task, groups)
-    method = "groups of the test sequences" if left is None else "records of the test"
+    by_record = left is not None or task.test.origins is not None
+    method = "records of the test" if by_record else "groups of the test sequences"
     if left is None:
         left = [_metric(task, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
     count = len(left)
@@ -79,9 +80,12 @@ def _groups(model: SequenceModel, task: Task) -> list[Group]:
             return [[(model(batch.x)[0], batch)] for batch in task.test.chunks(size)]
         outputs = [(model(batch.x)[0], batch.target) for batch in task.test.chunks()]
     y, target = torch.cat([y for y, _ in outputs], -2), torch.cat([target for _, target in outputs])
-    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    if task.test.origins is None:
+        parts = torch.randperm(len(target), generator=torch.Generator().manual_seed(0)).chunk(count)
+    else:
+        parts = tuple((task.test.origins == origin).nonzero()[:, 0] for origin in task.test.origins.unique())
     # the inputs are not needed any more
-    return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in order.chunk(count)]
+    return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in parts]
 
 
 def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]:

@@ -38,13 +38,17 @@ class HeartPart(Sequences):
         x: Inputs (N, T, I).
         y: Labels (N,) or (N, T).
         records: The ECG records, in the order of the sequences.
+        sizes: Number of sequences of each record.
         seed: Random seed of the order.
         per_step: True if there is a label for each step.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, records: Sequence[HeartRecord], seed: int, per_step: bool) -> None:
+    def __init__(
+        self, x: Tensor, y: Tensor, records: Sequence[HeartRecord], sizes: Sequence[int], seed: int, per_step: bool
+    ) -> None:
         super().__init__(x, y, seed=seed, per_step=per_step)
         self.records = records
+        self.origins = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
 
 
 class BeatTally(Tally):
@@ -200,7 +204,7 @@ class Ecg(Task):
     def _part(self, path: Path, records: list[HeartRecord], seed: int) -> HeartPart:
         pieces = [self._beats(record) if self.positions else self._windows(path, record) for record in records]
         x, y = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
-        return HeartPart(x, y, records, seed, not self.positions)
+        return HeartPart(x, y, records, [len(piece) for _, piece in pieces], seed, not self.positions)
 
     def _windows(self, path: Path, record: HeartRecord) -> tuple[Array, Array]:
         target = step_targets(record, self.frame, self.delay, self.width)

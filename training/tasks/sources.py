@@ -64,7 +64,14 @@ class Source(abc.ABC):
 
 
 class Split(abc.ABC):
-    """Base class of the data for evaluation (validation or test), which an evaluation reads once and in order."""
+    """Base class of the data for evaluation (validation or test), which an evaluation reads once and in order.
+
+    Attributes:
+        origins: Number of the recording or patient of each sequence (N,), as sequences of one origin are alike. None
+            if the sequences are independent.
+    """
+
+    origins: Tensor | None = None
 
     @abc.abstractmethod
     def __len__(self) -> int:
