@@ -70,7 +70,8 @@ def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -
     except Timeout:
         holder = lock.read_text(encoding="utf-8") if lock.exists() else ""
         remedy = f"wait until it ends, or name another place with {option}"
-        raise UsageError(f"{place}: in use by process {holder or 'of another command'}; {remedy}") from None
+        by = f"process {holder}" if holder else "another command"
+        raise UsageError(f"{place}: in use by {by}; {remedy}") from None
     try:
         lock.write_text(f"{os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield

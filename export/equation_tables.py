@@ -76,7 +76,10 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _map(programs: list[Program | None]) -> Program | None:
-    """Join the functions `Vector.map` of a cell into one program that maps all its vectors; None if there are none."""
+    """Join the programs of `Vector.map`, which convert a cell's stored vectors to those of its equations, into one.
+
+    Return None if no vector is converted.
+    """
     if not any(programs):
         return None
     builder, results = Builder(), []

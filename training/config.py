@@ -73,7 +73,10 @@ class StartConfig:
     ] = 0.1
     biases: Annotated[
         bool,
-        Field(description="Also draw biases and other vectors at random; if false, they start at 0."),
+        Field(
+            description="Also draw biases and other vectors at random, with start=uniform or normal; if false, they "
+            "start at 0."
+        ),
         Word("start_biases"),
     ] = True
 

@@ -64,7 +64,7 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
     if not isinstance(report, dict) or "settings" not in report:
         raise EdgernnError(
             f"{path}: expected a table.json that `edgernn reproduce` wrote, with settings, got another file; "
-            "pass another one"
+            "pass such a file"
         )
     if report.get("table") != table:
         raise UsageError(

@@ -161,7 +161,7 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """Return the number that the paper prints in a column for this row; None if it prints none.
+        """Return the number that the paper prints for this row, in a column of its table; None if it prints none.
 
         `variant` has the values of the varied settings, such as {"T": 10}.
         """

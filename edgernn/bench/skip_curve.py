@@ -87,7 +87,8 @@ def measure(
 
     Returns:
         Dict with the `cell`, its sizes `I` and `H`, the µs per step of the layer without an update rule, `dense_us`,
-        and `points`, a dict with the fields of `CurvePoint` for each group size and share.
+        and `points`, a list of dicts with the fields of `CurvePoint`: one for each share of skipped updates and each
+        group size, the number of neurons that share a decision.
     """
     x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
     calls: dict[str, Callable[[], Any]] = {}

@@ -29,7 +29,7 @@ class _InputResidual(ForgetBias):
         return self.input_size
 
     def feedback(self, p: Gates, h: Tensor) -> Tensor:
-        """Compute u_t (B, I), the term of v_t that depends on the last output h (B, H)."""
+        """Compute the factor of σ(alpha) in v_t, (B, I), from the last output h (B, H)."""
         return p.u
 
     def mid(self, p: Gates, state: State) -> Tensor:

@@ -46,9 +46,9 @@ def _text(result: dict[str, Any]) -> str:
 def command(run: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
     """Export the dense model of the run directory RUN with the rule delta, without training it.
 
-    Under this rule products read only the values of x and h that moved by more than a threshold. The command measures
+    Under this rule, products read only the values of x and h that moved by more than a threshold. The command measures
     pairs of thresholds on the task's validation sequences, prints the multiply-adds and the metric of each, and exports
-    the model with those that execute the fewest multiply-adds within the loss.
+    the model with the pair that executes the fewest multiply-adds while its metric is worse by at most --loss.
     """
     from edgernn.progress import Progress
     from edgernn.training.calibrate import calibrate

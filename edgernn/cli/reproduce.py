@@ -131,7 +131,7 @@ def command(
     if searches:
         if quick or seeds or table_only or measure or known:
             raise UsageError(
-                "--search: expected neither --quick, --seeds, --table-only, --measure-latency nor --known; leave "
+                "--search: cannot be combined with --quick, --seeds, --table-only, --measure-latency or --known; leave "
                 "them out"
             )
         return search(table, rows=chosen, **options)
