@@ -70,7 +70,10 @@ class Imputer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
-        """Compute one step from x (B, 3F), the cell's state and the imputer's own states (memory)."""
+        """Compute one step from the cell's state and the imputer's own states (memory).
+
+        x (B, 3F) has the values, masks and times since the last observation of F variables.
+        """
 
     def loss(self, x: Tensor, estimates: tuple[Tensor, ...]) -> Tensor:
         """Compute the imputation loss: the mean absolute error on observed values, summed over steps and estimates.

@@ -198,7 +198,7 @@ def _nodes(
 
 
 def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
-    """Return a function that renames values: by the dict `known`, or to `prefix` and a number, for a small file."""
+    """Return a function that renames values: as the dict `known` says, else to `prefix` plus a short number."""
     names = {"": ""} | known
 
     def rename(name: str) -> str:

@@ -257,5 +257,5 @@ def test_c_files_hold_or_reset_as_the_library_does(action, name):
 
 def test_c_files_for_words_have_no_bad_numbers():
     content = packed_alone(contractive("lstm", vocabulary=40, output="all"))
-    with pytest.raises(UsageError, match="--on-nonfinite: expected error, as the model reads words, got hold"):
+    with pytest.raises(UsageError, match="expected 'error', got 'hold' for a model that reads word numbers"):
         c_files(content, Path("model.onnx"), on_nonfinite="hold")

@@ -52,9 +52,9 @@ class Calibration:
 
     Attributes:
         model: The model with the thresholds of `point`.
-        point: CalibrationPoint with the fewest multiply-adds that loses no more than asked.
-        curve: All points by their multiply-adds.
-        dense: Value of the dense model.
+        point: CalibrationPoint with the fewest multiply-adds whose `value` is within the allowed loss.
+        curve: All points, sorted by their multiply-adds.
+        dense: The `value` of the dense model.
     """
 
     model: SequenceModel

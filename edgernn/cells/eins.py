@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EINS, an LSTM whose gates read a mix of input and state.
+"""EINS, an LSTM whose gates read a mix of the input and its projection.
 
 Size: EINS has 2I² + 5IH + I weights and an LSTM 4IH + 4H² + 4H. At I = 100, H = 800 the LSTM is seven times as large;
 at I = 1150, H = 400 EINS is twice as large.
@@ -17,7 +17,7 @@ from edgernn.errors import UsageError
 
 
 class EINS(ForgetBias):
-    """Extrapolated input for network simplification: an LSTM whose gates see only a mix of input and state.
+    """Extrapolated input for network simplification: an LSTM whose gates read a mix v of x and W_e x.
 
     d_t = σ(W_d x_t + R_d h_{t-1} + b_d)
     e_t = W_e x_t

@@ -83,7 +83,8 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
     read = read_content(content, path)
     _check(read, path)
     if read.embedding is not None and on_nonfinite != "error":
-        raise UsageError(f"--on-nonfinite: expected error, as the model reads words, got {on_nonfinite}; leave it out")
+        got = f"got {on_nonfinite!r} for a model that reads word numbers, which are always finite; leave it out"
+        raise UsageError(f"--on-nonfinite: expected 'error', {got}")
     code = ModelCode(read, name, path.name, on_nonfinite)
     texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
     needed = ["clang.flags", "edgernn_math.h", "edgernn_products.h", "gcc.flags"]
