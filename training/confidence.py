@@ -83,7 +83,9 @@ def _groups(model: SequenceModel, task: Task) -> list[Group]:
     if task.test.origins is None:
         parts = torch.randperm(len(target), generator=torch.Generator().manual_seed(0)).chunk(count)
     else:
-        parts = tuple((task.test.origins == origin).nonzero()[:, 0] for origin in task.test.origins.unique())
+        parts = tuple(
+            (task.test.origins == origin).nonzero()[:, 0] for origin in sorted(set(task.test.origins.tolist()))
+        )
     # the inputs are not needed any more
     return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in parts]
 
