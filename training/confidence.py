@@ -83,9 +83,8 @@ def _groups(model: SequenceModel, task: Task) -> list[Group]:
     if task.test.origins is None:
         parts = torch.randperm(len(target), generator=torch.Generator().manual_seed(0)).chunk(count)
     else:
-        parts = tuple(
-            (task.test.origins == origin).nonzero()[:, 0] for origin in sorted(set(task.test.origins.tolist()))
-        )
+        origins = sorted(set(task.test.origins.tolist()))
+        parts = tuple((task.test.origins == origin).nonzero()[:, 0] for origin in origins)
     # the inputs are not needed any more
     return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in parts]
 
