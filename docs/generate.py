@@ -15,6 +15,7 @@ reference/recipes.md, reference/files.md
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
 background/promises.md      tables of faults, long streams, times of steps and of the hardened library
+how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
                             `measure_firmware`
 """

@@ -5,6 +5,7 @@ import json
 import textwrap
 from pathlib import Path
 
+from edgernn.cli.models import model_rows
 from edgernn.runtime.zoo import entries
 from edgernn.training.paper_table import latency_line
 from edgernn.training.statistics import mean_difference
@@ -271,29 +272,10 @@ def microcontrollers() -> str:
 
 
 def trained() -> str:
-    """Return a table of the trained models in models/, from their entries, written by `edgernn models add`."""
-    lines = [
-        "| model | test metric (95 % interval) | with int8 | updates skipped | multiply-adds a step "
-        "| KB, float32, int8 | µs a step |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for entry in entries(ROOT / "models"):
-        metric, interval = entry["metric"], entry["interval"]
-        by_weights = {file["weights"]: file for file in entry["files"].values()}
-        between = "" if interval is None else f" ({interval['low']:.3g} to {interval['high']:.3g})"
-        sizes = ", ".join(f"{file['bytes'] / 1000:.0f}" for _, file in sorted(by_weights.items()))
-        quantised = f"{by_weights['int8'][metric]:.3g}" if "int8" in by_weights else "-"
-        lines.append(
-            f"| `{entry['name']}` | {metric} {entry['value']:.3g}{between} | {quantised} "
-            f"| {entry['skip_percent']:.0f} % | {entry['macs_executed']:,.0f} of {entry['macs']:,} | {sizes} "
-            f"| {by_weights['float32']['us_a_step']:.2f} |"
-        )
-    how = filled(
-        "By `edgernn models add`. The metric is that of the test split. Multiply-adds are those executed on average, "
-        "of those of a step that updates every neuron, without a front end. Times are those of a call with one step, "
-        "from Python, on the processor that the card names."
-    )
-    return "\n".join(lines) + f"\n\n{how}"
+    """Return the table of the trained models in models/ that `edgernn models` prints."""
+    heading, *rows = model_rows(entries(ROOT / "models"))
+    ruler = ["---"] * 3 + ["---:"] * (len(heading) - 3)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ruler, *rows))
 
 
 def mb(count: int) -> str:

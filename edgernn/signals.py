@@ -117,8 +117,9 @@ def ignore_interrupts() -> None:
 
     A terminal sends Ctrl-C to all processes. In a worker that starts, waits or exits, it would only print a traceback.
     """
-    # not SIG_IGN, which `raising` respects
-    signal.signal(signal.SIGINT, lambda number, frame: None)
+    # SIG_IGN, if the caller has set it, stays; `raising` respects it, so this function does not set it
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: None)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

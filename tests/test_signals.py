@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from edgernn.signals import Interrupted, delaying, noting, raising
+from edgernn.signals import Interrupted, delaying, ignore_interrupts, noting, raising
 from edgernn.training import train
 from tests.test_locks import ENDLESS, ended, wait_for
 from tests.training_helpers import SMALL, Silent, command_line, leftovers, snapshot, words
@@ -224,3 +224,12 @@ def test_a_worker_that_starts_waits_or_exits_ignores_ctrl_c(tmp_path, delay):
     )
     assert process.stdout == "1 interrupted\n"
     assert "Traceback" not in process.stderr, process.stderr
+
+
+def test_a_worker_leaves_an_ignored_ctrl_c_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ignore_interrupts()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

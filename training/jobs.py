@@ -336,14 +336,12 @@ class _ProcessWorkers(Workers):
         self._running: dict[Future[Outcome], Job] = {}
 
     def start(self, job: Job) -> None:
-        # a submission may start a process
-        with blocking_interrupts():
-            try:
-                future = self._pool.submit(attempt, job, *self._rest)
-            except BrokenProcessPool:
-                # an idle process was killed
-                self._renew_pool()
-                future = self._pool.submit(attempt, job, *self._rest)
+        try:
+            future = self._submit(job)
+        except BrokenProcessPool:
+            # an idle process was killed
+            self._renew_pool()
+            future = self._submit(job)
         self._running[future] = job
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
@@ -357,6 +355,11 @@ class _ProcessWorkers(Workers):
     def close(self) -> None:
         """Wait until the running trainings end, then end all worker processes; queued trainings do not start."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, job: Job) -> Future[Outcome]:
+        # a submission may start a process
+        with blocking_interrupts():
+            return self._pool.submit(attempt, job, *self._rest)
 
     def _renew_pool(self) -> None:
         self.close()

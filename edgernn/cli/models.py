@@ -33,11 +33,14 @@ def command() -> None:
     """
 
 
+def model_rows(models: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Format entries of models as the rows of a table; the first row has the headings."""
+    heading = ("name", "task", "cell + rule", "test metric", "skipped", "multiply-adds a step", "bytes", "int8")
+    return [heading, *map(_row, models)]
+
+
 def _list_text(result: list[dict[str, Any]]) -> str:
-    rows = [
-        ("name", "task", "cell + rule", "test metric", "skipped", "multiply-adds a step", "bytes", "int8"),
-        *map(_row, result),
-    ]
+    rows = model_rows(result)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
