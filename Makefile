@@ -34,7 +34,7 @@
 # make docs-site   build the documentation site: build/site/index.html
 # make example-cpp, example-c, example-node, example-browser, example-mcu   build and run an example app:
 #     docs/how-to/stream.md
-# make example-words, example-words-browser MODEL=FILE.onnx   detect spoken words: docs/how-to/detect-words.md
+# make example-words, example-words-browser [MODEL=FILE.onnx]   detect spoken words: docs/how-to/detect-words.md
 
 PYTHON ?= python3
 VENV := .venv
@@ -113,7 +113,8 @@ example-c: setup
 	cmake --build build/example-c
 	($(STEPS)) | build/example-c/stream build/model.edgernn > build/y.csv
 
-# detects words in WAV, or in what the microphone hears: make example-words MODEL=FILE.onnx [WAV=FILE.wav]
+# detects words in WAV, or in what the microphone hears: make example-words [MODEL=FILE.onnx] [WAV=FILE.wav]
+MODEL := arabic-room-sarnn
 WAV := -
 ifneq ($(WAV),-)
 RECORD :=
@@ -133,7 +134,6 @@ example-words-browser: build/words.edgernn wasm examples/browser/node_modules
 
 .PHONY: build/words.edgernn
 build/words.edgernn: setup
-	@test -n '$(MODEL)' || { echo 'MODEL: expected the file of a keyword model, got none; add MODEL=FILE.onnx' >&2; exit 1; }
 	mkdir -p build
 	$(BIN)/edgernn pack $(MODEL) --out $@
 

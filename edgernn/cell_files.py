@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-defined cells: subclasses of `Cell` in Python files, named by FILE.py:CLASS wherever a cell name is accepted.
 
-Loading such a file executes it. A run directory, which a training writes, keeps a copy of the file (`KEPT`). The copy
-is executed when the run is used. Exported and packed files carry the equations as data and execute nothing.
+Loading such a file executes it. A training copies the file to its run directory as cell.py. When the run is used, the
+copy is executed. Exported and packed models carry the equations as data and execute no Python.
 """
 
 import ast
@@ -130,7 +130,7 @@ def load_kept(folder: Path, config: dict[str, Any]) -> type[Cell] | None:
 
 
 def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
-    """Change FILE.py:CLASS to name the copy of FILE.py in a run directory; no file is changed.
+    """Replace the path in FILE.py:CLASS by the path of the copy of FILE.py in a run directory.
 
     Args:
         folder: The run directory.
@@ -138,7 +138,7 @@ def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
         cell: Cell name or FILE.py:CLASS.
 
     Returns:
-        COPY:CLASS with the path of the copy, or `cell` unchanged if it names no file or the run keeps no copy.
+        COPY:CLASS, where COPY is the path of the copy; `cell` itself if it names no file or the run has no copy.
 
     Raises:
         EdgernnError: The copy is missing, or its SHA-256 differs from that in config.json.
@@ -189,7 +189,7 @@ def _execute(path: Path, content: bytes) -> ModuleType:
 
 
 def _check_alone(path: Path, tree: ast.Module) -> None:
-    """Raise UsageError if the file imports a module from its own folder, which run directories do not copy."""
+    """Raise UsageError if the parsed file imports a module from its own folder: runs keep a copy of one file only."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -229,7 +229,7 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
     if not name:
         if len(complete) == 1:
             return _checked(path, *complete.values())
-        matches = f"got {', '.join(complete)}; write {path}:CLASS" if complete else "got none"
+        matches = f"got {', '.join(complete)}; write {path}:CLASS" if complete else "got none; define one"
         raise UsageError(f"{path}: expected one subclass of edgernn.Cell, {matches}")
     if name not in vars(module):
         if not complete:
@@ -263,7 +263,7 @@ def _checked(path: Path, cell: type[Cell]) -> type[Cell]:
 
 @cache
 def _try_step(path: Path, cell: type[Cell]) -> None:
-    """Raise EdgernnError if one small step of a user's cell fails, so that mistakes show before data are read."""
+    """Run one step of a user's cell with small sizes; raise EdgernnError if it fails, before any data are read."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # equations that mix x and h require I = H
         if _step_error(cell, 2) is not None and (error := _step_error(cell, 3)) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells as data: gate table and equations as lists of numbers, stored as attributes of ONNX nodes."""
+"""Conversion of cells to data: gate table and equations become lists of numbers, the attributes of ONNX nodes."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ class Equations:
 
     Attributes:
         update: Program of `Cell.update`, with one result per state.
-        mid: Program of `Cell.mid`, whose result is m, or None for cells without m.
-        vectors: Dict from the name of each vector of the cell to its length, in the order of the argument keys.
+        mid: Program of `Cell.mid`, which computes the intermediate vector m; None for cells without m.
+        vectors: Dict from the name of each parameter vector to its length, in the order in which programs number them.
         mid_is_input: True if m has the size I; False if it has the size H or there is no m.
     """
 
@@ -48,7 +48,7 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
 
     Args:
         cell: The cell.
-        differentiable: Require that the gradients of the programs equal those of torch, too.
+        differentiable: True to check that the gradients of the programs equal those of torch, too.
 
     Returns:
         The traced equations.
@@ -70,7 +70,8 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
         mid = _trace(cell, "mid", mids, cell.mid_size, vectors, differentiable)
     elif mids:
         raise ProgramError(
-            f"gate {mids[0].name}: mid=True needs a gate with m=True, which reads the result of mid(); got none"
+            f"gate {mids[0].name}: mid=True needs a gate with m=True, which reads the result of mid(); "
+            "got none; add one"
         )
     gates = [gate for gate in cell.gates if not gate.mid]
     update = _trace(cell, "update", gates, cell.hidden_size, vectors, differentiable)
@@ -78,7 +79,7 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
 
 
 def _mid_is_input(cell: Cell) -> bool:
-    """Return True if m, the result of `Cell.mid`, has size I, and False if it has size H.
+    """Return True if the intermediate vector m, the result of `Cell.mid`, has size I; False if it has size H.
 
     The size is taken from a copy of the cell with I = 3 and H = 5, as the cell itself may have I = H. Any other size
     raises ProgramError.
@@ -95,7 +96,22 @@ def _mid_is_input(cell: Cell) -> bool:
 def _trace(
     cell: Cell, method: str, gates: list[Gate], size: int, vectors: Mapping[str, int], differentiable: bool
 ) -> Program:
-    """Trace a cell's `method` ("update" or "mid"), which reads `gates` and returns (B, `size`) each, to a program."""
+    """Trace a method of a cell to a program.
+
+    Args:
+        cell: The cell.
+        method: Name of the method, update or mid.
+        gates: Gates that the method reads.
+        size: Size of the vectors that the method returns, H or the size of m.
+        vectors: Dict from the name of each parameter vector to its length.
+        differentiable: True to check the gradient of the program against torch.
+
+    Returns:
+        The program.
+
+    Raises:
+        ProgramError: The method cannot be traced, or returns the wrong number of tensors.
+    """
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(
             f"gates, vectors, states: expected at most {INPUT} each in a cell that is translated to native code, got "
@@ -132,7 +148,7 @@ class CellProgram:
     m is the intermediate vector that a cell may compute from some of its gates, before its other gates read it.
 
     Attributes:
-        gates: Terms of each gate (W x, R h, ...), as bits of `TERMS`.
+        gates: Terms of each gate (W x, R h, ...) as a bit mask, with the bits in `TERMS`.
         vectors: Size of each parameter vector of the cell, as a code of `SIZES`.
         states: Number of states.
         mid_is_input: True if m has size I; it has size H otherwise.
@@ -253,7 +269,7 @@ def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, 
 
 
 def gate_terms(gate: Gate) -> int:
-    """Encode which terms (W x, R h, C c, V m, b) a gate has, as bits of `TERMS`."""
+    """Encode a gate as a bit mask: which terms it has (W x, R h, C c, V m, bias), and whether `Cell.mid` reads it."""
     return sum(bit for term, bit in TERMS.items() if getattr(gate, term))
 
 
@@ -262,8 +278,8 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
     Args:
         equations: Traced equations of the cell.
-        vectors: Size of each vector of the cell: "H", "I" or "1".
-        mid_is_input: True if m has size I.
+        vectors: Size of each parameter vector of the cell: "H", "I" or "1".
+        mid_is_input: True if m, the result of `Cell.mid`, has size I.
 
     Returns:
         True if such an equation exists, which requires I = H.

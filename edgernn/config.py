@@ -28,7 +28,7 @@ _FRONTEND = fields_of(FrontendConfig).values()
 
 @configuration
 class CellConfig:
-    """Which cell a layer has: a name in CELLS or a class, and the options of its constructor."""
+    """Cell of a layer: its class or its name (see `edgernn cells`), and the options of its constructor."""
 
     name: Annotated[str | type[Cell], NOT_SET] = "gru"
     options: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class CellConfig:
 
 @configuration
 class RuleConfig:
-    """Which update rule a layer has, to select the neurons that change: a name in RULES or a class, and its options."""
+    """Update rule of a layer, which selects the neurons that change at a step: its class or name, and its options."""
 
     name: Annotated[str | type[UpdateRule], NOT_SET] = DEFAULT_RULE
     options: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class RecurrentConfig:
 
 @configuration
 class NormConfig:
-    """Which normalisation the matrix-vector products of a cell have."""
+    """Normalisation of the matrix-vector products of a cell: its name, or None, and its number of time steps."""
 
     name: Annotated[
         str | None,
@@ -73,9 +73,9 @@ class NormConfig:
 
 @configuration
 class LayerConfig:
-    """Configuration of a recurrent layer, without its sizes.
+    """Configuration of a recurrent layer, without its sizes I and H; a model uses it for all of its layers.
 
-    Only the first layer of a model has the imputer, which fills in missing values.
+    Only the first layer gets the imputer, which fills in missing input values.
     """
 
     cell: CellConfig = CellConfig()
@@ -151,7 +151,10 @@ class LayerConfig:
 
     @property
     def name(self) -> str:
-        """Name of the cell together with its update rule, such as sarnn (gru with selective), gru, or gru + random."""
+        """Name of the cell together with its update rule, such as "gru", "gru + random", or "sarnn".
+
+        sarnn is the short name of gru with the rule selective; most combinations have none.
+        """
         cell, rule = (part if isinstance(part, str) else part.name for part in (self.cell.name, self.rule.name))
         return combined_name(cell, rule)
 
@@ -168,9 +171,10 @@ class LayerConfig:
         """Create the recurrent layer with this configuration.
 
         Args:
-            input_size: I, ignored with an imputer.
-            hidden_size: H.
-            imputer: Imputer in front of the cell, if any. Its 2F outputs (F values, F masks) are the cell's input.
+            input_size: Number of inputs I of the cell; ignored if there is an imputer.
+            hidden_size: Number of neurons H.
+            imputer: Layer in front of the cell that fills in missing values, if any. The cell then reads the 2F outputs
+                of the imputer: F values and F masks.
 
         Returns:
             The layer, with newly initialised weights.
@@ -188,7 +192,7 @@ class LayerConfig:
 
 @configuration
 class InputConfig:
-    """Input of a model: its size, the mean and std that standardise it, and the vocabulary size if it is words."""
+    """Input of a model: its size, the mean and std that standardise it, and the vocabulary size for word indices."""
 
     size: Annotated[Size, Word("input_size"), NOT_SET] = 1
     mean: tuple[float, ...] = (0.0,)
@@ -198,7 +202,10 @@ class InputConfig:
 
 @configuration
 class HeadConfig:
-    """Output of a model, at the last step or at every step; a linear layer (head) computes it if `size` is set."""
+    """Output of a model, at the last step or at every step. A linear layer (head) with `size` outputs computes it.
+
+    If `size` is None, the model has no head: its output is that of the last recurrent layer.
+    """
 
     size: Annotated[int | None, Field(ge=1), Word("output_size"), NOT_SET] = None
     output: Annotated[Literal["last", "all"], NOT_SET] = "last"
@@ -280,7 +287,7 @@ class ModelConfig:
             output: "last" for the output of the last step, "all" for the outputs of all steps.
             mean: Mean (I,), or one number, that the model subtracts from its input or an audio front end's features.
             std: Standard deviation (I,), or one number, that the model then divides the same values by.
-            vocabulary: Number of words if the input is word numbers. Default: the input is floats.
+            vocabulary: Number of words if the input is word indices. Default: the input is floats.
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
             **settings: Values of further fields, by short or dotted name (see `edgernn.settings`).
@@ -306,11 +313,12 @@ class ModelConfig:
         """Create the configuration of a model from KEY=VALUE settings of the command line.
 
         Args:
-            words: Dict from short or dotted name of a setting to its value. A setting is a field of the model or an
-                option of the constructor of the cell or the rule.
+            words: Dict from the name of each setting to its value. A setting is a field of this configuration, such as
+                hidden_size or layer.recurrent.rank (in short rank), or an option of the cell's or the rule's
+                constructor.
             cell: Cell name or FILE.py:CLASS.
             rule: Rule name. Default: the rule that the cell's name implies, else "always".
-            input_size: I.
+            input_size: Number of inputs I.
 
         Returns:
             The configuration.
@@ -344,7 +352,7 @@ def _numbers(value: Tensor | Sequence[float] | float) -> tuple[float, ...]:
 
 
 def check_together(config: ModelConfig) -> None:
-    """Raise UsageError if settings of a model exclude each other, such as `bidirectional` and `imputer`."""
+    """Raise UsageError if a model has settings that cannot be combined, such as `bidirectional` and `imputer`."""
     words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
     if config.last_size is not None and config.layers == 1:
         raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
@@ -354,22 +362,21 @@ def check_together(config: ModelConfig) -> None:
         )
     if imputes and config.bidirectional:
         raise UsageError(
-            "bidirectional: expected no imputer, as its times since the last observation run in one direction; "
-            "train a model for each direction"
+            "bidirectional: expected false with an imputer, which reads the times since the last observation in one "
+            "direction; train a model for each direction"
         )
     if config.dropout.embedding and not words:
         raise UsageError("dropout_embedding: expected a vocabulary, as it drops words; use dropout_input instead")
     _check_frontend(config)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
-            "imputer: expected without vocabulary, dropout_input, mask_steps and mask_channels, as it reads "
-            "values, masks "
-            "and times; leave them out"
+            "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels beside it, as its input is "
+            "values, masks and times; leave them out"
         )
 
 
 def _check_frontend(config: ModelConfig) -> None:
-    """Raise UsageError if settings of a model exclude its audio front end, or need one that the model lacks."""
+    """Raise UsageError if a setting cannot be combined with the audio front end, or needs one that the model lacks."""
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:

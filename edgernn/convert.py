@@ -15,12 +15,12 @@ _MODULES: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn
 def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
     """Convert a recurrent module of torch.nn to a model with the cell rnn, gru or lstm.
 
-    torch's two biases are added into one, except for the candidate of gru, which keeps both. A module without biases
-    gets zeros. The model reads x (T, B, I) even if the module has batch_first. Each state of the module
-    (layers·directions, B, H) becomes one tensor (B, H) for each layer and direction.
+    torch's two biases are added into one, except for the candidate of gru, which keeps both. If the module has no
+    biases, those of the model are zero. The model reads x (T, B, I) even if the module has batch_first. Each state of
+    the module is one tensor (layers·directions, B, H); that of the model is a tensor (B, H) per layer and direction.
 
     Args:
-        module: The module.
+        module: The module to convert, without relu, proj_size and dropout.
 
     Returns:
         A model without a head that returns the outputs of all steps (output="all").
@@ -61,18 +61,19 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
 def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     """Convert the recurrent layers of a model to a module of torch.nn.
 
-    torch's second bias is zero, except for the candidate of gru. The head (`model.head`), the embedding and dropout
-    are not part of the module.
+    torch's second bias is zero, except for the candidate of gru. The output layer (`model.head`), the embedding and
+    dropout are not part of the module.
 
     Args:
-        model: The model.
+        model: Model with the cell rnn, gru or lstm, which updates all neurons at every step.
 
     Returns:
         A module that reads (T, B, I) and returns the outputs of all steps.
 
     Raises:
-        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, an audio front end,
-            low-rank or normalised weights, a last layer of another size, or standardises its input.
+        UsageError: torch.nn has no such module: the cell is not rnn, gru or lstm, an update rule skips neurons, or the
+            model has an imputer, an audio front end, low-rank, block-sparse or normalised weights, or a last layer of
+            another size, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
@@ -92,8 +93,10 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
             "normalisation"
         )
     if model.last_size not in (None, model.hidden_size):
-        sizes = f"expected {model.hidden_size}, as in all layers, got {model.last_size}"
-        raise UsageError(f"last_size: {sizes}; torch.nn has only layers of equal size")
+        raise UsageError(
+            f"last_size: expected layers of equal size, got {model.hidden_size} neurons and {model.last_size} in the "
+            "last layer; torch.nn has no module for that: convert a model without last_size"
+        )
     if model.standardises:
         raise UsageError(
             "mean, std: expected 0 and 1, as torch.nn modules do not standardise their input; standardise x yourself"
@@ -126,14 +129,17 @@ def _suffixes(module: nn.RNNBase) -> list[str]:
 
 
 def _separate_biases(module: nn.RNNBase) -> int:
-    """Return how many elements of torch's two biases stay separate: H in a GRU, which multiplies b_hn by r, else 0."""
+    """Return how many of the last elements of torch's two biases cannot be added: H in a GRU, else 0.
+
+    A GRU multiplies b_hn, but not b_in, by its reset gate r.
+    """
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 
 
 def _merge_biases(b_ih: Tensor, b_hh: Tensor, merged: int) -> Tensor:
-    """Merge torch's two biases into the bias of a cell.
+    """Merge torch's two biases of a layer, b_ih and b_hh, into the bias b of a cell.
 
-    The result begins with the sums of their first `merged` elements. The other elements of b_ih follow, then the other
-    elements of b_hh.
+    b begins with the sums of the first `merged` elements of both. The other elements of b_ih follow, then those of
+    b_hh.
     """
     return torch.cat([b_ih[:merged] + b_hh[:merged], b_ih[merged:], b_hh[merged:]])

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost of a model in parameters and operations, computed from its sizes.
 
-macs            multiply-adds of all matrix-vector products of a step with nothing skipped; a rule's diagonal weight
-                counts as H
+macs            multiply-adds of one step of the recurrent layers with nothing skipped: those of all matrix-vector
+                products of the cells, of their update rules and of the imputer. The product of a state with a weight
+                vector (H,) of a rule counts as H
 macs_executed   multiply-adds that remain when the rows of neurons that are not updated are skipped
-flops_paper     operations as the SA-RNN paper counts them. A row of n weights costs n multiplications and n - 1
-                additions; a gate's row spans input and state. The sum over all rows is multiplied by the share of
-                neurons that are updated, and the cost of the rule and of the imputer is added. Biases and point-wise
-                operations are free
+flops_paper     operations as the SA-RNN paper counts them. The product with a row of n weights costs n multiplications
+                and n - 1 additions, where a row holds all weights of a neuron's gate, for input and state together. The
+                sum over all rows is multiplied by the share of neurons that are updated. The cost of the update rule
+                and of the imputer is added. Biases and point-wise operations are free
 frontend_macs   multiply-adds of a step of the audio front end, if the model has one, with a real FFT (`LogMel.macs`);
                 the other figures do not include them
 """
@@ -30,9 +31,10 @@ class Cost:
     Attributes:
         parameters: Number of learned weights, without the zeros of block-sparse weights.
         weight_bytes: Bytes of these weights in float32.
-        macs: Multiply-adds with nothing skipped.
-        macs_executed: Multiply-adds if only a share of the neurons is updated: `update_rate` of the function `cost`.
-        flops_paper: Operations in the convention of the SA-RNN paper.
+        macs: Multiply-adds of the recurrent layers with nothing skipped.
+        macs_executed: Multiply-adds that remain if only a share `update_rate` (see `cost`) of the neurons is updated.
+        flops_paper: Multiplications plus additions as the SA-RNN paper counts them, times that share: 2n - 1 for the
+            product with a row of n weights.
         frontend_macs: Multiply-adds of the audio front end, which `macs` and `macs_executed` do not include.
     """
 
@@ -56,8 +58,9 @@ def cost(
     Args:
         cell: The cell.
         rule: The update rule, which selects the neurons that change.
-        update_rate: Mean share of the neurons that change at a step.
-        busy_rate: Share of the steps at which any neuron changes. Default: all steps, unless update_rate is 0.
+        update_rate: Mean share of the neurons that change at a step, from 0 to 1.
+        busy_rate: Share of the steps at which any neuron changes. Other steps also skip the work that neurons share.
+            Default: 1, or 0 if update_rate is 0.
         imputer: The layer that fills in missing values, if any.
 
     Returns:
@@ -95,9 +98,9 @@ def named_cost(
     Args:
         cell: Cell name or FILE.py:CLASS.
         rule: Rule name. Default: the rule that the cell's name implies.
-        input_size: I.
-        hidden_size: H.
-        update_rate: Share of the neurons that change at a step.
+        input_size: Number of inputs I.
+        hidden_size: Number of neurons H in a layer.
+        update_rate: Mean share of the neurons that change at a step, from 0 to 1.
         **settings: Further arguments of `SequenceModel`.
 
     Returns:
@@ -114,12 +117,12 @@ def named_cost(
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     """Compute the cost of a model as the sum over its recurrent layers.
 
-    `parameters` and `weight_bytes` also count the output layer (head), the embedding and the audio front end. Of these,
-    multiply-adds are counted for the front end only, in `frontend_macs`.
+    `parameters` and `weight_bytes` also count the output layer (head), the embedding and the audio front end. The
+    multiply-adds of the front end are in `frontend_macs`; those of the head are not counted.
 
     Args:
         model: The model.
-        update_rate: Share of the neurons that change at a step.
+        update_rate: Mean share of the neurons that change at a step, from 0 to 1.
 
     Returns:
         The cost of one step.

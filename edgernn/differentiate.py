@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of point-wise programs, by reverse-mode differentiation; a derivative is a program too."""
+"""Reverse-mode differentiation of point-wise programs (`edgernn.program`): a gradient is such a program, too."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,17 @@ from edgernn.program import Builder, Program
 def gradient(program: Program, grads: Sequence[int], *, with_results: bool = False) -> Program:
     """Build the program that computes the gradients of a program's arguments, by reverse-mode differentiation.
 
+    The new program reads the arguments of `program`, and one argument more for the gradient of each result. Arguments
+    that do not influence the gradients are left out.
+
     Ties of min and max: two equal operands get half of the gradient each, as in torch. If one of them is a constant,
     the first operand gets all of it, so that the order of the operands distinguishes clamp from relu.
 
     Args:
-        program: The program.
-        grads: Keys of the new arguments that hold the incoming gradients, one for each result of `program`.
-        with_results: Return the program's own results after the gradients.
+        program: The program to differentiate.
+        grads: Keys (integers) of the arguments for the gradients of the results of `program`, one for each result. The
+            keys must differ from those of the arguments of `program`.
+        with_results: True to return the results of `program` as well, after the gradients.
 
     Returns:
         A program whose results are the gradients of the arguments of `program`, in their order.
@@ -45,17 +49,17 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
 
 
 def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
-    """Add the operations that compute the gradients of one operation's operands.
+    """Add to a program the operations that compute the gradients of one operation's operands.
 
     Args:
-        builder: Builder of the gradient's program. All values are given by their indices in it.
-        name: Name of the operation in `OPS`.
-        grad: Gradient of the operation's result.
-        y: Result of the operation.
-        operands: Operands of the operation.
+        builder: Builder of the program. The arguments and results below are indices of values in it.
+        name: Name of the operation, such as "mul" (a key of `edgernn.program.OPS`).
+        grad: Index of the gradient of the operation's result.
+        y: Index of the operation's result.
+        operands: Indices of the operation's operands.
 
     Returns:
-        The gradient of each operand, or None where it is 0.
+        The index of each operand's gradient, or None where the gradient is 0.
     """
     op, one = builder.op, builder.constant(1.0)
     a, b, c = (*operands, one, one)[:3]

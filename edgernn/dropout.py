@@ -18,16 +18,17 @@ from edgernn.layer import RecurrentLayer, Trace
 
 
 class Runs(Protocol):
-    """Type of a recurrent layer, or of a function with the same signature.
+    """Type of a function that runs a recurrent layer over a sequence; `RecurrentLayer` is one.
 
-    Maps x (T, B, I) and a state to y (T, B, H), the last state and a Trace.
+    It maps x (T, B, I) and the initial state to the outputs (T, B, H), the state after the last step, and the values
+    that the layer recorded for losses and statistics (`edgernn.layer.Trace`).
     """
 
     def __call__(self, x: Tensor, state: State) -> tuple[Tensor, State, Trace]: ...
 
 
 def check_rate(name: str, rate: float) -> None:
-    """Raise UsageError for a dropout rate outside [0, 1)."""
+    """Raise UsageError if the setting `name` has a dropout rate outside [0, 1)."""
     if not 0 <= rate < 1:
         raise UsageError(f"{name}: expected at least 0 and below 1, got {rate}")
 
@@ -59,7 +60,7 @@ def words(embedded: Tensor, tokens: Tensor, vocabulary: int, rate: float) -> Ten
 
     Args:
         embedded: Embeddings (T, B, I) of `tokens`.
-        tokens: Word numbers (T, B).
+        tokens: Word indices (T, B), from 0 to vocabulary - 1.
         vocabulary: Number of words.
         rate: Dropout rate, in [0, 1).
 
@@ -91,7 +92,10 @@ def masked(x: Tensor, steps: int, channels: int) -> Tensor:
 
 
 def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
-    """Draw a mask (count, size), in each row of which 0 to `most` successive values at a random position are True."""
+    """Draw a mask (count, size) that is True in one run of successive values in each row, on the device of `like`.
+
+    In each row, the length of the run is uniform from 0 to `most`, and its position is random.
+    """
     length = torch.randint(min(most, size) + 1, (count, 1), device=like.device)
     begin = (torch.rand(count, 1, device=like.device) * (size - length + 1)).long()
     places = torch.arange(size, device=like.device)
@@ -99,9 +103,9 @@ def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
 
 
 def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
-    """Raise UsageError if a layer does not support DropConnect of its recurrent weights at the rate `recurrent`.
+    """Raise UsageError if `recurrent`, the DropConnect rate of recurrent weights, is above 0 but not supported.
 
-    It is not supported for cells without recurrent weights, and for low-rank weights, which are stored as two factors.
+    A layer does not support it if its cell has no recurrent weights, or if they are low-rank: stored as two factors.
     """
     if recurrent and not _weights(layer, "RC"):
         raise UsageError(f"weight_drop: {layer.cell.name} has no recurrent weights; use weight_drop_input instead")
@@ -112,18 +116,18 @@ def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
 def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_forward: float = 0.0) -> Runs:
     """Return a function that runs a layer with dropped weights (DropConnect).
 
-    Each call draws one mask, which the function applies at all steps of all sequences. W multiplies the input, R the
-    output h, C the cell state c, and V the result of `Cell.mid`.
+    The masks are drawn once, by this call; the function applies them at all steps of all sequences. In a cell, W
+    multiplies the input, R the output h, C the cell state c, and V the intermediate vector that `Cell.mid` computes.
 
     Source: Wan et al., "Regularization of Neural Networks using DropConnect", 2013.
 
     Args:
         layer: The layer, which stays unchanged.
-        recurrent: Dropout rate of R and C.
-        feed_forward: Dropout rate of W and V.
+        recurrent: Dropout rate of R and C, in [0, 1).
+        feed_forward: Dropout rate of W and V, in [0, 1).
 
     Returns:
-        The function, which takes and returns what the layer does; the layer itself if no weight is dropped.
+        A function with the arguments and results of the layer; the layer itself if no weight can be dropped.
     """
     weights = {name: (weight, recurrent) for name, weight in _weights(layer, "RC").items()}
     weights |= {name: (weight, feed_forward) for name, weight in _weights(layer, "WV").items()}

@@ -10,11 +10,11 @@ class EdgernnError(ValueError):
 
 
 class UsageError(EdgernnError):
-    """Unknown name or bad value of an argument, in Python or on the command line, which then exits with 2."""
+    """Error for an unknown name or a bad value of an argument. The command line exits with 2."""
 
 
 class MissingPackageError(UsageError, ImportError):
-    """Missing Python package, which an extra such as edgernn[train] installs. The command line exits with 2."""
+    """Missing Python package. The message says which extra of edgernn installs it. The command line exits with 2."""
 
 
 class EdgernnWarning(RuntimeWarning):

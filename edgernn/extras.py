@@ -10,10 +10,10 @@ from edgernn.errors import MissingPackageError
 
 @contextmanager
 def needed_by(user: str) -> Iterator[None]:
-    """Turn a failed import inside the block into an error that says which extra, such as edgernn[train], to install.
+    """Context manager that replaces a failed import by an error that names the extra to install, as edgernn[train].
 
     Args:
-        user: Name of the feature that needs the package, such as "edgernn.training", for the error.
+        user: Name of the feature that needs the package, such as "edgernn.training", for the error message.
 
     Raises:
         MissingPackageError: A package of an extra is not installed.
@@ -49,7 +49,7 @@ def _is_missing(package: str) -> bool:
 
 
 def _runtime() -> str:
-    """Return the extra that installs the ONNX Runtime found here: "gpu" for onnxruntime-gpu, else "cpu"."""
+    """Return the extra that installs ONNX Runtime: "gpu" if onnxruntime-gpu is installed already, else "cpu"."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -33,7 +33,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file atomically: a temporary file replaces `path` at the end of the block, and is removed on an error.
+    """Context manager that writes a file atomically: write to a temporary file, which replaces `path` at the end.
+
+    On an error in the block the temporary file is removed, and an existing file `path` stays unchanged.
 
     Args:
         path: The file to create or replace. Its folder is created if it is missing.
@@ -50,7 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file name `path` to an OSError raised inside the block that names no file, as after a failed write."""
+    """Context manager that adds the name `path` to an OSError without a file name, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -97,7 +99,7 @@ def _create(path: Path) -> tuple[int, Path]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files for `path` that killed processes left; a running process keeps a lock on its file."""
+    """Remove the temporary files that killed writers of `path` left; those of running writers are locked and stay."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}{glob.escape(path.suffix)}"):
         with suppress(OSError), leftover.open("rb") as file:
             if fcntl is not None:
@@ -108,7 +110,7 @@ def _remove_leftovers(path: Path) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes to a file, atomically.
 
-    Use it for all files that can be serialised to bytes: Python reports a full disk, some libraries do not.
+    Prefer it to a library's function that writes the file itself: some of them do not report a full disk, Python does.
     """
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -138,7 +140,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> None:
-    """Write a dict from name to array to an npz file, atomically."""
+    """Write arrays, in a dict from name to array, to an npz file, atomically."""
     import numpy as np
 
     content = io.BytesIO()

@@ -28,7 +28,7 @@ Samples = Annotated[int, Field(ge=1)]
 
 @configuration
 class FrontendConfig:
-    """Which audio front end a model has, and the definition of its features."""
+    """Audio front end of a model, which computes features of raw samples, and the definition of its features."""
 
     name: Annotated[
         Literal["logmel"] | None,
@@ -127,7 +127,7 @@ def mel_filters(config: FrontendConfig) -> NDArray[np.float64]:
 
 
 class LogMel(nn.Module):
-    """Mel energies of the newest samples, in one of three normalisations.
+    """Front end that computes mel energies of the newest samples, with the normalisation log, floor or pcen.
 
     s_t = the last window_size samples up to the end of hop t; samples before the first are 0
     X_t = FFT_N(w ⊙ s_t)                         w_n = 1/2 - 1/2 cos(2πn / window_size); zeros up to N, a power of two
@@ -165,8 +165,8 @@ class LogMel(nn.Module):
         super().__init__()
         if config.window_size < config.hop:
             raise UsageError(
-                f"window_size: expected at least hop={config.hop}, got {config.window_size}; a shorter window would "
-                "skip samples"
+                f"window_size: expected at least hop={config.hop}, got {config.window_size}, which skips samples; use "
+                "a longer window or a smaller hop"
             )
         self.config = config
         self.size = fft_size(config.window_size)
@@ -182,12 +182,12 @@ class LogMel(nn.Module):
 
     @property
     def memory(self) -> str | None:
-        """Name of the state (B, bands) of the normalisation: "noise_floor", "smooth_energy", or None for "log"."""
+        """Name of the normalisation's state (B, bands): "noise_floor" or "smooth_energy"; None for "log"."""
         return {"log": None, "floor": "noise_floor", "pcen": "smooth_energy"}[self.config.normalise]
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each state to its number of values per sequence, in the order of the state tuple."""
+        """Dict from the name of each state of the front end to its size n; the state tuple has (B, n) in this order."""
         overlap = self.config.window_size - self.config.hop
         samples = {"samples": overlap} if overlap else {}
         return samples | ({} if self.memory is None else {self.memory: self.config.bands})
@@ -196,7 +196,7 @@ class LogMel(nn.Module):
         return tuple(like.new_zeros(batch, width) for width in self.widths.values())
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute the features (T, B, bands) of samples x (T, B, hop), and the state after them."""
+        """Compute the features (T, B, bands) of samples x (T, B, hop), and the state of the front end after step T."""
         named = dict(zip(self.widths, state, strict=True))
         signal = x.transpose(0, 1).reshape(x.shape[1], -1)
         if "samples" in named:
@@ -213,7 +213,7 @@ class LogMel(nn.Module):
         return y, tuple(named.values())
 
     def energies(self, signal: Tensor) -> Tensor:
-        """Compute the mel energies (T, B, bands) of a signal (B, window_size + (T - 1) hop)."""
+        """Compute the mel energies (T, B, bands) of T windows of a signal (B, window_size + (T - 1) hop), hop apart."""
         frames = signal.unfold(1, self.config.window_size, self.config.hop)
         # some steps at a time, so that all values of one chunk stay in the processor's cache
         steps = max(1, _CACHED // (len(signal) * self.size))
@@ -249,10 +249,10 @@ class LogMel(nn.Module):
     def macs(self) -> int:
         """Count the multiply-adds of a step, with a real FFT.
 
-        An FFT of N real numbers takes N log₂ N: a complex FFT of N/2 in radix 2, then the separation of its halves,
-        with four multiply-adds for each complex product. The window takes window_size, |X|² N + 2, the filters one for
-        each nonzero weight, and a noise floor or a smooth energy one for each band. Logarithms and powers are not
-        counted, as functions of gates are not.
+        The product with the window takes window_size multiply-adds. The FFT of N real numbers takes N log₂ N: it is a
+        complex FFT of N/2 numbers in radix 2 and the separation of its halves, with four multiply-adds for each complex
+        product. The squared magnitudes of the N/2 + 1 frequencies take N + 2, the mel filters one for each nonzero
+        weight, and a noise floor or a smooth energy one for each band. Logarithms and powers are not counted.
         """
         tracking = 0 if self.memory is None else self.config.bands
         transform = self.size * (self.size.bit_length() - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imputers: layers in front of a cell that decay its state and fill missing values of x.
+"""Imputers: layers in front of a cell that fill in missing values of its input, and decay its state meanwhile.
 
 The input of such a layer is (T, B, 3F): F values (any number where one is missing), F masks m (1: observed, 0:
 missing) and F durations δ, the time since each value was last observed. The cell reads 2F numbers: the filled values
@@ -28,11 +28,12 @@ class Imputed:
     """Result of one step of an imputer, the layer that fills in missing values.
 
     Attributes:
-        inputs: Input of the cell (B, 2F): filled values, then masks.
-        state: Decayed state of the cell.
-        memory: New states of the imputer, (B, F) each, in the order of `Imputer.memory`.
-        x: Values with the gaps filled (B, F).
-        estimates: Estimates of all values, (B, F) each. The loss compares them with the observed values.
+        inputs: Input of the cell (B, 2F) for F features: the values with missing ones filled in, then the masks (1:
+            observed, 0: missing).
+        state: State of the cell after its decay, from which the cell computes the step.
+        memory: New states of the imputer itself, (B, F) each, in the order of `Imputer.memory`.
+        x: Values with missing ones filled in (B, F).
+        estimates: Estimates of all values, observed or not, (B, F) each. The loss compares them with the observed ones.
     """
 
     inputs: Tensor
@@ -70,9 +71,10 @@ class Imputer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
-        """Compute one step from the cell's state and the imputer's own states (memory).
+        """Fill in the missing values of one step, and decay the state of the cell.
 
-        x (B, 3F) has the values, masks and times since the last observation of F variables.
+        x (B, 3F) has the values, masks and times since the last observation of F features. `state` is the cell's state
+        and `memory` holds the imputer's own states, both after the previous step.
         """
 
     def loss(self, x: Tensor, estimates: tuple[Tensor, ...]) -> Tensor:
@@ -83,7 +85,7 @@ class Imputer(nn.Module, abc.ABC):
             estimates: Estimates of the values, (T, B, F) each.
 
         Returns:
-            The loss (scalar). In data-parallel training it is this process's part of the loss of the batch.
+            The loss, a scalar. In data-parallel training, the losses of all processes add up to that of the batch.
         """
         values, masks, _ = x.chunk(3, -1)
         observed = masks.sum((1, 2))
@@ -95,11 +97,11 @@ class Imputer(nn.Module, abc.ABC):
         return torch.stack(parts).sum() if parts else x.new_zeros(())
 
     def macs(self) -> int:
-        """Count the multiply-adds of the imputer's matrix-vector products per step."""
+        """Count the multiply-adds of the imputer's matrix-vector products per step of one sequence."""
         return sum(p.numel() for p in self.parameters() if p.ndim > 1)
 
     def flops_paper(self) -> float:
-        """Count the operations per step as the SA-RNN paper does: 2n - 1 for the product with a row of n weights."""
+        """Count multiplications and additions per step as the SA-RNN paper does: 2n - 1 for a row of n weights."""
         return sum(2 * p.numel() - p.shape[0] for p in self.parameters() if p.ndim > 1)
 
 
@@ -111,6 +113,7 @@ class GRUD(Imputer):
     x̂_t = m_t ⊙ x_t + (1 - m_t) ⊙ (γx_t ⊙ x'_t + (1 - γx_t) ⊙ mean)       x'_t: the last observed value
     the cell then steps from γh_t ⊙ h_{t-1} on [x̂_t, m_t]
 
+    m_t is the mask (1: observed, 0: missing), and δ_t the time since each value was last observed, (B, F) each.
     Shapes: impute_d = d and impute_e = e (F,), impute_D = D (H, F), impute_g = g (H,); constant impute_mean (F,), by
     default 0. The imputer's state x_seen = x' starts at 0. Only the first state of the cell decays. d is a diagonal
     matrix, as in Che et al.; the EINS paper writes a full matrix. The masks enter every gate that reads x, as V m in
@@ -157,9 +160,10 @@ class RITS(Imputer):
     ĉ_t = β_t ⊙ ẑ_t + (1 - β_t) ⊙ x̂_t
     the cell then steps from h' on [m_t ⊙ x_t + (1 - m_t) ⊙ ĉ_t, m_t]
 
+    m_t is the mask (1: observed, 0: missing), and δ_t the time since each value was last observed, (B, F) each.
     Shapes: impute_D (H, F), impute_g (H,), impute_A (F, H), impute_a (F,), impute_Z (F, F), impute_z (F,), impute_d and
-    impute_e (F,), impute_B (F, 2F), impute_k (F,). m is the mask of observed values, δ
-    the time since the last one. The loss of BRITS is the error of x̂, ẑ and ĉ: `Imputer.loss`.
+    impute_e (F,), impute_B (F, 2F), impute_k (F,); impute_D is D above, and so on. `Imputer.loss` is the loss of BRITS,
+    the error of x̂, ẑ and ĉ.
     The authors' code has no σ in β. The paper's cell is an LSTM; BRITS has one for each direction.
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.3,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.

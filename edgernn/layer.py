@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layer: a cell with an update rule, which selects the neurons that change, run over a sequence."""
+"""Recurrent layer: a cell that runs over a sequence, with an update rule that selects the neurons that change."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,12 +22,14 @@ class Trace:
     """Values that one forward pass of a layer records besides its output, for losses and statistics.
 
     Attributes:
-        decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step.
+        decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step. A rule of
+            the kind COLUMN updates every neuron; the mask is then True where products read a new value of h (`Delta`).
         budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
-        imputed: x (T, B, F) with missing values filled in, or None without an imputer.
+        imputed: The F features of the input (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
-        background: Mask (T, B) of the steps that the task marks as background, without an event, or None.
-        sent_inputs: Mask (T, B, columns of W) of the inputs that a rule of the kind COLUMN sends anew, or None.
+        background: Mask (T, B), True at the steps that the task marks as background (no event), or None.
+        sent_inputs: Under a rule of the kind COLUMN: mask (T, B, columns of W), True where the product W x reads a new
+            value of x and not an older one (`Delta`). None under any other rule.
     """
 
     decisions: Tensor | None
@@ -43,9 +45,11 @@ class Step:
     """Result of one step of a layer.
 
     Attributes:
-        state: New state, without the previous input if `RecurrentLayer.shifts_input`.
-        decision: Which neurons the update rule selects.
-        imputed: The filled x and the imputer's estimates, (B, F) each; empty without an imputer.
+        state: New state of the layer. If `RecurrentLayer.shifts_input` is True, its last tensor, the previous input, is
+            left out.
+        decision: Decision of the update rule, with the mask of the updated neurons.
+        imputed: With an imputer of F features: the input with missing values filled in, then the imputer's estimates
+            of all values, (B, F) each. Without an imputer: empty.
     """
 
     state: State
@@ -67,12 +71,12 @@ class Unroller(Protocol):
 class RecurrentLayer(nn.Module):
     """Runs one cell over a sequence in one direction; an update rule selects the neurons that change at each step.
 
-    forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state consists of the cell's
-    states, those of the rule and of the imputer (memories), the step count `COUNT` if the cell depends on it, and the
-    previous input `LAST` if the cell reads it, in this order. `widths` is a dict from their names to their sizes. If an
-    `unroller` is set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
-    `step_weights` (T, B) are factors of the steps in the penalty on updates (`Trace.budget`) of the next forward
-    passes; None stands for 1.
+    forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state is a tuple of tensors,
+    in this order: the states of the cell, of the rule and of the imputer; the number of steps "t" (B, 1) if the cell
+    depends on it; and the previous input "x_last" (B, I) if the cell reads it. `widths` is a dict from the names of
+    these tensors to their sizes. If an `unroller` is set, it replaces the loop over time for all tensors it can run,
+    with the same results and gradients. `step_weights` (T, B) are factors of the steps in the penalty on updates
+    (`Trace.budget`) of the next forward passes; None stands for 1.
     """
 
     def __init__(self, cell: Cell, rule: UpdateRule, imputer: Imputer | None = None) -> None:
@@ -94,7 +98,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if the cell also reads x_{t-1} and no imputer computes x, so that x is known before the first step."""
+        """True if the cell also reads x_{t-1} and there is no imputer, so that x of all steps is known in advance."""
         return self.cell.reads_last and self.imputer is None
 
     @property
@@ -104,11 +108,11 @@ class RecurrentLayer(nn.Module):
 
     @property
     def kind(self) -> str:
-        """Name of the layer's kernel in the native library, such as gru-d+gru-before+selective."""
+        """Name of the layer's native kernel: imputer, cell and rule, as in "gru-d+gru-before+selective"."""
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """Return the name of this layer's native kernel with the cell equations `form`; "*" means a user's own cell."""
+        """Return `kind` with `form` as the name of the cell's equations, such as "gru"; "*" for a user-defined cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.is_dense() else [form, self.rule.name]
@@ -121,7 +125,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def input_size(self) -> int:
-        """Size of the layer's input: I, or 3F (values, masks and times of F features) with an imputer."""
+        """Size of the layer's input: I, or 3F with an imputer (F values, masks, and times since they were observed)."""
         return self.cell.input_size if self.imputer is None else 3 * self.imputer.features
 
     def initial_state(self, batch: int, like: Tensor) -> State:
@@ -132,28 +136,28 @@ class RecurrentLayer(nn.Module):
         return (*state, *(like.new_zeros(batch, width) for width in list(self.widths.values())[len(state) :]))
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Return a dict of the tensors that are the same at all steps of x (T, B, I); see `Cell.constants`."""
+        """Compute the tensors that all steps of x (T, B, I) share, such as masked weights; see `Cell.constants`."""
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
     def inputs(self, x: Tensor, last: Tensor | None) -> Tensor:
-        """Return the cell's inputs: x, or [x_t, x_{t-1}] (T, B, 2I) if `last` (B, I), the input before x, is given."""
+        """Return the cell's inputs: x (T, B, I) or, with the x before as `last` (B, I), [x_t, x_{t-1}] (T, B, 2I)."""
         if last is None:
             return x
         return torch.cat([x, torch.cat([last.unsqueeze(0), x[:-1]])], -1)
 
     def projected(self, inputs: Tensor, x: Tensor, t: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute the products of the weights with the inputs of all steps at once.
+        """Compute for all steps at once the terms of the cell and of the rule that depend on the input alone.
 
         Args:
             inputs: Result of the method `inputs`.
-            x: Input of the layer.
-            t: Step count before the sequence, if the cell counts steps.
+            x: Input of the layer (T, B, I).
+            t: Number of steps before the sequence (B, 1); None unless the cell counts steps.
 
         Returns:
-            The products (projections) of the cell and of the update rule: (T, B, rows of W) and (T, B, E). With an
-            imputer, or under a rule of the kind COLUMN, both have no columns, because their inputs are known only step
-            by step.
+            W x + b of the cell's gates (T, B, rows of W), and the result (T, B, E) of `UpdateRule.project`; the rule
+            defines the size E. With an imputer, or under a rule of the kind COLUMN, both are (T, B, 0), because the
+            inputs of the products are known only step by step.
         """
         if self.imputer is not None or self.rule.kind is Kind.COLUMN:
             empty = x.new_zeros(*x.shape[:-1], 0)
@@ -164,14 +168,15 @@ class RecurrentLayer(nn.Module):
         """Compute one step: decide which neurons change, compute the cell's new state, and blend it with the old state.
 
         Args:
-            a: Input part of the cell's gates, one step of the result of `projected`.
-            e: Input part of the rule's decision, one step of the result of `projected`.
-            x: One step of `inputs`.
-            state: State of the layer. A layer with `shifts_input` keeps the previous input in it; leave that out.
+            a: W x + b of the cell's gates (B, rows of W): one step of the first result of `projected`.
+            e: Input part of the rule's decision (B, E): one step of the second result of `projected`.
+            x: One step of the result of `inputs`.
+            state: State of the layer before the step. If `shifts_input` is True, leave out its last tensor, the
+                previous input.
             constants: Result of the method `constants`.
 
         Returns:
-            The new state, the decision, and the estimates of missing inputs, if the layer has an imputer.
+            The new state, the rule's decision and, with an imputer, the filled input and the imputer's estimates.
         """
         cells, rules = len(self.cell.states), len(self.rule.memory)
         old, memory = state[:cells], state[cells : cells + rules]

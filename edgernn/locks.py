@@ -14,7 +14,7 @@ LOCK = ".lock"
 
 @contextmanager
 def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
-    """Lock a folder against other processes. It is created first, and removed at the end if it is empty.
+    """Lock a folder against other processes inside the block; create it first, and remove it at the end if it is empty.
 
     Args:
         folder: The folder that a command writes to.
@@ -40,7 +40,7 @@ def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def hold_file(file: Path) -> Iterator[None]:
-    """Lock a file inside the block, which writes it; raise UsageError if another process holds the lock."""
+    """Lock a file inside the block that writes it; raise UsageError if another process holds the lock."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with hold(file.with_name(f".{file.name}{LOCK}"), file):
         yield
@@ -48,13 +48,15 @@ def hold_file(file: Path) -> Iterator[None]:
 
 @contextmanager
 def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -> Iterator[None]:
-    """Hold a lock file inside the block. It contains the id of this process; a killed process loses its lock.
+    """Create and lock a lock file, and remove it after the block.
+
+    It contains the id of this process and the name of its machine. If a process is killed, its lock is free again.
 
     Args:
         lock: The lock file, in an existing folder.
-        place: File or folder that the lock protects, for the error.
+        place: File or folder that the lock protects; the message of the error names it.
         seconds: Seconds to wait for a process that holds the lock.
-        option: Command line option that chooses another file or folder, for the error.
+        option: Command line option that chooses another file or folder; the message of the error suggests it.
 
     Yields:
         None, while the lock is held.

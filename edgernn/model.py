@@ -108,8 +108,8 @@ class RecurrentModel(nn.Module):
         """Prune block-sparse weights on a schedule; training calls this before each step.
 
         In the first third of the steps all weights are trained. In the second third, every 15 steps, all but the
-        largest blocks are set to zero and may grow again. In the last third the zeros stay. This is the schedule of
-        Kusupati et al. 2018, arXiv:1901.02358.
+        largest blocks are set to zero, but training may change them again. In the last third the zeros stay. This is
+        the schedule of Kusupati et al. 2018, arXiv:1901.02358.
 
         Args:
             step: Index of the next training step, from 0.
@@ -128,7 +128,7 @@ class RecurrentModel(nn.Module):
 
 
 def _final_pruning(steps: int) -> int:
-    """Return the index, from 0, of the training step before which `prune` prunes weights for the last time."""
+    """Return the index, from 0, of the last of `steps` training steps before which `prune` prunes weights."""
     return 2 * steps // 3
 
 
@@ -159,11 +159,11 @@ class TiedHead(nn.Module):
 
 
 class SequenceModel(RecurrentModel):
-    """Recurrent layers over a sequence, then a linear map of the last or of every output.
+    """Recurrent layers over a sequence, then a linear output layer (head) for the last step or for every step.
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
     O is `output_size`; without a head it is `width`, the size of the last layer's output. The state is a flat tuple of
-    tensors in the order of `state_names`: (B, H) for a state of a cell, also (B, 1) for a state of an update rule.
+    tensors in the order of `state_names`: (B, H) for a state of a cell; those of rules, for example, may be (B, 1).
 
     Example: SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16). The settings are:
 
@@ -171,12 +171,12 @@ class SequenceModel(RecurrentModel):
     bidirectional: Each layer has a second cell, which reads the sequence backwards.
     last_size: Number of neurons in the last layer.
     mean, std: Statistics (I,) that standardise the input: (x - mean) / std.
-    frontend: "logmel", before the first layer. x is then raw samples (T, B, hop), so that I must be hop, and mean and
-        std (bands,) standardise the features (`frontends`).
+    frontend: "logmel", features of audio. x is then raw samples (T, B, hop), the hop new ones of each step, so that I
+        must be hop. mean and std (bands,) standardise the features, one per mel band (`edgernn.frontends`).
     rank: Rank of low-rank recurrent weights (`LowRank`).
     density: Share of nonzero blocks in sparse recurrent weights (`BlockSparse`), which `prune` selects in training.
-    norm: "layer" or "recurrent-batch", the latter with statistics for norm_steps steps (`cells.norm`).
-    imputer: "gru-d" or "rits", before the first layer. x is then (T, B, 3F): values, masks, times (`imputers`).
+    norm: "layer", or "recurrent-batch" with statistics of their own for the first norm_steps steps (`cells.norm`).
+    imputer: "gru-d" or "rits". x is then (T, B, 3F): F values with gaps, masks, times since measured (`imputers`).
     vocabulary: Number of words. x is then (T, B) integers below it. The layers read rows of the embedding
         E (vocabulary, I), which starts as U(-0.1, 0.1).
     tied: The head's weight is E, so that O must be vocabulary and `width` must be I.
@@ -191,7 +191,7 @@ class SequenceModel(RecurrentModel):
     Models", 2017, https://arxiv.org/abs/1708.02182.
 
     Args:
-        config: A ModelConfig, or a cell as in `ModelConfig.of`.
+        config: A ModelConfig, or the name or the class of a cell, as in `ModelConfig.of`.
         *sizes: I, H and O, unless config is a ModelConfig.
         **settings: Further arguments of `ModelConfig.of`, unless config is a ModelConfig.
 
@@ -244,7 +244,7 @@ class SequenceModel(RecurrentModel):
             return None if size is None else nn.Linear(self.width, size)
         if self.embedding is None:
             raise UsageError(
-                "tied: expected a vocabulary, as the head shares the weights of its embedding; leave out tied"
+                "tied: expected a vocabulary, whose embedding the head shares; set vocabulary, or leave out tied"
             )
         if size != words:
             raise UsageError(f"tied: expected output_size={words}, the size of the vocabulary, got {size}")
@@ -301,7 +301,7 @@ class SequenceModel(RecurrentModel):
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the state before the first step: the states of the audio front end, if any, then of the layers."""
+        """Return the initial state of `batch` sequences, in dtype and device of `like`: front end's, then layers'."""
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
         return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 
@@ -315,14 +315,14 @@ class SequenceModel(RecurrentModel):
 
         Args:
             x: Input (T, B, I), or words (T, B).
-            state: State to start from; UsageError unless it has one tensor for each of `state_names`. Default:
-                `initial_state`.
+            state: State to start from: one tensor for each of `state_names`, else UsageError. Default: `initial_state`.
 
         Returns:
             Output of the last layer, (B, `width`) or (T, B, `width`), and the last state.
         """
         if state is not None and len(state) != len(self.state_names):
-            raise UsageError(f"state: expected {len(self.state_names)} tensors {self.state_names}, got {len(state)}")
+            expected = f"{len(self.state_names)} tensors {self.state_names}"
+            raise UsageError(f"state: expected {expected}, got {len(state)}; pass the state of the last call, or None")
         y, heard = self._inputs(x, state)
         if state is None:
             state = self.initial_state(y.shape[1], y)
@@ -371,11 +371,11 @@ class SequenceModel(RecurrentModel):
         return locked(y, self.config.dropout.output) if self.training else y
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Validate x and compute the first layer's input (T, B, I): embedded words, or standardised features or x."""
+        """Validate x and return the first layer's input (T, B, I): embedded words, or standardised x or features."""
         return self._inputs(x, None)[0]
 
     def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Compute the first layer's input (see `inputs`) and the front end's next state; `state` is the model's."""
+        """Return the result of `inputs`, and the audio front end's new state; `state` is that of the whole model."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")

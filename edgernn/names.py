@@ -57,13 +57,13 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """List the names of a layer's imputer, cell and update rule, without None and a rule that updates every neuron."""
+    """List the names of a layer's imputer, cell and update rule, except None and a rule that updates every neuron."""
     implied = rule in RULES and RULES[rule].is_dense()
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 
 
 def combined_name(cell: str, rule: str) -> str:
-    """Return the name of a cell with an update rule, such as sarnn (gru with selective), gru, or gru + random."""
+    """Return the name of a cell with a rule: "sarnn" for gru with selective, "gru + random", or "gru" with always."""
     names = {pair: name for name, pair in COMBINATIONS.items()}
     return names.get((cell, rule)) or " + ".join(parts(cell, rule))
 

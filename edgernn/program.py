@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Point-wise programs: the equations of a cell or an update rule as data.
 
-A program is a list of float32 values without branches: first its arguments, then its constants, then the result of each
-elementary operation (op). It is translated to Triton and C++, stored in exported files, and interpreted by the native
-library.
+A program has no branches. It computes a list of float32 values: first its arguments, then its constants, then the
+result of each elementary operation (op). It is translated to Triton and C++, stored in exported files, and interpreted
+by the native library.
 """
 
 import math
@@ -74,7 +74,10 @@ _COMMUTATIVE = ("add", "mul", "min", "max", "equal")
 
 @dataclass(frozen=True)
 class Instruction:
-    """Computation of one value: an operation of `OPS`, and the indices of its operands, which are earlier values."""
+    """Computation of one value of a program: the name of its operation in `OPS`, and the indices of its operands.
+
+    The operands are earlier values of the program.
+    """
 
     op: str
     operands: tuple[int, ...]
@@ -88,10 +91,10 @@ class Program:
     an operand that is not an earlier value, raise ProgramError.
 
     Attributes:
-        arguments: Key of each argument; its meaning is up to the caller.
+        arguments: Integer key of each argument, at least 0. The caller defines which variable a key stands for.
         constants: Finite float32 numbers.
         instructions: Instructions in the order of execution.
-        results: Indices of the values that are returned.
+        results: Indices of the values that the program returns.
     """
 
     arguments: tuple[int, ...]
@@ -119,9 +122,9 @@ class Program:
         return len(self.arguments) + len(self.constants) + len(self.instructions)
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the program's results for tensors, one for each argument, in their dtype; for tests and checks."""
+        """Compute the results in torch from one tensor per argument, in their dtype; for tests and checks."""
         if len(values) != len(self.arguments):
-            raise ProgramError(f"values: expected {len(self.arguments)}, one for each argument, got {len(values)}")
+            raise ProgramError(f"values: expected {len(self.arguments)} tensors, one per argument, got {len(values)}")
         like = values[0] if values else torch.zeros(())
         computed = [*values, *(like.new_tensor(number) for number in self.constants)]
         for instruction in self.instructions:
@@ -149,7 +152,10 @@ class Program:
             ProgramError: The program exceeds a limit.
         """
         if self.size > most_values:
-            raise ProgramError(f"equations: expected at most {most_values} operations, got {self.size}; simplify them")
+            raise ProgramError(
+                f"equations: expected at most {most_values} values (arguments, constants and operations), got "
+                f"{self.size}; simplify them"
+            )
         if len(self.results) > most_results:
             raise ProgramError(
                 f"equations: expected at most {most_results} results, got {len(self.results)}; simplify them"
@@ -187,7 +193,7 @@ class Program:
         if arguments + constants + instructions > MOST_VALUES or results > MOST_RESULTS:
             raise ProgramError(
                 f"serialised equations: expected at most {MOST_VALUES} values and {MOST_RESULTS} results, got "
-                f"{arguments + constants + instructions} and {results}"
+                f"{arguments + constants + instructions} and {results}; export the model again"
             )
         first, last = 4 + arguments, length - results
         decoded = []
@@ -231,15 +237,18 @@ class Builder:
         self._numbers: dict[Any, int] = {}
 
     def argument(self, key: int) -> int:
-        """Add the argument with this key, unless it is there already, and return the index of its value."""
+        """Add an argument with the key `key`, unless the program has it already, and return the index of its value."""
         return self._value(("argument", key), key)
 
     def constant(self, number: float) -> int:
-        """Add a constant, unless it is there already, and return the index of its value."""
+        """Add a constant, unless the program has it already, and return the index of its value."""
         return self._value(("constant", math.copysign(1, number), float(number)), float(number))
 
     def op(self, name: str, *operands: int) -> int:
-        """Add an operation on values, simplified if possible, and return the index of its value."""
+        """Add the operation `name` of `OPS`, simplified if possible, and return the index of its value.
+
+        `operands` are indices of values.
+        """
         simpler = self._simplify(name, operands)
         if simpler is not None:
             return simpler
@@ -252,7 +261,7 @@ class Builder:
         return self._value(key, Instruction(name, operands))
 
     def number(self, value: int) -> float | None:
-        """Return the constant at this index, or None if the value at this index is an argument or is computed."""
+        """Return the constant with the index `value`, or None if the value with this index is not a constant."""
         entry = self._values[value]
         return entry if isinstance(entry, float) else None
 
@@ -272,7 +281,7 @@ class Builder:
         return values
 
     def finish(self, results: Sequence[int]) -> Program:
-        """Return the program whose results are the values at these indices, without values that they do not need."""
+        """Return the program whose results are the values with the indices `results`, without values not used there."""
         needed = set(results)
         for value in range(len(self._values) - 1, -1, -1):
             entry = self._values[value]
@@ -297,9 +306,10 @@ class Builder:
         return self._numbers[key]
 
     def _simplify(self, name: str, operands: tuple[int, ...]) -> int | None:
-        """Return the index of an equal but simpler value, or None if there is none.
+        """Return the index of a value that equals the operation but is simpler, or None if there is none.
 
-        Simplified are x + 0, x - 0, x · 1, x / 1, 0 - x, x · -1, -(-x), and (1 / x) · number.
+        x + 0, x - 0, x · 1, x / 1 and -(-x) become x; 0 - x and x · -1 become -x; (1 / x) · c becomes c / x for a
+        constant c.
         """
         last = self.number(operands[-1])
         if (name in ("add", "sub") and last == 0) or (name in ("mul", "div") and last == 1):

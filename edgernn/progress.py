@@ -73,7 +73,7 @@ class Progress:
         self._bar.update(self._task, completed=done, figures=in_words(self._figures), refresh=refresh)
 
     def is_due(self) -> bool:
-        """Return True if `every` seconds have passed since the last True, or since the task began."""
+        """Return True if `every` seconds have passed since it last returned True, or since the task began."""
         now = time.monotonic()
         is_due = now - self._told >= self._every
         self._told = now if is_due else self._told

@@ -21,15 +21,15 @@ _STEPS, _BATCH, _HALVINGS = 100, 4, 11
 def random_model(
     config: ModelConfig | str, *sizes: int, skip: float = 0.0, seed: int = 0, **settings: Any
 ) -> SequenceModel:
-    """Create a model with random weights, which has an output layer (head) only if its size is given.
+    """Create a model with random weights; it has an output layer (head) only if O, the size of the head, is given.
 
-    The weights of cells are N(0, 1/(4·columns)), so small that rounding errors decay over time. The nonzero blocks of
-    sparse weights are random.
+    The weights of cells are normal with mean 0 and variance 1 / (4·columns), so small that rounding errors decay over
+    time. The nonzero blocks of block-sparse weights are random.
 
     Args:
         config: A ModelConfig, or the name of a cell, as for `SequenceModel`.
         *sizes: I, H and, for a head, O, unless config is a ModelConfig.
-        skip: Share of neuron updates that the update rule skips on standard normal input.
+        skip: Share of neuron updates that the update rule skips, on average, if the input is standard normal.
         seed: Random seed of the weights.
         **settings: Further settings of `SequenceModel`, unless config is a ModelConfig.
 
@@ -37,7 +37,7 @@ def random_model(
         The model, in evaluation mode.
 
     Raises:
-        UsageError: `skip` is outside [0, 1], or the rule cannot skip.
+        UsageError: `skip` is outside [0, 1], or the rule cannot skip this share of the updates.
     """
     if not 0 <= skip <= 1:
         raise UsageError(f"skip: expected between 0 and 1, got {skip}")
@@ -58,9 +58,11 @@ def random_model(
 
 @torch.no_grad()
 def _set_thresholds(model: SequenceModel, rate: float) -> None:
-    """Set the thresholds of rules of the kind COLUMN so that `rate` of the values of x and of h are sent anew.
+    """Set the thresholds of the rule delta so that the share `rate` of the values of x and of h exceeds them per step.
 
-    The thresholds depend on the cell, so they are searched on standard normal input, layer by layer.
+    A value exceeds its threshold if it differs by more from the value that products last read (see `Delta`). The right
+    thresholds depend on the cell, so they are searched on standard normal input, layer by layer. A model with a rule of
+    another kind than COLUMN is not changed.
     """
     layers = model.recurrent_layers()
     if layers[0].rule.kind is not Kind.COLUMN:
@@ -78,7 +80,7 @@ def _set_thresholds(model: SequenceModel, rate: float) -> None:
 
 
 def _halve(theta: Tensor, rate: float, share: Callable[[Tensor], float]) -> None:
-    """Search the threshold in [0, 8] at which `share` of it is `rate`."""
+    """Search by bisection the threshold in [0, 8] with share(threshold) = `rate`, and write it to `theta` in place."""
     low, high = 0.0, 8.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -87,7 +89,7 @@ def _halve(theta: Tensor, rate: float, share: Callable[[Tensor], float]) -> None
 
 
 def _moved_share(x: Tensor, theta: Tensor) -> float:
-    """Return the share of the values x (T, B, I) that are sent anew."""
+    """Return the share of the values of x (T, B, I) that differ by more than `theta` from the last one that did so."""
     sent, count = torch.zeros_like(x[0]), 0
     for x_t in x:
         moved = (x_t - sent).abs() > theta
@@ -96,7 +98,10 @@ def _moved_share(x: Tensor, theta: Tensor) -> float:
 
 
 def _sent_share(layer: RecurrentLayer, x: Tensor, theta: Tensor) -> float:
-    """Return the share of the values of h that a layer with this threshold sends anew."""
+    """Return the share of the values of h that exceed the layer's threshold `theta` per step, on the input x (T, B, I).
+
+    `theta` is the layer's own tensor, so it is not read here.
+    """
     decisions = layer(x)[2].decisions
     assert decisions is not None
     return float(decisions.float().mean())

@@ -24,11 +24,11 @@ class RuleEquations:
     Attributes:
         programs: Dict from the name of a method of the rule to its program: `score` and `likelihood`; for a rule with
             own states (memories) also `evidence`, `drive` and `advance`.
-        names: Dict from the key of a program's argument to its name, the same for all programs: "s_" and the name of a
-            state of the cell; the name of a memory or of a weight; or "e", "u", "score", "drive", "evidence" or
-            "slope" as in the methods of `UpdateRule`.
-        weights: Dict from each weight that the programs may read to its size: "H", one value per neuron or group of
-            neurons, or "1".
+        names: Dict from the integer key of a program's argument to its name, the same for all programs. It is "s_" plus
+            the name of a state of the cell; the name of a state or weight of the rule; or the name of an argument of
+            `UpdateRule`'s methods: "e", "u", "score", "drive", "evidence" or "slope".
+        weights: Dict from the name of each weight that the programs may read to its size: "H" for one value per neuron
+            or group of neurons, "1" for a single value.
     """
 
     programs: Mapping[str, Program]
@@ -37,7 +37,7 @@ class RuleEquations:
 
 
 class _Method(nn.Module):
-    """Module whose forward is a method of an update rule, for torch's functional_call with other weights."""
+    """Module whose forward is one method of an update rule, so that functional_call can replace the weights."""
 
     def __init__(self, rule: UpdateRule, method: str) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
         The traced equations.
 
     Raises:
-        ProgramError: The equations are not point-wise, use an operator that programs do not support, or have other
-            gradients in torch.
+        ProgramError: The equations are not point-wise, use an operator that programs do not support, or have gradients
+            in torch that differ from those of the programs.
     """
     sample = rule.kind is Kind.SAMPLE
     decision_width = 1 if sample else _WIDTH
@@ -75,7 +75,14 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
     programs = {}
 
     def add(method: str, names: list[str], width: int, call: Callable[[Mapping[str, Tensor]], tuple[Any, ...]]) -> None:
-        """Trace one method of the rule; `call` builds the method's arguments from a dict from name to tensor."""
+        """Trace one method of the rule, and store its program in `programs`.
+
+        Args:
+            method: Name of the method.
+            names: Names of the values that it reads, besides the rule's weights.
+            width: Number of columns of its arguments and results.
+            call: Function that builds the method's arguments from a dict from name to tensor.
+        """
         equation = _Method(rule, method)
         # values of a whole sample (B, 1) cannot be combined with a vector (H,)
         read = [name for name, size in weights.items() if size == "1" or width == _WIDTH]

@@ -6,8 +6,8 @@ text:
 
     lr: Annotated[float, Field(gt=0, description="Learning rate.")] = 1e-3
 
-The short name of a setting is the name of its field, unless it is annotated with another `Word`. The dotted name is
-the path to the field.
+The short name of a setting is the name of its field, unless the annotation `Word` of the field sets another one. The
+dotted name is the path to the field, such as optimizer.lr.
 """
 
 import dataclasses
@@ -44,14 +44,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Word:
-    """Annotation with a setting's short name, if that is not the field's name; None if users cannot set the field."""
+    """Annotation that gives a setting a short name other than its field's; with None, users cannot set the field."""
 
     name: str | None
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Annotation with a description of the valid values, which errors show in place of one derived from the type."""
+    """Annotation that describes a field's valid values; errors show it in place of a text derived from the type."""
 
     words: str
 
@@ -67,7 +67,7 @@ class Setting:
     Attributes:
         name: Short name.
         path: Names of the nested fields that lead from the configuration to the setting.
-        hint: Type with its annotations.
+        hint: Type hint of the field, with its annotations.
         default: Default value.
         doc: Help text.
     """
@@ -166,7 +166,7 @@ def expected(hint: Any) -> str:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, Field))
 def configuration(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass that raises UsageError for a value of another type or beyond its limits."""
+    """Turn a class into a frozen dataclass that raises UsageError for a value of a wrong type or out of range."""
     checked = checked_dataclass(cls, frozen=True, config=ConfigDict(extra="forbid", **_STRICT))
     construct: Callable[..., None] = checked.__init__
 
@@ -181,7 +181,7 @@ def configuration(cls: type[T]) -> type[T]:
 
 
 def _usage_error(owner: type, error: ValidationError) -> UsageError:
-    """Convert the first problem of a ValidationError, raised by the constructor of `owner`, to a UsageError."""
+    """Convert the first problem of pydantic's ValidationError, raised when creating an `owner`, to a UsageError."""
     problem = error.errors()[0]
     name = str(problem["loc"][0]).rstrip("_") if problem["loc"] else owner.__name__
     hints = typing.get_type_hints(owner, include_extras=True)
@@ -212,9 +212,9 @@ def _leaves(owner: type, path: tuple[str, ...]) -> Iterable[Setting]:
 
 
 def options_of(owner: type) -> dict[str, Setting]:
-    """Return the options of a cell or update rule as a dict from name to setting.
+    """Return the options of a cell class or update rule class `owner`, as a dict from name to setting.
 
-    Options are the constructor's arguments of type int, float, bool or str, without the sizes.
+    Options are the constructor's arguments of type int, float, bool or str, except input_size and hidden_size.
     """
     hints = typing.get_type_hints(owner.__init__, include_extras=True)  # type: ignore[misc]
     options = {}

@@ -17,7 +17,7 @@ _ENDING = (signal.SIGTERM, _HANGUP) if _HANGUP else (signal.SIGTERM,)
 
 
 class Interrupted(KeyboardInterrupt):
-    """KeyboardInterrupt raised by the operating system's signal `number`."""
+    """KeyboardInterrupt for a signal of the operating system; the attribute `number` is the signal's number."""
 
     number: int = signal.SIGINT
 
@@ -38,8 +38,8 @@ def number_of(stop: KeyboardInterrupt) -> int:
 def raising() -> Iterator[None]:
     """Raise Interrupted at the first SIGTERM or SIGHUP and at every Ctrl-C inside the block.
 
-    A signal during the import of a module is raised after the import: modules must not stay half loaded, and some of
-    them catch all exceptions of their imports.
+    If a signal arrives during the import of a module, Interrupted is raised after the import: modules must not stay
+    half loaded, and some modules catch all exceptions of their imports.
     """
     raised = 0
 
@@ -68,7 +68,9 @@ def raising() -> Iterator[None]:
 
 @contextmanager
 def noting() -> Iterator[Callable[[], int]]:
-    """Record SIGINT, SIGTERM and SIGHUP inside the block instead of raising; a Ctrl-C after the first signal raises.
+    """Record SIGINT, SIGTERM and SIGHUP inside the block instead of raising an exception.
+
+    A Ctrl-C after the first signal raises KeyboardInterrupt.
 
     Yields:
         A function that returns the number of the first signal, or 0 if there was none.
@@ -89,7 +91,7 @@ def noting() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def delaying() -> Iterator[None]:
-    """Delay signals that arrive inside the block until its end, for calls that an exception would leave half done."""
+    """Delay signals (SIGINT, SIGTERM, SIGHUP) until the end of the block, which an exception would leave half done."""
     with noting() as noted:
         yield
     if number := noted():
@@ -113,9 +115,10 @@ def blocking_interrupts() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C in this process outside blocks of `raising`; its parent process ends it.
+    """Ignore Ctrl-C in this worker process, except in blocks of `raising`; the parent process ends its workers.
 
-    A terminal sends Ctrl-C to all processes. In a worker that starts, waits or exits, it would only print a traceback.
+    A terminal sends Ctrl-C to parent and workers. In a worker that starts, waits or exits, it would only print a
+    traceback.
     """
     # SIG_IGN, if the caller has set it, stays; `raising` respects it, so this function does not set it
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

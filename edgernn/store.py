@@ -58,12 +58,13 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
     if tensors.keys() != expected.keys():
         names = ", ".join(sorted(tensors.keys() ^ expected.keys()))
         raise EdgernnError(
-            f"{folder / name}: expected the weights of this model, got others: {names} missing or unknown; restore it"
+            f"{folder / name}: expected the weights of this model, got others: {names} missing or unknown; restore the "
+            "file or train again"
         )
     for key, tensor in expected.items():
         if tensors[key].shape != tensor.shape:
             shapes = f"expected {tuple(tensor.shape)}, got {tuple(tensors[key].shape)}"
-            raise EdgernnError(f"{folder / name}: {key}: {shapes}; the file belongs to another model, restore it")
+            raise EdgernnError(f"{folder / name}: {key}: {shapes}; restore the file, or train again")
     model.load_state_dict(tensors)
 
 
@@ -107,7 +108,7 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
     if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
         expected = f"a {SequenceModel.__name__}, got a {network}"
         raise EdgernnError(
-            f"{folder}: config.json: network: expected {expected}, which can only be used by its own task"
+            f"{folder}: config.json: network: expected {expected}, which only its own task can use; name another run"
         )
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
     if (cell := load_kept(folder, config)) is not None:
@@ -120,14 +121,14 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
 
 
 def kept_cell(folder: Path, cell: str) -> str:
-    """Change FILE.py:CLASS to COPY:CLASS if a run directory has a copy of FILE.py; no file is changed.
+    """Replace FILE.py in the cell name FILE.py:CLASS by the path of its copy in a run directory, if it has one.
 
     Args:
         folder: Folder that may be a run directory.
         cell: Cell name or FILE.py:CLASS.
 
     Returns:
-        COPY:CLASS with the path of the copy, or `cell` unchanged if it names no file or there is no copy.
+        PATH:CLASS with the path of the copy, or `cell` unchanged if it names no file or there is no copy.
 
     Raises:
         EdgernnError: The copy is missing or has changed, or the folder's config.json is invalid.

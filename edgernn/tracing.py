@@ -2,8 +2,8 @@
 """Tracing of point-wise torch functions to programs, so that equations of cells and rules are written only once.
 
 A program is a list of elementary operations (`edgernn.program`). The function is traced with torch.fx on small random
-tensors (rows, width), called tiles; vectors are broadcast to tiles beforehand. Each torch operator is rewritten to
-operations of programs; one that they cannot express is an error.
+tensors (rows, width), called tiles; vectors are broadcast to tiles beforehand. Each torch operator of the trace is
+rewritten to operations of programs. An operator that these operations cannot express raises ProgramError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _ROWS = 2
 
 @dataclass(frozen=True)
 class _Value:
-    """A value of a program under construction, with Python's operators, so that rewrites read like equations."""
+    """Value of a program under construction. It has Python's operators, so that `_REWRITES` read like equations."""
 
     builder: Builder
     number: int
@@ -185,8 +185,8 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
         name: Name of the function for errors.
         function: Function of a dict from argument key to tensor (rows, widths[key]), which returns a tuple of tensors
             (rows, width).
-        widths: Dict from argument key to width.
-        width: Width of the results.
+        widths: Dict from argument key to width, the number of columns of that argument.
+        width: Number of columns of the results.
 
     Returns:
         The program. Its arguments are the keys that the results depend on.
@@ -218,7 +218,7 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 def check_gradient(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
     """Check that a program's gradients equal those of the traced torch function.
 
-    They differ if the function calls `detach`, which a program does not keep.
+    They differ, for example, if the function calls `detach`: a program has no such operation.
 
     Args:
         name: Name of the function for errors.
@@ -295,12 +295,25 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
             raise ProgramError("expected Python numbers as constants, got a tensor; declare it in the cell's `vectors`")
     for result in results:
         if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
-            raise ProgramError("expected results of the shape of the gates, with one number for each neuron")
+            raise ProgramError("expected results with one number for each neuron; return tensors of the gates' shape")
     return builder.finish([values[result].number for result in results])
 
 
 def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder, width: int) -> _Value:
-    """Rewrite one torch operator to operations of a program; return their result. Others raise ProgramError."""
+    """Rewrite one torch operator of a trace to operations of a program, and return the value of its result.
+
+    Args:
+        node: The operator.
+        values: Dict from earlier node to its value in the program.
+        builder: Builder of the program, to which the operations are added.
+        width: Number of columns of the results of the traced function.
+
+    Returns:
+        The value.
+
+    Raises:
+        ProgramError: The operator is not point-wise, or programs cannot express it.
+    """
     name = str(getattr(node.target, "_opname", getattr(node.target, "__name__", node.target)))
     # functionalisation turns views into operators with the suffix _copy
     name = name if name == "_to_copy" else name.removesuffix("_copy")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes an entry of the zoo (`edgernn.runtime.zoo`) from a run directory: `edgernn models add`."""
+"""The command `edgernn models add`: adds the model of a run directory to the zoo, the folder of trained models."""
 
 import dataclasses
 import tempfile
@@ -33,32 +33,33 @@ _WORK = ("parameters", "macs", "macs_executed", "frontend_macs", "skip_percent")
 def add_model(
     run: Path, name: str | None = None, folder: Path | None = None, *, replace: bool = False
 ) -> dict[str, Any]:
-    """Export a run with float32 and int8 weights, and write the entry of a model with its card.
+    """Add the model of a run to the zoo, the folder of trained models, as a folder of its own.
 
-    Nothing is written if a step fails.
+    This folder has the ONNX files with float32 and int8 weights, an example, a benchmark, entry.json with the figures,
+    and a model card (model.md). No model is added or replaced if a step fails.
 
     Args:
         run: The run directory. The data of its task is read again, for the metric with int8 weights.
         name: Name of the model. Default: the run directory's name.
-        folder: The folder of the models. Default: `zoo_folder`.
+        folder: The zoo. Default: `zoo_folder`.
         replace: Whether to replace a model of that name.
 
     Returns:
-        The entry.
+        The content of entry.json, with the model's folder as "folder" and the size of the zoo as "bytes_of_all".
 
     Raises:
-        UsageError: There is no folder, the name is not one, or there is a model of that name.
-        EdgernnError: The run is not finished, its data is missing, or the models are too large together.
+        UsageError: There is no zoo, the name is invalid, or the zoo has a model of that name already.
+        EdgernnError: The run is not finished, its data is missing, or all models together have more than MOST bytes.
     """
     folder = folder or zoo_folder()
     if folder is None:
-        raise UsageError("--folder: expected a folder of models, got none; name one, or run the command in a clone")
+        raise UsageError("--folder: expected a folder of models, got none; name one, or set EDGERNN_MODELS")
     name = name or run.resolve().name
     if Path(name).name != name or Path(name).suffix or name.startswith("."):
         raise UsageError(f"--name: expected a name without a dot or slash, got {name!r}")
     target = folder / name
     if target.exists() and not replace:
-        raise UsageError(f"{target}: expected a new name, got that of a model; choose another one, or add --replace")
+        raise UsageError(f"{target}: expected a new name, got that of a model; set another --name, or add --replace")
     folder.mkdir(parents=True, exist_ok=True)
     with hold_file(target), tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as temporary:
         staged = Path(temporary) / name
@@ -68,7 +69,7 @@ def add_model(
         if size > MOST:
             raise EdgernnError(
                 f"{name}: expected at most {MOST:,} bytes in all models, got {size:,}; train a smaller one, or remove "
-                "another"
+                "another model"
             )
         if target.exists():
             target.rename(Path(temporary) / "replaced")
@@ -77,7 +78,7 @@ def add_model(
 
 
 def _size(folder: Path, without: str) -> int:
-    """Sum the bytes of all models but one."""
+    """Return the size in bytes of all models in a folder, except the one named `without`."""
     models = [path for path in folder.iterdir() if path.name != without and not path.name.startswith(".")]
     return sum(file.stat().st_size for model in models if model.is_dir() for file in model.rglob("*") if file.is_file())
 
@@ -134,7 +135,7 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
 
 
 def _open_task(run: Path) -> Task:
-    """Open the task of a run, with its data."""
+    """Create the task of a run from its config.json, and load its data."""
     config = read_config(run)
     kind, source = find_task(config.get("source") or config["task"]["name"])
     task = kind(**config["task"]["settings"])
@@ -143,7 +144,7 @@ def _open_task(run: Path) -> Task:
 
 
 def _shorten(example: Path) -> None:
-    """Leave out sequences of an example that take more than MOST_EXAMPLE bytes."""
+    """Shorten the file example.npz to as many sequences as fit into MOST_EXAMPLE bytes, but at least one."""
     arrays = read_arrays(example, ("x", "y"))
     size = sum(array[:1].nbytes for array in arrays.values())
     count = max(1, MOST_EXAMPLE // size)
@@ -152,7 +153,7 @@ def _shorten(example: Path) -> None:
 
 
 def _data(task: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the title, origin and terms of the data sets of a task, from the entry of the task in config.json."""
+    """Return title, origin and terms of use of the data sets of a task; `task` is the key "task" of config.json."""
     # a task may read one of several sets
     corpus = task["settings"].get("corpus")
     return [
@@ -163,7 +164,11 @@ def _data(task: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _class_figures(run: Path, config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Collect the figures of each class from the metrics NAME_CLASS of a run, or from its series of that length."""
+    """Collect recall, precision and sensitivity of each class: a dict from class to a dict from metric to value.
+
+    They come from metrics such as recall_CLASS in result.json (`result`), or else from a list in series.json with one
+    value per class. Metrics that the run lacks are left out. `config` is the content of config.json.
+    """
     classes = config["task"]["classes"] or sorted({key.split("_", 1)[1] for key in result if _is_of_class(key)})
     figures: dict[str, dict[str, float]] = {name: {} for name in classes}
     series = run / "series.json"
@@ -183,7 +188,15 @@ def _is_of_class(key: str) -> bool:
 
 
 def card_sections(entry: Mapping[str, Any], interval: Interval | None) -> list[str]:
-    """Format the sections that an entry adds to the card of an exported model."""
+    """Format sections of the model card as lines of Markdown: quality, files and data.
+
+    Args:
+        entry: Content of entry.json.
+        interval: Confidence interval of the metric on the test sequences, if known.
+
+    Returns:
+        The lines.
+    """
     metric = entry["metric"]
     value = f"{entry['value']:.4g}"
     if interval is not None:

@@ -26,23 +26,25 @@ def to_onnx(
 ) -> list[Check]:
     """Write a model as an ONNX file (opset 20, IR 9) and check it against torch.
 
-    The file's inputs are x (T, B, I), or int64 words (T, B) for a model with a vocabulary, and the state. Its outputs
-    are y and the next state. If the model can skip updates of neurons, they include the number of updated neurons
-    (T, B) and of executed multiply-adds (B,).
+    The file's inputs are x (T, B, I), or int64 word indices (T, B) for a model with a vocabulary, and the state. Its
+    outputs are y and the next state. A model that can skip updates of neurons has two further outputs: `updates`
+    (T, B), the number of updated neurons, and `macs` (B,), the number of executed multiply-adds.
 
     Args:
         model: The model.
         path: The file to write.
-        metadata: Dict of values to add to the file's metadata.
-        example: Input (T, B, I) or words (T, B) for the check, in addition to random input.
-        weights: Type of stored matrices, "float32", "bfloat16" or "int8"; see `rounding.rounded`. The native library
-            computes with this type. Without it, matrices are converted to float32 when the file is loaded.
+        metadata: JSON-compatible dict of values to add to the file's metadata.
+        example: Input (T, B, I) or word indices (T, B) for the check, in addition to random input.
+        weights: Type of stored matrices, "float32", "bfloat16" or "int8". The native library computes with this type.
+            Without the library, the matrices are converted to float32 when the file is loaded.
 
     Returns:
-        Results of the check, one per backend: portable and, if the library has the kernels, native.
+        Results of the check, one per backend: portable (standard ONNX operators) and, if edgernn's native library has
+        the kernels, native.
 
     Raises:
         EdgernnError: The outputs differ from those of torch with the same weights. No file is written.
+        UsageError: The type of weights is unknown, or the model cannot be exported with it.
     """
     path = Path(path)
     was_training = model.training

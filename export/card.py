@@ -27,11 +27,11 @@ def card(
 
     Args:
         model: The exported model.
-        config: Content of the run's config.json.
-        result: Content of the run's result.json.
-        checks: Results of the check against torch, one per backend.
+        config: Content of config.json in the run directory: the settings of the training.
+        result: Content of result.json in the run directory: the metrics and costs of the model.
+        checks: Results of the comparison of the file with torch, one per backend.
         file: The exported file.
-        took: Latency of the file, measured on this machine.
+        took: Latency of the exported model, measured on this machine.
         weights: Type of the stored matrices, such as int8.
         loss: Metric before and after the weights were rounded, or None if it was not measured.
 

@@ -28,12 +28,12 @@ class Check:
 
     Attributes:
         backend: "native" for the kernels of the native library, "portable" for standard ONNX operators.
-        step_error: Largest absolute error of any output over single steps, each from torch's state.
-        sequence_error: Largest absolute error of any output over whole sequences.
-        steps: Number of compared steps, counted in each sequence.
-        sequences: Number of compared sequences, those without ties.
-        ties: Number of steps, counted in each sequence, that are left out because a decision to update a neuron is so
-            close to its threshold that rounding may flip it (`UpdateRule.tie`).
+        step_error: Largest absolute error of any output or state over single steps, each from torch's state.
+        sequence_error: Largest absolute error of any output or state over whole sequences.
+        steps: Number of compared steps, summed over the sequences.
+        sequences: Number of whole sequences that are compared: those without ties.
+        ties: Number of steps that are not compared, summed over the sequences. In such a step, a decision to update a
+            neuron is so close to its threshold that rounding may flip it (`UpdateRule.tie`).
     """
 
     backend: str
@@ -58,23 +58,26 @@ def check(
 ) -> list[Check]:
     """Compare an exported file with torch, in stock ONNX Runtime and, if it is installed, with the native library.
 
-    The input is random: normal in the scale of the model's input, or words of its vocabulary. If rounding flips the
-    decision to update a neuron, all later states differ from torch's. Single steps are therefore compared from
-    torch's state, and whole sequences only if no decision is near its threshold.
+    The input is random: normally distributed with the mean and standard deviation of the model's input, noise for a
+    model that reads audio, or words of its vocabulary. If rounding flips the decision to update a neuron, all later
+    states differ from torch's. Single steps are therefore compared from torch's state, and whole sequences only if no
+    decision is near its threshold.
 
     Args:
         model: The model in torch.
         path: The exported file.
-        example: Further input, (T, B, I) or words (T, B).
+        example: Further input, (T, B, I) or word indices (T, B).
         tolerance: Allowed absolute error, or relative error for outputs above 1.
-        whole_numbers: True if the native library multiplies integers, for int8 weights. It is then allowed the larger
-            error WHOLE_NUMBERS, and steps are left out at a correspondingly larger distance from a threshold.
+        whole_numbers: True if the file has int8 weights, for which the native library multiplies integers. The allowed
+            error of the native library is then 1e-3. Steps are left out at a correspondingly larger distance of a
+            decision from its threshold.
 
     Returns:
-        Results of the check, one per backend: portable and, if the library has the kernels, native.
+        Results of the check, one per backend: portable (standard ONNX operators) and, if edgernn's native library has
+        the kernels, native.
 
     Raises:
-        EdgernnError: Outputs, states or update counts differ.
+        EdgernnError: Outputs, states or update counts differ, or all steps were left out.
     """
     model.eval()
     generator = torch.Generator().manual_seed(0)
@@ -107,7 +110,11 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
-    """Compare a session with torch on x, without steps with a decision within `ties_apart` · `tie` of its threshold."""
+    """Compare a session with torch on input x, except at steps where rounding may flip a decision to update a neuron.
+
+    These are the steps with a decision whose distance from its threshold is at most `ties_apart` times
+    `UpdateRule.tie`. An error above `tolerance` raises EdgernnError.
+    """
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
@@ -132,7 +139,10 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
 
 
 def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
-    """Run the model in torch; return y, the next state and the number of updated neurons (T, B), None if always all."""
+    """Run the model in torch on x from a state; return y, the last state and the number of updated neurons (T, B).
+
+    The number is None for a model that updates all neurons at every step.
+    """
     with torch.no_grad():
         y, new = model(x, state)
     counts = None
@@ -145,9 +155,10 @@ def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State
 
 
 def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
-    """Return the smallest distance (B,) of an update decision from its threshold, over layers and steps of x (T, B, I).
+    """Run the model on x (T, B, I) and return, for each sequence (B,), how close a decision came to its threshold.
 
-    Distances are in units of `UpdateRule.tie`. They are recorded by wrapping the method `decide` of each update rule.
+    That is the smallest distance of a decision to update a neuron from its threshold, over all layers and steps. Its
+    unit is `UpdateRule.tie`. The distances are recorded by wrapping the method `decide` of each update rule.
     """
     margins: list[Tensor] = []
 
@@ -181,9 +192,10 @@ def _error(
     clear: Tensor,
     tolerance: float,
 ) -> float:
-    """Compare a session with torch on x; return the largest absolute error, or raise EdgernnError above `tolerance`.
+    """Run a session on x from `state`, and compare its results with those of torch, `expected` (see `_torch`).
 
-    Only sequences where `clear` (B,) is True count.
+    Only sequences where `clear` (B,) is True are compared. Returns the largest absolute error. An error above
+    `tolerance`, or another number of updated neurons, raises EdgernnError.
     """
     named = {n: s.detach().numpy() for n, s in zip(model.state_names, state, strict=True)}
     y, new = session.run_from(x.numpy(), named)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gates and equations of built-in cells and rules as JSON, from which `edgernn pack --target c` generates C.
+"""The equations of all built-in cells and update rules as JSON, from which `edgernn pack --target c` generates C code.
 
-`runtime/csrc/generate.py` writes the file, as packing a model needs no torch.
+The equations are traced with torch. `runtime/csrc/generate.py` stores them in a file, so that packing needs no torch.
 """
 
 import json
@@ -23,13 +23,15 @@ Projection = Callable[[UpdateRule], tuple[str | None, str | None]]
 
 
 def equation_tables(projection: Projection) -> str:
-    """Return the JSON text with the operations of programs (ops), all built-in cells and all built-in rules.
+    """Describe all built-in cells and update rules, and the elementary operations of their equations, as JSON.
 
     Args:
-        projection: Function that returns the names of W and b in a rule's `project(x)` = W x + b, None if missing.
+        projection: Function that returns the names of an update rule's weights W and b in its method project(x) =
+            W x + b. A name is None if the rule lacks W or b.
 
     Returns:
-        The JSON text of an object with the keys ops, cells and rules, which map names to entries, one entry per line.
+        The JSON text of an object with the keys "ops", "cells" and "rules". Each is an object from name to entry, with
+        one entry per line.
     """
     cells = {forms[0].form: _cell(forms) for cell in CELLS.values() for forms in _forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
@@ -46,13 +48,20 @@ def equation_tables(projection: Projection) -> str:
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Return lists of a cell's variants, one list per name (`Cell.form`); its variants differ in their biases only."""
+    """Create a cell with all combinations of its options, and group the results by the name of their equations.
+
+    The name is `Cell.form`, such as sru-projected. The cells of one list differ only in which gates have biases.
+    """
     ordered = sorted(cell.forms(), key=lambda form: (bool(form.variant), form.form))
     return [list(forms) for _, forms in groupby(ordered, key=lambda form: form.form)]
 
 
 def _cell(forms: list[Cell]) -> dict[str, Any]:
-    """Return a cell's table: the ONNX attributes of a user-defined cell, and the number of untrained vectors."""
+    """Return the JSON entry of a cell: its equations, in the format of the ONNX attributes of a user-defined cell.
+
+    `forms` are cells that differ only in which gates have biases. The key "constants" counts the vectors in which a 0
+    stands for T, the length of the sequence.
+    """
     cell, *_ = forms
     equations, sizes = trace_equations(cell), [vector.size for vector in cell.vectors.values()]
     gates = []
@@ -76,9 +85,10 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _map(programs: list[Program | None]) -> Program | None:
-    """Join the programs of `Vector.map`, which convert a cell's stored vectors to those of its equations, into one.
+    """Join programs into one program: one for each parameter vector of a cell, or None for a vector without one.
 
-    Return None if no vector is converted.
+    Each program computes the value that the cell's equations read from the stored vector (`Vector.map`). Returns None
+    if no vector has a program.
     """
     if not any(programs):
         return None
@@ -90,7 +100,10 @@ def _map(programs: list[Program | None]) -> Program | None:
 
 
 def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
-    """Describe an update rule for the JSON file: kind, weights, own states (memories), and programs of its methods."""
+    """Return the JSON entry of an update rule: its kind, weights, states (memories), and the programs of its methods.
+
+    A program is the list of the operations of an equation. `projection` is the argument of `equation_tables`.
+    """
     described: dict[str, Any] = {
         "kind": rule.kind.name,
         "dense": rule.is_dense(),

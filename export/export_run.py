@@ -33,21 +33,22 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
     """Export the model of a run directory to an ONNX file, and write its card (.md) and example.npz beside it.
 
     Args:
-        run: The run directory.
-        out: The file to write.
-        weights: Type of stored matrices, as in `to_onnx`.
-        score: Function that returns a model's metric on the run's test sequences, and True if higher is better. It is
-            called if weights are rounded, to report the change of the metric.
+        run: The run directory, in which a training stored its model and results.
+        out: The ONNX file to write.
+        weights: Type of stored matrices: "float32", "bfloat16" or "int8".
+        score: Function that returns a model's metric on the test sequences of the run's task, and True if higher is
+            better. It is called if weights are rounded, to report the change of the metric.
 
     Returns:
-        JSON-compatible dict with the paths `model` and `card`, the size of the file in `bytes`, and the type of
-        `weights`. `latency` has the fields of `Latency`, `checks` those of each `Check` and its `worst` error, and
-        `loss` those of `Loss` and `is_large`, or None if the metric was not measured again. `native_missing` says why
-        the native library cannot run the file, or is None if it can.
+        JSON-compatible dict with the paths `model` and `card`, the size of the ONNX file in `bytes`, and the type of
+        `weights`. `latency` is a dict with the fields of `Latency`. `checks` is a list of dicts with the fields of
+        `Check` and its `worst` error, one per backend. `loss` is a dict with the fields of `Loss` and `is_large`, or
+        None if the metric was not measured again. `native_missing` is the reason why the native library cannot run the
+        file, or None if it can.
 
     Raises:
         EdgernnError: The training is not finished, or the outputs of the file differ from torch's.
-        UsageError: Another process is writing `out`.
+        UsageError: Another process is writing `out`, or the type of weights is unknown or does not fit the model.
     """
     model, config = load_model(run)
     result = read_result(run)
@@ -62,7 +63,7 @@ def read_result(run: Path) -> dict[str, Any]:
         run: The run directory.
 
     Returns:
-        Its content.
+        Its content, a dict with the metrics and costs of the trained model.
 
     Raises:
         EdgernnError: The training is not finished, or the file cannot be read.
@@ -79,19 +80,19 @@ def read_result(run: Path) -> dict[str, Any]:
 def export_model(
     run: Path, model: SequenceModel, config: dict[str, Any], result: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    """Export a modified model of a run, with its card and example, as `export_run` does.
+    """Export a modified model of a run to an ONNX file with float32 weights, and write its card and example.npz.
 
-    The caller holds the lock of `out`.
+    The caller must hold the lock of `out` (`hold_file`).
 
     Args:
-        run: The run directory, which has an example of the inputs.
-        model: The model.
+        run: The run directory, whose example.npz has the inputs for the new example.
+        model: The modified model.
         config: Content of the run's config.json.
-        result: Content of the run's result.json, with the figures of the modified model.
-        out: The file to write.
+        result: Content of the run's result.json, but with the metrics and costs of the modified model.
+        out: The ONNX file to write.
 
     Returns:
-        The result of `export_run`.
+        Dict with the same keys as that of `export_run`.
     """
     return _export(run, model, config, result, out, "float32", None)
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Front ends as nodes of an ONNX graph: operators that every runtime has, in particular without the operator DFT.
+"""Audio front ends as nodes of an ONNX graph, with operators that every runtime has (DFT is not one of them).
 
-An FFT of size N = N1 N2 is two matrix products. The sample n = N2 n1 + n2 and the frequency k = k1 + N1 k2 give
+An FFT of size N = N1 N2 is two matrix products. With the sample index n = N2 n1 + n2 and the frequency k = k1 + N1 k2,
+the spectrum X of the samples s is
 
     X_k = Σ_n2 exp(-2πi n2 k2 / N2) · exp(-2πi n2 k1 / N) · Σ_n1 s_n exp(-2πi n1 k1 / N1)
 
-The samples are real, so k1 from 0 to N1/2 is enough: each frequency is one of these k or the mirror N - k of one.
+The samples are real, so k1 from 0 to N1/2 is enough: each frequency is one of these k or the mirror image N - k of one.
 """
 
 from collections.abc import Callable
@@ -39,10 +40,11 @@ def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
     Args:
         graph: The graph.
         frontend: The front end.
-        x: Name of the samples (T, B, hop).
+        x: Name of the samples (T, B, hop) in the graph: `hop` samples per step.
 
     Returns:
-        Name of the features (T, B, bands) in the graph. The names of the next states are frontend.STATE.next.
+        Name of the features (T, B, bands) in the graph. The next value of each state gets the name of the state and
+        ".next", such as frontend.samples.next.
     """
     add = _Namespace(graph)
     energy = _energies(add, frontend, _frames(add, frontend, x))
@@ -58,7 +60,10 @@ def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
 
 
 class _Namespace:
-    """Adds nodes and weights whose names begin with frontend; floats become float32, integers int64."""
+    """Adds nodes and weights to an ONNX graph, with "frontend." before their names.
+
+    Weights become float32, or int64 if they are integers.
+    """
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
@@ -75,9 +80,10 @@ class _Namespace:
 
 
 def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
-    """Add nodes that cut samples x into windows and keep the last samples as a state.
+    """Add nodes that cut the samples x (T, B, hop) into one window per step; windows overlap if hop < window_size.
 
-    Returns the name of the windows (B, T, window_size) in the graph.
+    The last samples, which the next window reads again, are kept as a state. Returns the name of the windows
+    (B, T, window_size) in the graph.
     """
     size, hop = frontend.config.window_size, frontend.config.hop
     signal = add.node("Transpose", [x], "x.by_stream", perm=[1, 0, 2])
@@ -97,7 +103,10 @@ def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
 
 
 def _energies(add: _Namespace, frontend: LogMel, frames: str) -> str:
-    """Add nodes that compute mel energies from frames (B, T, window_size); return their name, shape (T, B, bands)."""
+    """Add nodes that compute mel energies (T, B, bands) from frames of samples (B, T, window_size).
+
+    `frames` is the name of the frames in the graph. Returns the name of the energies.
+    """
     size = frontend.size
     parts = fourier_parts(size, frontend.filters.detach().cpu().numpy())
     n1, n2 = parts.n1, parts.n2
@@ -133,14 +142,16 @@ class FourierParts:
     """Matrices of an FFT that is computed as two matrix products, and mel filters in the order of its frequencies.
 
     Attributes:
-        n1: Size of the first product, N1.
-        n2: Size of the second product, N2.
+        n1: N1, the first factor of the FFT's size N = N1 N2.
+        n2: N2, the second factor.
         first: Matrix (2 K1, N1) of the first product, K1 = N1/2 + 1: rows of cosines, then rows of negative sines.
         first_turned: The rows of `first`, with those of the sines first.
-        twiddle: Cosines (2 K1, N2) of the twiddle factors, once for each half of `first`.
-        twiddle_turned: Sines (2 K1, N2) that multiply the product of `first_turned`.
+        twiddle: Real parts (2 K1, N2) of the twiddle factors, for the product of `first`; both halves are equal.
+        twiddle_turned: Imaginary parts (2 K1, N2), for the product of `first_turned`; negated in the first half. The
+            sum of both scaled products is the complex product: real, then imaginary parts.
         second: Matrix (2 N2, 2 N2) of the second product; its rows and columns are real, then imaginary parts.
-        filters: Weights (K1 N2, bands) of the frequencies k1 + N1 k2.
+        filters: Weights (K1 N2, bands) of the mel filters. Row k1 N2 + k2 has the weights of the frequency
+            k = k1 + N1 k2, or of its mirror image N - k if that is smaller. The second row of one frequency is zero.
     """
 
     n1: int
@@ -154,7 +165,10 @@ class FourierParts:
 
 
 def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
-    """Return the real and imaginary parts of exp(-2πi r c / period) for all rows r and columns c."""
+    """Return two matrices, the real and the imaginary parts of exp(-2πi r c / period).
+
+    They have a row for each number r in `rows`, and a column for each number c in `columns`.
+    """
     angles = 2 * np.pi * (np.outer(rows, columns) % period) / period
     return np.cos(angles), -np.sin(angles)
 
@@ -162,14 +176,12 @@ def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
 def fourier_parts(size: int, filters: Array) -> FourierParts:
     """Compute the matrices for an FFT as two matrix products, and mel filters that read its output.
 
-    The rows of the filters are reordered to the order in which the FFT returns the frequencies.
-
     Args:
-        size: N, a power of two.
-        filters: Weights (bands, N/2 + 1) of the frequencies.
+        size: N, the size of the FFT, a power of two.
+        filters: Weights (bands, N/2 + 1) of the frequencies in each mel band, in ascending order of frequency.
 
     Returns:
-        The matrices and the reordered filters.
+        The matrices, and the filters with their weights in the order in which the FFT returns the frequencies.
     """
     n1, n2 = factors(size)
     k1, k2 = np.arange(n1 // 2 + 1), np.arange(n2)
@@ -200,9 +212,10 @@ Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
-    """Add a Scan that smooths `values` (T, B, bands) over time, starting from the normalisation's state.
+    """Add a Scan node that smooths `values` (T, B, bands) over time: s_t = s_{t-1} + rate · (v_t - s_{t-1}).
 
-    Returns the name of the smoothed values (T, B, bands) in the graph. `rate` creates the nodes of the smoothing rate.
+    The last s is a state of the front end (`LogMel.memory`). While it is 0, s_t = v_t. The function `rate` returns the
+    nodes that compute the rate. Returns the name of s (T, B, bands) in the graph.
     """
     memory, bands = frontend.memory, frontend.config.bands
     body = [
@@ -227,7 +240,10 @@ def _constant(name: str, value: float) -> onnx.NodeProto:
 
 
 def _floor_rate(frontend: LogMel) -> list[onnx.NodeProto]:
-    """Return nodes that compute the smoothing rate of the noise floor: `fall` for values below it, else `rise`."""
+    """Return nodes that compute the smoothing rate of the noise floor in the Scan of `_followed`.
+
+    The rate is the front end's setting `floor_fall` for a value below the floor, else its setting `floor_rise`.
+    """
     return [
         _constant("fall", frontend.config.floor_fall),
         _constant("rise", frontend.config.floor_rise),
@@ -241,7 +257,11 @@ def _smooth_rate(frontend: LogMel) -> list[onnx.NodeProto]:
 
 
 def _pcen(add: _Namespace, frontend: LogMel, energy: str, floor: str) -> str:
-    """Add nodes of per-channel energy normalisation; return the name of the features. `floor` is the name of ε."""
+    """Add nodes of per-channel energy normalisation (PCEN): (E / (S + ε)^α + δ)^r - δ^r.
+
+    S is E smoothed over time. α, δ and r (bands,) are parameters of the front end. `energy` and `floor` are the names
+    of E (T, B, bands) and ε in the graph. Returns the name of the features (T, B, bands).
+    """
     smooth = _followed(add, frontend, energy, _smooth_rate)
     names = ("alpha", "delta", "r")
     values = [getattr(frontend, f"log_{name}").detach().exp().cpu().numpy() for name in names]

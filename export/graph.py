@@ -48,16 +48,16 @@ class _Graph:
         return name
 
     def matrix(self, name: str, value: Tensor) -> str:
-        """Add a weight and return the name of its float32 value.
+        """Add a weight as an initialiser and return the name of its float32 value in the graph.
 
-        A learned matrix is stored in the weight type of the export, such as int8, and converted back in the graph.
+        A learned matrix is stored in the type of the export, such as int8; nodes then convert it to float32.
         """
         if self.type == "float32" or value.ndim != 2 or not isinstance(value, nn.Parameter):
             return self.weight(name, value)
         return self.floats(name, self.kept(name, value))
 
     def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Store a matrix as initialisers in bfloat16, or in int8 with scales; return their names (see `kept_names`)."""
+        """Add a matrix as an initialiser, bfloat16 or int8; return its name and that of its int8 scales, or None."""
         names = self.kept_names(name)
         if names[1] is None:
             self._bfloat16(names[0], value)
@@ -72,11 +72,14 @@ class _Graph:
         self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
 
     def kept_names(self, name: str) -> tuple[str, str | None]:
-        """Return the names of the initialisers of a matrix: its values, and its scales (rows, 1) or None."""
+        """Return the names of a stored matrix's initialisers: the bfloat16 or int8 values, and int8 scales or None."""
         return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
 
     def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` is a pair as in `kept_names`."""
+        """Add nodes that convert a stored matrix, or rows of it, to float32; return `name`, that of the result.
+
+        `kept` has the names of its bfloat16 or int8 values, and of the int8 scales (rows, 1) or None.
+        """
         value, scale = kept
         if scale is None:
             return self._cast(value, name)
@@ -105,9 +108,9 @@ def build(
     """Convert a model to an ONNX ModelProto: one node per layer and direction, and the functions that nodes call.
 
     Args:
-        model: The model, whose matrices are already rounded to `weights`.
+        model: The model, whose matrices are already rounded to the type `weights`.
         extra: Dict of values to add to the metadata, such as task and metric.
-        weights: Type of stored matrices, such as int8.
+        weights: Type of stored matrices: "float32", "bfloat16" or "int8".
         portable: Include the layers as functions of standard ONNX operators, for ONNX Runtime without the native
             library. Tracing them takes seconds, and a packed model for C programs does not need them.
 
@@ -162,7 +165,7 @@ def build(
 
 
 def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
-    """Add nodes that gather the embedding's rows for words x, and convert only these to float32; return their name."""
+    """Add nodes that look up the rows of the embedding for word indices x, as float32; return the result's name."""
     if graph.type == "float32":
         return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
     value, scale = graph.kept("embedding.E", rows)
@@ -172,7 +175,7 @@ def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
-    """Return the model, or if needed a copy with batch statistics folded into constants and pruned weights set to 0."""
+    """Return the model, or a copy without batch normalisation (folded into constants) and block-sparse R (dense)."""
     cells = [layer.cell for layer in model.recurrent_layers()]
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model
@@ -195,8 +198,8 @@ class _Function:
 
     Attributes:
         name: Name of the function.
-        layer: Layer to trace. If any layer that shares the function has I != H, it is such a layer, so that the trace
-            tells I and H apart.
+        layer: The layer that is traced to create the function. It has I != H if any layer that shares the function has,
+            because a trace of equal sizes cannot tell I and H apart.
         sizes: Values of H of all layers that share the function.
         kernel: Kernel of the native library that replaces the function, or None if there is none.
     """
@@ -208,13 +211,13 @@ class _Function:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of nodes that call the function, besides `op_attributes`: the equations of a user-defined cell."""
+        """Further attributes of the nodes that call the function: the equations of a user-defined cell, or none."""
         program = None if self.kernel is None else self.kernel.program
         return {} if program is None else program.attributes()
 
 
 def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
-    """Return the ONNX function of each layer; raise UsageError if there are more functions than the library has ops."""
+    """Return the ONNX function of each layer; raise UsageError if more than `MOST_OPS` different ones are needed."""
     functions: dict[Any, _Function] = {}
     assigned = []
     for layer in layers:
@@ -261,9 +264,10 @@ def _layer(
     backwards: bool,
     counters: dict[str, list[str]],
 ) -> tuple[str, str]:
-    """Add the node of a layer; return the names of its output sequence ("" if not needed) and of its last output.
+    """Add the node of a layer with input `x`; return the names of its outputs at all steps and of its last output.
 
-    The names of its counts, updates and macs, are appended to the lists in `counters`.
+    The first name is "" unless `needs_y`. If the layer can skip neurons, the names of its numbers of updated neurons
+    and of multiply-adds are appended to counters["updates"] and counters["macs"].
     """
     if backwards:
         x = graph.reversed(x, f"{name}.x")
@@ -350,7 +354,7 @@ def _initial_state(model: SequenceModel) -> dict[str, list[float]]:
 
 
 def _config(model: SequenceModel) -> ModelConfig:
-    """Return the model's configuration, with the current mean and standard deviation of its input."""
+    """Return the model's configuration, with the mean and standard deviation from its buffers."""
     mean, std = (_collapsed(numbers) for numbers in (model.input_mean, model.input_std))
     return replace(model.config, input=replace(model.config.input, mean=mean, std=std))
 

@@ -18,7 +18,8 @@ class Kernel:
     """A kernel of the native library that computes a layer.
 
     Attributes:
-        name: Name in the library, such as gru+selective. A user-defined cell is `*`, as in *+selective.
+        name: Name in the library: a cell and an update rule, such as gru+selective. The `*` in *+selective stands for
+            any user-defined cell.
         program: Equations of a user-defined cell, which the kernel interprets, or None for a compiled kernel.
     """
 
@@ -37,7 +38,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
 
     Raises:
         UsageError: A user-defined cell, rule or imputer has the name of a built-in one, whose kernel would run instead.
-        ProgramError: The layer has no kernel, so it can only run as standard ONNX operators.
+        ProgramError: The library has no kernel for the layer, which can only run as standard ONNX operators.
     """
     cell, rule, imputer = layer.cell, layer.rule, layer.imputer
     parts: list[tuple[str, Cell | UpdateRule | Imputer | None, Mapping[str, type]]] = [
@@ -69,7 +70,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
 
 
 def without_kernel(layers: Iterable[RecurrentLayer]) -> str | None:
-    """Return why one of the layers has no kernel in the native library, or None if all have one."""
+    """Return None if the native library has a kernel for each layer, or else why it has none for one of them."""
     for layer in layers:
         try:
             find_kernel(layer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency of an exported model on the exporting machine, for its card."""
+"""Latency of an exported model on this machine, for the model card."""
 
 import itertools
 import statistics
@@ -22,7 +22,9 @@ _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency for one sequence (B = 1), called from Python on one thread: the median of the medians of all rounds.
+    """Latency of a model for one sequence (B = 1), called from Python on one thread.
+
+    Calls are timed in rounds; each time is the median over the rounds of the median of a round.
 
     Attributes:
         processor: Model name of the CPU.
@@ -30,8 +32,8 @@ class Latency:
         instruction_set: Instruction set that the native library uses, or None for the portable backend.
         steps: Number of steps of a sequence, T.
         sequence: Time of a call with a whole sequence, in µs.
-        step: Time of a call with one step, in µs, averaged over a sequence because it depends on the number of updates.
-            None for a model that needs whole sequences.
+        step: Time of a call with one step, in µs: the mean over the steps of a sequence, because the time depends on
+            the number of updated neurons. None for a model that needs whole sequences.
     """
 
     processor: str
@@ -52,7 +54,7 @@ def latency(path: Path, x: NDArray[Any]) -> Latency:
 
     Args:
         path: The exported file.
-        x: Sequences (T, B, I), or words (T, B), which are run one at a time.
+        x: B sequences (T, B, I), or word indices (T, B), which are run one at a time.
 
     Returns:
         The latency.

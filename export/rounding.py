@@ -23,7 +23,7 @@ POINTS, SHARE = 0.005, 0.02
 
 @dataclass(frozen=True)
 class Loss:
-    """Metric of a model on the test sequences before and after its weights were rounded."""
+    """Metric of a model on the test sequences before and after its weights were rounded, such as to int8."""
 
     metric: str
     before: float
@@ -32,21 +32,24 @@ class Loss:
 
     @property
     def is_large(self) -> bool:
-        """True if the metric is worse by more than half a percentage point or, if lower is better, by more than 2 %."""
+        """True if rounding made the metric clearly worse.
+
+        That is a fall by more than 0.005 (half a percentage point) if higher is better, else a rise by more than 2 %.
+        """
         if self.higher_is_better:
             return self.before - self.after > POINTS
         return self.after - self.before > SHARE * abs(self.before)
 
 
 def rounded(model: SequenceModel, weights: str) -> SequenceModel:
-    """Round the matrices of a model to the values that a file with this type of weights stores.
+    """Round the weight matrices W of a model to values that an exported file of the storage type `weights` can hold.
 
-    bfloat16: the upper half of a float32, rounded to nearest. int8: W_ij = s_i q_ij with one scale per row,
+    bfloat16: the upper half of a float32, rounded to nearest. int8: W_ij = s_i q_ij with one scale s_i per row i,
     s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors are not rounded.
 
     Args:
         model: The model.
-        weights: Storage type of the matrices, a key of `WEIGHTS`.
+        weights: Storage type of the matrices: "float32", "bfloat16" or "int8".
 
     Returns:
         A rounded copy; the model itself for float32.
@@ -74,9 +77,9 @@ def _rounded(matrix: Tensor, weights: str) -> Tensor:
 
 
 def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a matrix W to int8 as W_ij = s_i q_ij; return q (rows, columns) and the scales s (rows, 1).
+    """Quantise a matrix W to int8 as W_ij = s_i q_ij; return q (rows, columns) and the bfloat16 scales s (rows, 1).
 
-    The largest |q| of each row is 127, except in rows of zeros and of numbers below 1e-36.
+    The largest |q| of a row is 127, unless all its numbers are zero or below 1e-36 in size.
     """
     largest = matrix.abs().amax(1, keepdim=True)
     # bfloat16 rounds s by at most 1/512, so that the largest |W_ij| / s_i rounds to 127, except below 1e-36
@@ -85,6 +88,6 @@ def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:
-    """Raise UsageError if a layer has a block-sparse cell and the weights are not float32."""
+    """Raise UsageError if a layer has block-sparse recurrent weights and the storage type `weights` is not float32."""
     if weights != "float32" and any(layer.cell.is_sparse for layer in layers):
         raise UsageError(f"weights: expected float32 for a model with block-sparse weights, got {weights}; use float32")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys to compare torch modules: equal keys mean the same function of inputs and weights."""
+"""Keys to compare torch modules: modules with equal keys compute the same function of their inputs and weights."""
 
 import types
 from collections.abc import Hashable
@@ -24,7 +24,7 @@ _SCALARS = (
 
 
 def structure(module: nn.Module) -> Hashable:
-    """Return a key that is equal for modules that differ at most in the values of their parameters and buffers.
+    """Return a key of a module; two modules with equal keys differ at most in the values of parameters and buffers.
 
     The key is None if the module, or a part of it, has an attribute of a type that cannot be compared by value.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing of torch layers to functions of standard ONNX operators, so that equations are written only once.
+"""Tracing of torch layers to functions of standard ONNX operators, so that equations are written only once, in torch.
 
-A layer has two parts. Operations for all steps at once (input projections, constants) become nodes of the function, and
-one step becomes the body of a Scan. Tracing takes seconds, half of them fixed, so both parts are traced together, and
-layers that differ only in the values of their weights share a trace.
+A layer has two parts. The operations for all steps at once (input projections, constants) become nodes of the function.
+One step becomes the body of a Scan. Tracing takes seconds, and half of that time does not depend on the module. Both
+parts are therefore traced in one call, and layers that differ only in the values of their weights share a trace.
 """
 
 import logging
@@ -33,7 +33,7 @@ _CACHE_SIZE = 64
 
 
 def _sequence_states(layer: RecurrentLayer) -> list[str]:
-    """Return the names of the states that `_Sequence` reads: the step count, and the input before x, if any."""
+    """Return the names of the states that are read before the loop over steps: step count, previous input, or none."""
     return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
 
 
@@ -52,7 +52,7 @@ class _Sequence(nn.Module):
 
 
 class _Step(nn.Module):
-    """One step of a layer: the next states and, if the update rule can skip neurons, the number of updated ones."""
+    """One step of a layer: returns the next states and, if the update rule can skip neurons, how many it updated."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def _lerp(start: Any, end: Any, weight: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the exporter's warnings about packages that are not used here."""
+    """Suppress all warnings of torch.onnx.export, such as those about packages that are not used here."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -122,7 +122,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
-    """Trace a module to an ONNX graph with the inputs weights, `inputs`; `axes` names the dynamic axes of `inputs`."""
+    """Trace a module to an ONNX graph that reads its weights and `inputs`; `axes` names each input's dynamic axes."""
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
     with torch.no_grad(), _quiet():
@@ -141,7 +141,7 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
         raise EdgernnError(f"torch.onnx.export could not trace {type(module).__name__}; use other torch operators")
     model = program.model_proto
     if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
-        raise EdgernnError("expected standard ONNX operators in the traced step, got others; use other torch operators")
+        raise EdgernnError("expected standard ONNX operators in a traced layer, got others; use other torch operators")
     return model.graph
 
 
@@ -150,9 +150,9 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Return copies of a graph's nodes with all values renamed; initialisers become Constant nodes, which come first.
 
-    The tracer writes I as a number into shapes. This number is replaced by the size of the input, so that layers with
-    another I can call the same function. `any_size` replaces H, too. With an imputer, I remains a number, because only
-    one layer has an imputer.
+    The traced graph has I as a constant in shapes. A size that is computed at run time replaces it, so that layers of
+    another I can call the same function. If `any_size`, H is replaced, too. With an imputer, I remains a constant,
+    because only one layer has an imputer.
     """
     nodes = []
     cell = layer.cell
@@ -198,7 +198,7 @@ def _nodes(
 
 
 def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
-    """Return a function that renames values: as the dict `known` says, else to `prefix` plus a short number."""
+    """Return a function from old to new names: those in the dict `known`, and prefix.NUMBER for all others."""
     names = {"": ""} | known
 
     def rename(name: str) -> str:
@@ -208,7 +208,7 @@ def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
 
 
 def _size_nodes(state: str) -> list[onnx.NodeProto]:
-    """Return nodes that compute size.I and size.H from X (T, B, I) and a state (B, H)."""
+    """Return nodes that compute I and H, as the values size.I and size.H, from X (T, B, I) and a state (B, H)."""
     return [
         helper.make_node("Shape", ["X"], ["size.I"], start=2, end=3),
         helper.make_node("Shape", [state], ["size.H"], start=1, end=2),
@@ -220,7 +220,7 @@ def _parts(layer: RecurrentLayer) -> dict[str, nn.Module]:
 
 
 def layer_weights(layer: RecurrentLayer) -> dict[str, Tensor]:
-    """Return a dict from the name of an input of the layer's ONNX op to the weight that it takes."""
+    """Return a dict from the name of each weight input of a layer's ONNX op, such as W, to the weight."""
     return {n: w for part in _parts(layer).values() for n, w in weights_of(part).items()}
 
 
@@ -230,12 +230,12 @@ def op_inputs(layer: RecurrentLayer) -> list[str]:
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
-    """Return the output names of a layer's ONNX op: Y, the counts updates and macs, and the last states."""
+    """Return the names of a layer's ONNX outputs: Y, updates (updated neurons), macs (multiply-adds), last states."""
     return ["Y", "updates", "macs", *(f"{s}_next" for s in layer.states)]
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Return the attributes of a layer's ONNX node: names of cell and rule, options, schema, and multiply-adds."""
+    """Return the attributes of a layer's ONNX node: cell, rule, options, schema (a version), and macs of one step."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -249,12 +249,12 @@ def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
 
 
 def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
-    """Return a dict from a weight's name in the traced module to the name of the ONNX op's input."""
+    """Return a dict from a weight's name in the traced module, such as layer.cell.W, to the ONNX op's input, W."""
     return {f"layer.{name}.{n}": n for name, part in _parts(layer).items() for n in weights_of(part)}
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return the graph for all steps at once, the graph of one step, and the names of the constants."""
+    """Trace a layer; return the graphs of both parts (all steps at once; one step) and the names of its constants."""
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
@@ -272,7 +272,7 @@ def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, li
 
 
 def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
-    """Return the subgraph that computes `outputs`: the needed nodes and initialisers."""
+    """Return the part of a graph that computes `outputs`: only the nodes and initialisers that they need."""
     nodes = _needed(graph.node, [output.name for output in outputs])
     read = {name for node in nodes for name in node.input} | {output.name for output in outputs}
     part = onnx.GraphProto(node=nodes, output=outputs)
@@ -281,7 +281,7 @@ def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], any_size: bool) -> onnx.NodeProto:
-    """Build the Scan node over the steps; its body reads constants and weights from the enclosing scope."""
+    """Build the Scan node that runs the graph `step` at each step; its body reads weights from the outer graph."""
     cell = layer.cell
     state = {name: width for name, width in layer.widths.items() if name != LAST or not layer.shifts_input}
     inputs = ["a", "e", "x", *state, *(f"constant.{name}" for name in constants)]
@@ -320,7 +320,7 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], an
 
 
 def _dense_macs() -> list[onnx.NodeProto]:
-    """Return nodes that compute the executed multiply-adds (B,): T full steps, as standard operators skip no work."""
+    """Return nodes that compute the executed multiply-adds (B,): those of T full steps, because nothing is skipped."""
     per_step = helper.make_node("Constant", [], ["macs.step"])
     per_step.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="macs", type=onnx.AttributeProto.INT))
     return [
@@ -333,7 +333,7 @@ def _dense_macs() -> list[onnx.NodeProto]:
 
 
 def _nothing_to_count() -> list[onnx.NodeProto]:
-    """Return nodes of empty outputs, updates of shape (0, 0) and macs of shape (0,), for rules that never skip."""
+    """Return nodes of the empty outputs updates (0, 0) and macs (0,), for update rules that never skip neurons."""
     empty = ((name, np.empty((0,) * axes, np.int64)) for name, axes in (("updates", 2), ("macs", 1)))
     return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(value)) for n, value in empty]
 
@@ -346,7 +346,7 @@ def layer_function(
     Args:
         layer: The layer.
         name: Name of the function.
-        attributes: Names of the attributes that its nodes have besides `op_attributes`.
+        attributes: Names of further attributes of the nodes that call it, besides the keys of `op_attributes`.
         any_size: True for a function that layers of any H can call, False for this layer's H only.
 
     Returns:
@@ -364,7 +364,7 @@ def layer_function(
 
 
 def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProto]:
-    """Return the nodes of `layer_function`, from the cache or by tracing the layer."""
+    """Return the nodes of the ONNX function of a layer, from the cache or by tracing the layer."""
     key = any_size, layer.shifts_input, *map(structure, _parts(layer).values())
     if None not in key and key in _CACHE:
         return _CACHE[key]
@@ -388,7 +388,7 @@ def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProt
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return those nodes, in their order, that the values named `outputs` depend on."""
+    """Return the nodes on which the values named `outputs` depend, in the order of `nodes`."""
     required, kept = set(outputs), []
     for node in reversed(nodes):
         if required.isdisjoint(node.output):

@@ -24,7 +24,7 @@ class Sizes:
         input: I, the number of input values at each step.
         hidden: H, the number of neurons.
         rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
-        biases: True if the gates whose bias is optional have one.
+        biases: True if the layer has the biases that its cell declares as optional.
         group_size: Number of adjacent neurons that the update rule updates or skips together.
 
     Raises:
@@ -50,7 +50,13 @@ class CudaLibrary:
     Addresses are integers that point to float32 arrays in device memory, such as `data_ptr()` of a torch tensor.
     Calls are asynchronous: they enqueue work on `stream` (0: the default stream), and the arrays must live until it is
     done. Methods raise EdgernnError with the library's message if a call or a launch fails, and UsageError for a layer
-    without a kernel or invalid sizes. The constructor raises EdgernnError if the library cannot be loaded.
+    without a kernel or invalid sizes.
+
+    Args:
+        path: The shared library.
+
+    Raises:
+        EdgernnError: The library cannot be loaded.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -122,7 +128,8 @@ class CudaLibrary:
             batch: B, the number of sequences.
             x: Address of the inputs (T, B, I).
             states: Addresses of the initial states in the order of `RecurrentLayer.states`. States of the cell are
-                (B, H), those of the rule (B, 1) or (B, H), and the previous input is (B, I).
+                (B, H), and those of the update rule (B, 1) or (B, H). The previous input, if the cell reads it, is
+                (B, I).
             y: Address of the array (T, B, H) that receives the outputs.
             new_states: Addresses of the arrays that receive the states after the last step, in the order of `states`.
             updates: Address of an int64 array (T, B) that receives the number of updated neurons, or 0 for no counts.
@@ -150,5 +157,8 @@ class CudaLibrary:
 
 
 def _table(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
-    """Build a C array of the addresses that ends in a null pointer, so that the library notices a missing address."""
+    """Build a C array of the addresses, and end it with a null pointer so that the library notices a missing address.
+
+    The caller must keep the array until the C function has returned.
+    """
     return (ctypes.c_void_p * (len(addresses) + 1))(*addresses, None)

@@ -25,7 +25,7 @@ def require_gpu(ort: Any, library: str | None) -> None:
         library: Path of the CUDA library, or None to check ONNX Runtime alone.
 
     Raises:
-        EdgernnError: The CUDA provider or the GPU is missing; the message names the remedy.
+        EdgernnError: ONNX Runtime has no CUDA provider, or the CUDA library cannot be loaded or finds no usable GPU.
     """
     if hasattr(ort, "preload_dlls"):
         # finds CUDA in pip's packages; the error below replaces its prints
@@ -51,7 +51,7 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
         ort: The module onnxruntime.
         content: Content of the ONNX file.
         options: An onnxruntime.SessionOptions.
-        stream: CUDA stream other than the default stream 0, or None for ONNX Runtime's own stream.
+        stream: Address of the CUDA stream to run on, but not the default stream 0. None for a stream of ONNX Runtime.
         exact: True to multiply matrices in float32, False in TF32.
 
     Returns:
@@ -76,10 +76,14 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
 
 
 def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
-    """Return the custom ops in `ops` that the CUDA provider does not run: no node of such an op is assigned to it.
+    """Find the custom ops that the CUDA provider does not run, because none of their nodes is assigned to it.
 
-    `ops` holds op types of the domain ai.edgernn. The session must be created with the config entry RECORD. The result
-    is empty if this version of ONNX Runtime cannot list which provider runs each node.
+    Args:
+        session: The onnxruntime.InferenceSession, created with the session config entry RECORD set to "1".
+        ops: Op types of the domain ai.edgernn that the model contains.
+
+    Returns:
+        The ops without a node on the GPU. Empty if this version of ONNX Runtime cannot list which provider runs a node.
     """
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return set()
@@ -88,7 +92,7 @@ def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
 
 
 def to_device(array: Any) -> Any:
-    """Copy an array to an onnxruntime.OrtValue on the GPU."""
+    """Copy a NumPy array to the first GPU, and return it as an onnxruntime.OrtValue."""
     return onnxruntime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), DEVICE, 0)
 
 
@@ -100,7 +104,8 @@ class Call:
     Args:
         session: The onnxruntime.InferenceSession.
         inputs: Dict from the name of each input to an OrtValue, or to an array, which is copied to the GPU once.
-        waits: True if a call waits for the GPU to finish. False needs a session with the caller's CUDA stream.
+        waits: True if a call waits for the GPU to finish. False needs a session on the caller's CUDA stream
+            (`gpu_session`), which the caller synchronises.
     """
 
     def __init__(self, session: Any, inputs: Mapping[str, Any], *, waits: bool = True) -> None:

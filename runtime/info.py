@@ -15,7 +15,7 @@ Check = Callable[[Any], bool]
 
 
 def _is_number(value: Any) -> bool:
-    """Return True for a number that is finite as float32."""
+    """Return True for an int or a float (not a bool) that is finite as float32."""
     return type(value) in (int, float) and abs(value) < 3e38
 
 
@@ -40,7 +40,7 @@ def _is_state(value: Any) -> bool:
 
 
 def _is_frontend(value: Any) -> bool:
-    """Return True for valid settings of an audio front end, or for a dict with the name None (no front end)."""
+    """Return True for valid settings of an audio front end, or for {"name": None}, which means no front end."""
     if type(value) is not dict or "name" not in value:
         return False
     sizes = [value.get(key) for key in ("sample_rate", "window_size", "hop", "bands")]

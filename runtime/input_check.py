@@ -24,20 +24,20 @@ class InputCheck:
     `words` is True for a model that reads word indices. `channels` is the shape of x at one step of one sequence:
     (I,), or () for word indices. `expected` describes the valid values in error messages.
 
-    A stream may replace a NaN or infinite number by the last finite number of the same channel. Before the first
-    finite number, it uses the array `start` (I,): the mean that the model subtracts from x, or zeros if it subtracts
-    none.
+    A `Session` can replace a NaN or infinite number in x by the last finite number of the same channel. The array
+    `start` (I,) has the replacements before the first finite number: the mean that the model subtracts from x, or zeros
+    if it subtracts none.
     """
 
     def __init__(self, info: Mapping[str, Any], path: Path) -> None:
-        """Read from a file's description which x the model expects.
+        """Read the expected dtype, shape and values of x from the metadata of an exported file.
 
         Args:
-            info: The description (`read_info`).
+            info: The file's metadata, a dict that `read_info` returned.
             path: Path of the file, for error messages.
 
         Raises:
-            EdgernnError: The mean or the standard deviation has the wrong length.
+            EdgernnError: The mean or the standard deviation of x in the metadata has the wrong length.
         """
         model = info["model"]
         size, self._vocabulary = model["input"]["size"], model["input"]["vocabulary"]
@@ -58,7 +58,8 @@ class InputCheck:
     def bad(self, x: Array) -> NDArray[np.bool_]:
         """Return a mask of the shape of x that is True at invalid values: unknown words, NaN and infinite numbers.
 
-        The x of a model with an imputer contains a mask of observed values. NaN is valid where that mask says missing.
+        An imputer fills in missing values. The x (..., 3 F) of a model with an imputer has F values, a mask of observed
+        values and F times. A value may be NaN where the mask says that it is missing.
         """
         if self.words:
             return np.asarray((x < 0) | (x >= self._vocabulary))
@@ -71,15 +72,15 @@ class InputCheck:
         return bad
 
     def shape(self, *leading: str) -> str:
-        """Return the shape of x as text for error messages, with the axes `leading` first, such as "(T, B, 2)"."""
+        """Return the shape of x as text, such as "(T, B, 2)"; `leading` names the axes before I, such as "T", "B"."""
         return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
 
     def checked(self, x: ArrayLike, leading: tuple[str, ...], values: bool = True) -> Array:
-        """Check x and convert it.
+        """Check the dtype, shape and values of a model's input x, and convert it to the model's dtype and axes.
 
         Args:
             x: The input, with or without the axis B.
-            leading: Names of the axes before I: ("T", "B") or ("B",).
+            leading: Names of the axes before I: ("T", "B") for sequences, or ("B",) for one step.
             values: False to accept NaN and infinite numbers. Word indices are always checked.
 
         Returns:
@@ -91,26 +92,34 @@ class InputCheck:
         return self.converted(self.shaped(x, leading), leading, values)
 
     def shaped(self, x: ArrayLike, leading: tuple[str, ...]) -> Array:
-        """Check the dtype and the shape of x as `checked` does, and return it as an array."""
+        """Check the dtype and the shape of x, but not its values, and return x as an array of its own dtype.
+
+        `leading` names the axes before I: ("T", "B") for sequences, or ("B",) for one step. The axis B may be missing.
+        A wrong dtype or shape raises UsageError.
+        """
         array = np.asarray(x)
         expected, full = self.shape(*leading), len(leading) + len(self.channels)
         kind, kinds = ("whole numbers", "iu") if self.words else ("numbers", "fiub")
         if array.dtype.kind not in kinds:
             raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}")
         if array.ndim not in (full - 1, full) or array.shape[array.ndim - len(self.channels) :] != self.channels:
-            raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}")
+            raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}; reshape x")
         if 0 in array.shape:
             raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
         return array
 
     def converted(self, array: Array, leading: tuple[str, ...], values: bool = True) -> Array:
-        """Check the values of an array that `shaped` returned, and convert it as `checked` does."""
+        """Check the values of x and convert it to float32 (T, B, I), or int64 (T, B) for word indices.
+
+        `array` and `leading` are the result of `shaped` and its argument. A missing axis T or B gets length 1. A NaN,
+        an infinite number or an unknown word raises UsageError. If `values` is False, only unknown words do.
+        """
         without_batch = array.ndim < len(leading) + len(self.channels)
         if not self.words:
             array = np.ascontiguousarray(array, np.float32)
         if (values or self.words) and (bad := self.bad(array)).any():
             where = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise UsageError(f"x: expected {self.expected}, got {array[where]} at index {where}")
+            raise UsageError(f"x: expected {self.expected}, got {array[where]} at index {where}; correct the data")
         if self.words:
             array = array.astype(np.int64)
         array = array.reshape((1,) * (leading == ("B",)) + array.shape)

@@ -26,7 +26,10 @@ class Value:
     shape: tuple[int | str | None, ...]
 
     def fits(self, type: str, shape: Shape) -> bool:
-        """Return True if the value has this type and shape; a name in `shape` fits any axis."""
+        """Return True if this input or output has the ONNX Runtime type `type`, such as tensor(float), and the shape.
+
+        A size in `shape` must be equal. A name in `shape`, such as "T", accepts any size or name of that axis.
+        """
         axes = zip(shape, self.shape, strict=False)
         return (
             self.type == type
@@ -41,18 +44,19 @@ def state_sizes(
     """Check an exported ONNX graph's inputs and outputs against the file's metadata, and return the states' sizes.
 
     Args:
-        info: The file's description (`read_info`).
+        info: The file's metadata, a dict that `read_info` returned.
         inputs: Inputs of the graph.
         outputs: Outputs of the graph.
-        size: Size of the file in bytes. A longer axis is an error, because every channel and neuron has a weight in
-            the file. This bounds the memory that a damaged file can claim.
+        size: Size of the file in bytes. An axis with more elements is an error, because every channel and neuron has a
+            weight in the file. This limits the memory that a damaged file can request.
         path: Path of the file, for error messages.
 
     Returns:
         Dict from the name of each state to the length H of its last axis, in the order of the inputs.
 
     Raises:
-        EdgernnError: An input or output is missing, or its type or shape differs from the metadata.
+        EdgernnError: An input or output is missing, its type or shape differs from the metadata, or an axis has more
+            elements than the file has bytes.
     """
     model, read = info["model"], {value.name: value for value in inputs}
     reads_words = model["input"]["vocabulary"] is not None
@@ -82,7 +86,11 @@ def state_sizes(
 
 
 def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Raise EdgernnError unless the audio front end's states have the sizes that its settings in `info` imply."""
+    """Check the states of the audio front end against its settings in the metadata `info`.
+
+    `states` is a dict from the name of each of its states in the graph to the size of the last axis. A difference
+    raises EdgernnError.
+    """
     settings, expected = frontend(info), {}
     if settings is not None:
         overlap, bands = settings["window_size"] - settings["hop"], settings["bands"]
@@ -96,7 +104,11 @@ def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, in
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Raise EdgernnError if the number of layers, or the size of a layer's first state, differs from `info`."""
+    """Check the number of layers in the graph, and their numbers of neurons H, against the metadata `info`.
+
+    `states` is a dict from the name of each state of the layers, such as layer0.h, to the size of its last axis. The
+    first state of a layer has H values. A difference raises EdgernnError.
+    """
     model = info["model"]
     directions = ["", ".reverse"][: 1 + model["bidirectional"]]
     sizes: dict[str, int] = {}
@@ -118,7 +130,11 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
 
 
 def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:
-    """Raise EdgernnError if an output of the graph is missing, or its type or shape differs from `info`."""
+    """Check the type and shape of each output of the ONNX graph against the metadata `info`.
+
+    `states` is a dict from the name of each state to its size H, and `values` one from the name of each output to its
+    `Value`. A missing or different output raises EdgernnError.
+    """
     head, directions = info["model"]["head"], 1 + info["model"]["bidirectional"]
     O = head["size"] or layer_sizes(info)[-1] * directions
     _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of two arguments of `Session`: lengths of padded sequences, and indices of streams in a batch."""
+"""Padded batches and batches of streams: checks of the arguments `lengths` and `rows` of `Session`, and splitting."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def checked_lengths(lengths: ArrayLike, steps: int, batch: int) -> Rows:
     """Check the lengths of the sequences of a padded batch.
 
     Args:
-        lengths: Number of real steps of each sequence (B,), from 0 to T.
+        lengths: Number of steps of each sequence without padding (B,), from 0 to T.
         steps: T, the number of steps of the padded x.
         batch: B, the number of sequences.
 
@@ -35,23 +35,24 @@ def checked_lengths(lengths: ArrayLike, steps: int, batch: int) -> Rows:
     if (bad := (array < 0) | (array > steps)).any():
         at = int(np.argmax(bad))
         raise UsageError(
-            f"lengths: expected 0 to {steps}, the steps of x, got {array[at]} at index {at}; pad x to the longest one"
+            f"lengths: expected from 0 to {steps} (the steps of x), got {array[at]} at index {at}; correct lengths, or "
+            "pad x to the longest sequence"
         )
     return array.astype(np.int64)
 
 
 def checked_rows(rows: ArrayLike, batch: int) -> Rows:
-    """Check the argument `rows`: indices of streams in a batch.
+    """Check the argument `rows` of `Session.reset`: the indices of some of the B streams in a batch.
 
     Args:
-        rows: Indices (N,), from 0 to B - 1.
+        rows: N indices (N,), each from 0 to B - 1.
         batch: B, the number of streams.
 
     Returns:
         The indices as int64.
 
     Raises:
-        UsageError: The indices are not a list of integers, or one is outside the batch.
+        UsageError: `rows` is not a list of integers, or an index is outside the batch.
     """
     array = np.asarray(rows)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
@@ -66,11 +67,11 @@ def without_padding(x: NDArray[Any], lengths: Rows, axes: int) -> NDArray[Any]:
 
     Args:
         x: Inputs (T, B, ...), or (T, ...) for one sequence.
-        lengths: The number of real steps of each sequence (B,).
-        axes: Number of leading axes: 2 with the axis B, 1 without it.
+        lengths: The number of steps of each sequence without padding (B,); (1,) if x has no axis B.
+        axes: Number of the axes T and B that x has: 2 with the axis B, 1 without it.
 
     Returns:
-        A copy of x with zeros after the last real step of each sequence.
+        A copy of x with zeros in the padding: the steps after the end of each sequence.
     """
     real = np.arange(len(x))[:, None] < lengths
     shape = x.shape[:axes] + (1,) * (x.ndim - axes)
@@ -81,13 +82,14 @@ def split_batch(lengths: Rows, streaming: bool) -> list[Part]:
     """Split a padded batch into parts without padding.
 
     Args:
-        lengths: The number of real steps of each sequence (B,).
-        streaming: True if the model can continue from a state. A new part then starts wherever a sequence ends, and
-            has only the sequences that go on. False: Each part has all sequences of one length, from step 0.
+        lengths: The number of steps of each sequence without padding (B,).
+        streaming: True if the model can continue from a state. A new part then starts at each step where a sequence has
+            ended. It has only the sequences that are not over. False: Each part has all sequences of one length, from
+            step 0 to their end.
 
     Returns:
         The parts as tuples (indices of the sequences, first step, step after the last one), in ascending order of the
-        last step.
+        last step. Sequences of length 0 are in no part.
     """
     ends = np.unique(lengths[lengths > 0]).tolist()
     if not streaming:

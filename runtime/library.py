@@ -24,25 +24,25 @@ CUDA_OPTION = "EDGERNN_CUDA"
 
 
 def library_path() -> str:
-    """Find the native library, for `session_options.register_custom_ops_library(...)` of ONNX Runtime 1.17 or newer.
+    """Find edgernn's native library, the C++ custom ops that ONNX Runtime calls to run recurrent layers on a CPU.
 
     Returns:
-        The library's path.
+        The library's path, for `session_options.register_custom_ops_library(path)` of ONNX Runtime 1.17 or newer.
 
     Raises:
-        EdgernnError: The library was not built.
+        EdgernnError: The library is not installed, because it was not built.
     """
     return _find(_NAMES, "the native library libedgernn_ops", "build it with: pip install .")
 
 
 def cuda_library_path() -> str:
-    """Find the CUDA library, which sessions on a GPU register in place of the native library.
+    """Find edgernn's CUDA library, the custom ops that ONNX Runtime calls to run recurrent layers on a GPU.
 
     Returns:
-        The library's path.
+        The library's path, for `session_options.register_custom_ops_library(path)`.
 
     Raises:
-        EdgernnError: The library was not built.
+        EdgernnError: The library is not installed, because it was not built.
     """
     remedy = f"on a machine with nvcc, build it with: pip install . -C cmake.define.{CUDA_OPTION}=ON"
     return _find((CUDA,), "the CUDA library libedgernn_cuda", remedy)
@@ -61,7 +61,10 @@ def _find(names: Iterable[str], title: str, remedy: str) -> str:
 
 
 def library_missing(device: str = "cpu") -> str | None:
-    """Return the error message if the library for a device, cpu or cuda, is missing, or None if it is installed."""
+    """Return None if the library of custom ops for a device is installed, or else the error message with the remedy.
+
+    The device is "cpu" (native library) or "cuda" (CUDA library).
+    """
     try:
         cuda_library_path() if device == "cuda" else library_path()
     except EdgernnError as error:
@@ -73,7 +76,7 @@ def train_library() -> Path:
     """Return the path of the training library: the C++ kernels that train layers on a CPU.
 
     Returns:
-        The path; the file may be missing.
+        The path, in the folder of the native library. Whether the file exists is not checked.
 
     Raises:
         EdgernnError: The native library is missing.
@@ -83,7 +86,7 @@ def train_library() -> Path:
 
 
 def load_library() -> ctypes.CDLL | None:
-    """Load the native library's C functions; return None if it is missing."""
+    """Load the native library with ctypes, to call its C functions; return None if the library is not installed."""
     return None if library_missing() else ctypes.CDLL(library_path())
 
 
@@ -97,12 +100,18 @@ def instruction_set() -> str | None:
 
 
 def op_names(count: int) -> list[str]:
-    """Return the first `count` op types of the custom op: Recurrent, Recurrent2 and so on, one per distinct layer."""
+    """Return the first `count` of the op types Recurrent, Recurrent2, Recurrent3 and so on of edgernn's custom ops.
+
+    An exported file uses one op type for each kind of layer that it has (cell, update rule and options).
+    """
     return [OP, *(f"{OP}{number}" for number in range(2, count + 1))][:count]
 
 
 def native_kernels(device: str = "cpu") -> set[str]:
-    """Return the names of the kernels in the library for a device, such as gru+selective; empty without the library."""
+    """Return the names of the kernels in the library for a device, "cpu" or "cuda"; an empty set without the library.
+
+    The name of a kernel consists of a cell and an update rule, such as gru+selective.
+    """
     if device == "cuda":
         return set() if library_missing(device) else CudaLibrary(cuda_library_path()).kernels()
     library = load_library()
@@ -113,19 +122,27 @@ def native_kernels(device: str = "cpu") -> set[str]:
 
 
 def register(options: Any, path: str, threads: int = 1) -> None:
-    """Register a library of custom ops with the options of an ONNX Runtime session.
+    """Register a library of custom ops in the options of an ONNX Runtime session.
 
     Args:
-        options: An onnxruntime.SessionOptions.
-        path: Path of the library.
-        threads: Number of threads of the session; the kernels split a batch among them.
+        options: The onnxruntime.SessionOptions, which is changed.
+        path: Path of the native library or the CUDA library.
+        threads: Number of threads of the session; the CPU kernels split a batch among them.
     """
     ctypes.CDLL(path).edgernn_threads(threads)
     options.register_custom_ops_library(path)
 
 
 def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
-    """Say that the library for a device is missing, or which kernels in `kinds` it lacks; return None if it has all."""
+    """Return why the library for a device cannot run a model: it is missing, or it lacks a kernel; None if it can.
+
+    Args:
+        kinds: Names of the kernels that the model needs, such as gru+selective.
+        device: "cpu" or "cuda".
+
+    Returns:
+        The reason as text, or None.
+    """
     missing, name = sorted(set(kinds) - native_kernels(device)), "CUDA" if device == "cuda" else "native"
     lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
     if any("*" in kind for kind in missing):
@@ -140,7 +157,7 @@ def onnxruntime() -> Any:
         The module.
 
     Raises:
-        EdgernnError: It is missing, or both onnxruntime and onnxruntime-gpu are installed.
+        EdgernnError: ONNX Runtime is missing, or both onnxruntime and onnxruntime-gpu are installed.
     """
     installed = []
     for name in ("onnxruntime", "onnxruntime-gpu"):

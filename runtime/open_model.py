@@ -17,22 +17,23 @@ def open_model(
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
     """Load an exported file into ONNX Runtime, and check its graph and metadata.
 
-    If the native library lacks a kernel that the model needs, the session is created without the library.
+    If the library of custom ops lacks a kernel that the model needs, the session is created without the library. ONNX
+    Runtime then runs the standard operators in the file.
 
     Args:
         path: Path of the file, for error messages.
         content: The file's content.
-        library: Path of the native library to register, or None.
-        threads: Threads within an operator.
+        library: Path of the library of custom ops to register (native, or CUDA for a GPU), or None.
+        threads: Number of threads that ONNX Runtime uses within an operator.
         device: "cpu" or "cuda".
-        stream: CUDA stream, or None for ONNX Runtime's stream.
+        stream: Handle of a CUDA stream (cudaStream_t) as an integer, or None for ONNX Runtime's own stream.
 
     Returns:
-        The onnxruntime.InferenceSession, the model's description (`read_info`), and a dict from the name of each state
-        (B, H) to H.
+        The onnxruntime.InferenceSession, the file's metadata as `read_info` returns it, and a dict from the name of
+        each state (B, H) to H.
 
     Raises:
-        EdgernnError: The file cannot be loaded, or the device is not available.
+        EdgernnError: The file cannot be loaded, its graph or metadata is invalid, or the device is not available.
     """
     try:
         session, failure = open_session(path, content, library, threads, device, stream), None
@@ -64,10 +65,10 @@ def open_session(
     Args:
         path: Path of the file, for error messages.
         content: The file's content.
-        library: Path of the native library to register, or None.
-        threads: Threads within an operator.
+        library: Path of the library of custom ops to register (native, or CUDA for a GPU), or None.
+        threads: Number of threads that ONNX Runtime uses within an operator.
         device: "cpu" or "cuda".
-        stream: CUDA stream, or None for ONNX Runtime's stream.
+        stream: Handle of a CUDA stream (cudaStream_t) as an integer, or None for ONNX Runtime's own stream.
 
     Returns:
         The onnxruntime.InferenceSession.
@@ -100,21 +101,23 @@ def open_session(
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an ONNX Runtime error; the further lines only repeat it."""
+    """Return the first line of the message of an ONNX Runtime error; the other lines only repeat it."""
     return str(error).partition("\n")[0]
 
 
 def choose_backend(requested: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
     """Choose the backend for a model; warn if "auto" falls back to the slower portable operators.
 
+    The native backend runs the custom ops of edgernn's library. The portable backend runs standard ONNX operators.
+
     Args:
-        requested: "auto", "native" or "portable".
+        requested: "auto" (native if possible), "native" or "portable".
         session: The onnxruntime.InferenceSession.
         kernels: Names of the kernels that the model needs, such as gru+selective.
         device: "cpu" or "cuda".
 
     Returns:
-        The backend.
+        The backend, "native" or "portable".
 
     Raises:
         EdgernnError: "native" is requested, but the library or one of the kernels is not available.

@@ -53,12 +53,13 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
         out: The file to write.
 
     Returns:
-        Dict with the paths `model`, `packed` and `library`, the size `bytes` of the packed model, and the `memory` in
-        bytes that stepping one sequence needs besides the packed model.
+        Dict with the paths `model` (the exported file), `packed` (the packed model) and `library` (the native library
+        that C programs link), the size of the packed model in `bytes`, and `memory`, the further bytes of memory that
+        running it on one sequence takes.
 
     Raises:
         EdgernnError: The file cannot be read, or the native library is missing.
-        UsageError: The model cannot run step by step, as it needs whole sequences.
+        UsageError: The model cannot run step by step, because it needs whole sequences.
     """
     content = pack(read_model(model), model, names=True)
     # also verifies that the library can read the packed model
@@ -68,20 +69,20 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
 
 def pack(content: bytes, path: Path, names: bool = False) -> bytes:
-    """Convert the content of an exported ONNX file to the content of a packed model.
+    """Convert the content of an exported ONNX file to the content of a packed model, which C programs run.
 
     Args:
-        content: The file's content.
-        path: Path of the file, for error messages.
-        names: Whether to add the names of the classes, if the file has one for each output. A saved state fits the
-            packed model with and without names.
+        content: The content of the ONNX file.
+        path: Path of the ONNX file, for error messages.
+        names: True to append the names of the classes, if the metadata has one for each output of the model. A saved
+            state can be restored with and without the names.
 
     Returns:
         The content of the packed model.
 
     Raises:
         EdgernnError: The content is not that of a valid exported file.
-        UsageError: The model cannot run step by step, as it needs whole sequences.
+        UsageError: The model cannot run step by step, because it needs whole sequences.
     """
     model = parse(content, path)
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
@@ -110,7 +111,10 @@ def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
 
 
 class _Packer:
-    """Builder of a packed model from an ONNX model, its description (`read_info`) and the sizes of its states."""
+    """Builder of a packed model from an ONNX model, its metadata and the sizes of its states.
+
+    `info` is the metadata, a dict from `read_info`. `states` is a dict from the name of each state (B, H) to H.
+    """
 
     def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
         self._weights, self._info = Weights(model, path), info
@@ -170,7 +174,11 @@ class _Packer:
         ]
 
     def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
-        """Add the tensors of an audio front end; its mel filters are reordered to (bands, N/2 + 1), N the FFT size."""
+        """Add the tensors of an audio front end to the packed model.
+
+        `settings` are those of the front end in the metadata. The packed model stores the mel filters as a matrix
+        (bands, N/2 + 1) in ascending order of frequency, where N is the size of the FFT.
+        """
         try:
             kind = NORMALISATIONS.index(settings["normalise"])
             # smoothing rate of the tracked value; only a noise floor has another rate when it falls
@@ -243,7 +251,10 @@ class _Packer:
 
 
 def _add_names(packed: bytes, classes: Any) -> bytes:
-    """Append the names of the classes, if there is one for each output; each ends with a zero byte."""
+    """Return a packed model with the names of its classes appended, each with a zero byte at its end.
+
+    The packed model is returned unchanged if `classes` is not a list of strings, one for each output.
+    """
     header = list(HEADER.unpack_from(packed))
     is_list = type(classes) is list and all(type(name) is str for name in classes)
     if not is_list or len(classes) != header[8] or len(packed) >= 1 << 32:
@@ -256,12 +267,15 @@ def _add_names(packed: bytes, classes: Any) -> bytes:
 
 
 def _group_size(node: "onnx.NodeProto") -> int:
-    """Return how many neurons share one update decision, from the attributes of an ONNX node (1 by default)."""
+    """Return how many neurons of a layer share one update decision: the attribute group_size of its ONNX node, or 1."""
     return next((a.i for a in node.attribute if a.name == "group_size"), 1)
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
-    """Pack the equations of a node's user-defined cell as bytes; return b"" for a built-in cell."""
+    """Return the equations of a layer's user-defined cell as bytes of a packed model, or b"" for a built-in cell.
+
+    They are in the attributes of the layer's ONNX node. `path` is the file's path, for error messages.
+    """
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:
         return b""
@@ -269,8 +283,8 @@ def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
         lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in INTS]
     except OverflowError:
         raise EdgernnError(
-            f"{path}: node {node.op_type}: expected equations of 32-bit integers, got larger ones; export the "
-            "model again"
+            f"{path}: node {node.op_type}: expected 32-bit integers in the encoded equations of its cell, got larger "
+            "ones; export the model again"
         ) from None
     lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in NUMBERS]
     name = attributes["cell"].s if "cell" in attributes else b""

@@ -18,10 +18,10 @@ def probes() -> ctypes.CDLL:
     """Load the library with the C functions for benchmarks, which `csrc/tests/probe.h` declares.
 
     Returns:
-        The library, with the types of its functions.
+        The library, with the argument and result types of its functions set.
 
     Raises:
-        EdgernnError: The library is missing or has another version.
+        EdgernnError: The library is missing, or lacks one of the functions because it was built from another version.
     """
     path = train_library()
     pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -45,14 +45,15 @@ def probes() -> ctypes.CDLL:
 
 
 def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Callable[[], None]:
-    """Return a function without arguments that runs sequences one after another, step by step in a loop in C.
+    """Return a function without arguments that runs a model on N sequences, step by step in a loop in C.
 
     Args:
-        stepper: The packed model, loaded with batch 1.
-        x: The sequences (N, T, I), or int64 (N, T) of words. Each starts from the initial state.
+        stepper: The packed model, loaded with a batch size of 1.
+        x: The N sequences: float32 (N, T, I), or int64 word indices (N, T). Each starts from the initial state.
 
     Returns:
-        The function. It leaves the last output in `stepper.y`, and raises EdgernnError if the model rejects an input.
+        The function. It leaves the output of the last step in `stepper.y`. It raises EdgernnError if the model rejects
+        an input, such as NaN.
     """
     kind = stepper.x.dtype
     array = np.ascontiguousarray(x, kind)
@@ -66,6 +67,6 @@ def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Ca
 
     def call() -> None:
         if library.edgernn_probe_sequences(*arguments) != 0:
-            raise EdgernnError(f"the packed model rejects x: {stepper.refusal()}")
+            raise EdgernnError(f"the packed model rejects x: {stepper.refusal()}; correct the data")
 
     return call

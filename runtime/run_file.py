@@ -28,24 +28,27 @@ def run_file(
 ) -> dict[str, Any]:
     """Run a model on the inputs x in one file, and write the outputs y to another file.
 
-    The suffix of a file selects its format: npz with arrays x and y, npy or csv.
+    The suffix of a file name selects the format: .npz (arrays x and y), .npy or .csv.
 
     Args:
         model: The exported file.
-        source: File with x (T, I) or (N, T, I). A model with a vocabulary reads word indices, integers (T,) or (N, T),
-            and one of them per row of a csv file.
-        target: File that receives y: (T, O) or (N, T, O), without T if the model has an output at the last step only.
-        backend: As in `Session`.
-        threads: As in `Session`.
-        device: As in `Session`.
+        source: File with x: one sequence (T, I) or N sequences (N, T, I). A model with a vocabulary reads integer word
+            indices (T,) or (N, T); a csv file then has one index per row.
+        target: File to write, with the O outputs y: (T, O) or (N, T, O), without the axis T if the model has an output
+            at the last step only.
+        backend: "native" for edgernn's native library, "portable" for standard ONNX operators, or "auto" for native if
+            it is available, else portable.
+        threads: Number of threads that ONNX Runtime uses within an operator.
+        device: "cpu" or "cuda".
 
     Returns:
         Dict with the path of the `output` file, the `shape` of y, the `backend`, and `skip_percent`, the percentage of
         neuron updates that were skipped. The percentage is None for a model that never skips.
 
     Raises:
-        UsageError: A suffix is not in FORMATS, or x has a wrong shape or a word outside the vocabulary.
-        EdgernnError: A file cannot be read.
+        UsageError: A suffix is not .npz, .npy or .csv, or x has a wrong shape, dtype or value, such as NaN or a word
+            outside the vocabulary.
+        EdgernnError: A file cannot be read, or the backend or the device is not available.
     """
     for path in (source, target):
         if path.suffix not in FORMATS:
@@ -58,10 +61,10 @@ def run_file(
     axes = x.ndim - len(session.channels)
     if axes not in (1, 2) or x.shape[axes:] != session.channels or 0 in x.shape:
         raise UsageError(
-            f"{source}: expected x of shape {session.shape('T')} or {session.shape('N', 'T')}, got {x.shape}"
+            f"{source}: expected x of shape {session.shape('T')} or {session.shape('N', 'T')}, got {x.shape}; reshape x"
         )
     if x.dtype.kind not in ("iu" if words else "fiub"):
-        raise UsageError(f"{source}: expected {'whole ' * words}numbers, got dtype {x.dtype}")
+        raise UsageError(f"{source}: expected {'whole ' * words}numbers, got dtype {x.dtype}; convert x")
     batches = x[None] if axes == 1 else x
     parts, updates = [], []
     for start in range(0, len(batches), CHUNK):
@@ -84,20 +87,22 @@ def run_example(
     threads: int = 1,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Run a model on the example beside it, and compare the outputs with those stored there.
+    """Run a model on the inputs in example.npz in its folder, and compare the outputs with those in that file.
 
     Args:
-        model: The exported file; example.npz in its folder has inputs x and outputs y.
-        backend: As in `Session`.
-        threads: As in `Session`.
-        device: As in `Session`.
+        model: The exported file. example.npz has inputs x (N, T, I), or word indices (N, T), and expected outputs y.
+        backend: "native" for edgernn's native library, "portable" for standard ONNX operators, or "auto" for native if
+            it is available, else portable.
+        threads: Number of threads that ONNX Runtime uses within an operator.
+        device: "cpu" or "cuda".
 
     Returns:
-        Dict with the example, its shape, the median over sequences of the largest difference from the stored outputs,
-        the backend, and the percentage of updates that the model skipped.
+        Dict with the path of the `example`, the `shape` of x, the `difference`, the `backend`, and `skip_percent`, the
+        percentage of neuron updates that were skipped, or None. The difference is the median over the N sequences of
+        the largest absolute difference from y.
 
     Raises:
-        EdgernnError: A file cannot be read.
+        EdgernnError: A file cannot be read, y has another shape, or the backend or the device is not available.
     """
     example = model.parent / EXAMPLE
     session = Session(model, backend=backend, threads=threads, device=device)
@@ -107,7 +112,7 @@ def run_example(
         y = y.swapaxes(0, 1)
     if y.shape != arrays["y"].shape:
         raise EdgernnError(
-            f"{example}: expected y of shape {y.shape}, got {arrays['y'].shape}; export the model from its run again"
+            f"{example}: expected y of shape {y.shape}, got {arrays['y'].shape}; export the run directory again"
         )
     differences = np.abs(y - arrays["y"]).reshape(len(y), -1).max(1)
     skipped = None if session.updates is None else 100 * (1 - float(session.updates.mean()) / session.neurons)
@@ -124,10 +129,10 @@ def read(path: Path) -> NDArray[Any]:
     """Read the array x from an npz, npy or csv file; pickled objects are refused.
 
     Args:
-        path: The file; its suffix selects the format.
+        path: The file; its suffix selects the format, csv unless it is .npz or .npy.
 
     Returns:
-        The array. That of a csv file is float64 (rows, columns).
+        The array x, in the dtype of the file. A csv file becomes float64 (rows, columns).
 
     Raises:
         EdgernnError: The file is missing or cannot be read.
@@ -161,9 +166,14 @@ def _csv(path: Path) -> NDArray[Any]:
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
-    """Convert a csv table of one column to word indices (T,); raise UsageError for other tables."""
+    """Convert the numbers of a csv file, float64 (T, 1), to word indices, int64 (T,).
+
+    Another number of columns, or a number that is not whole, raises UsageError. `path` is the file, for its message.
+    """
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
-        raise UsageError(f"{path}: expected one whole number in each row, the index of a word, got other values")
+        raise UsageError(
+            f"{path}: expected one whole number in each row, the index of a word, got other values; correct the file"
+        )
     return x[:, 0].astype(np.int64)
 
 
@@ -171,7 +181,7 @@ def write(path: Path, y: NDArray[Any]) -> None:
     """Write the output y of a model to a file.
 
     Args:
-        path: The file; its suffix selects the format.
+        path: The file; its suffix selects the format, csv unless it is .npz (an array y) or .npy.
         y: The array.
 
     Raises:

@@ -25,22 +25,26 @@ def run_stream(
     """Run a model on a recording step by step, as an app does, and detect spoken words.
 
     Args:
-        model: The exported file of a model with an audio front end and named classes.
-        source: The recording, a wav file. Its last samples are left out if they are less than one step.
+        model: The exported file of a model that reads audio samples and has names of its classes.
+        source: The recording, a wav file with one channel of 16-bit samples. A remainder at its end that is shorter
+            than one step of the model is ignored.
         settings: Settings of the word detection: smoothing, threshold and refractory time.
-        backend: As in `Session`.
-        threads: As in `Session`.
-        device: As in `Session`.
+        backend: "native" for edgernn's native library, "portable" for standard ONNX operators, or "auto" for native if
+            it is available, else portable.
+        threads: Number of threads that ONNX Runtime uses within an operator.
+        device: "cpu" or "cuda".
 
     Returns:
-        Dict with the path of the `recording`, its length in `seconds`, the `detections`, a list of dicts with the keys
-        `seconds`, `word` and `score`, and the `backend`. `skip_percent` is the percentage of neuron updates that were
-        skipped. Three counts are per second of audio: `updates_a_second` (neuron updates), and the multiply-adds of the
-        layers, `macs_a_second`, and of the front end, `frontend_macs_a_second`.
+        Dict with these keys. `recording`: path of the wav file. `seconds`: its length without the remainder.
+        `detections`: a list of dicts with the keys `seconds` (time from the start), `word` and `score` (average
+        probability). `backend`: "native" or "portable". `skip_percent`: percentage of neuron updates that were skipped.
+        Three counts are per second of audio: `updates_a_second`, the neuron updates; `macs_a_second`, the multiply-adds
+        of the layers; and `frontend_macs_a_second`, those of the front end, which computes features from the samples.
 
     Raises:
         UsageError: The model does not read audio or has no names of classes, or the recording is shorter than a step.
-        EdgernnError: A file cannot be read, or y does not have one score for each class.
+        EdgernnError: A file cannot be read, y does not have one score for each class, or the backend or the device is
+            not available.
     """
     session = Session(model, backend=backend, threads=threads, device=device)
     audio = frontend(session.info)

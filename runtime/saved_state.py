@@ -24,9 +24,9 @@ class Model:
     """Identity of the model that a saved state belongs to.
 
     Attributes:
-        bytes: Size of the packed model, which contains all cells, rules, sizes and weights.
+        bytes: Size in bytes of the packed model: the file for C programs, with all layers and weights.
         checksum: CRC-32 checksum of the packed model.
-        states: Dict from the name of each state to H, its number of values for one stream.
+        states: Dict from the name of each state to H, its number of values for one stream, in the order of the bytes.
         inputs: I, the number of values in x at one step, or 0 for a model that reads words.
     """
 
@@ -38,13 +38,14 @@ class Model:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A saved state: its bytes, and the arrays that they encode, see `encode`.
+    """The saved state of a batch of B streams: its bytes, and the arrays that `decode` read from them.
 
     Attributes:
         content: The saved state as bytes.
         counts: Number of steps of each stream (B,) at which x had a NaN or infinite number.
         state: Dict from the name of each state to its value (B, H).
-        held: Last finite number of each channel of x (B, I).
+        held: Last finite number of each channel of x (B, I), which can replace NaN. The shape is (B, 0) for a model
+            that reads words.
     """
 
     content: bytes
@@ -60,13 +61,14 @@ def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], 
         model: Identity of the model.
         counts: Number of steps of each stream (B,) at which x had a NaN or infinite number.
         state: Dict from the name of each state to its value (B, H), float32.
-        held: Last finite number of each channel of x (B, I), which replaces NaN; ignored for a model that reads words.
+        held: Last finite number of each channel of x (B, I), which can replace NaN; ignored for a model that reads
+            words.
 
     Returns:
         The saved state.
 
     Raises:
-        EdgernnError: The state has a NaN.
+        EdgernnError: A state, or `held`, has a NaN.
     """
     arrays = [state[name] for name in model.states] + [held] * (model.inputs > 0)
     _check_numbers(arrays)

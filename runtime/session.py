@@ -28,16 +28,18 @@ class Session:
 
     s = Session("model.onnx")
     y = s.run(x)          # a whole sequence x (T, B, I) or (T, I), from the initial state
-    y_t = s.step(x_t)     # one step x_t (B, I) or (I,), from the kept state; s.reset() restores the initial state
-    s.reset(rows=[2])     # of stream 2 alone; the other streams of the batch go on
+    y_t = s.step(x_t)     # one step x_t (B, I) or (I,), from the state after the previous step
+    s.reset()             # restores the initial state: the next step starts a new sequence
+    s.reset(rows=[2])     # restores the initial state of sequence 2 of the batch only
 
-    A word model, one with a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
-    `s.vocabulary - 1`. A model with a front end reads audio: I is one hop of samples from -1 to 1. Steps of the native
+    A word model, which has a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
+    `s.vocabulary - 1`. A model with an audio front end reads I samples from -1 to 1 at each step. Steps of the native
     backend on a CPU do not go through ONNX Runtime.
 
-    `s.backend` is the active backend, native or portable, and `s.onnx` the onnxruntime.InferenceSession. After a run
-    or a step, `s.updates` (T, B) is the number of updated neurons and `s.macs` (B,) the number of multiply-adds
-    executed, without those of an audio front end. Both are None for a model that updates all neurons at every step.
+    `s.backend` is "native" (kernels of edgernn's library) or "portable" (standard ONNX operators), and `s.onnx` the
+    onnxruntime.InferenceSession. After a run or a step, `s.updates` (T, B) is the number of updated neurons and
+    `s.macs` (B,) the number of executed multiply-adds, without those of an audio front end. Both are None for a model
+    that updates all neurons at every step.
 
     Methods raise UsageError for a wrong shape, dtype or value of x.
     """
@@ -56,15 +58,16 @@ class Session:
 
         Args:
             path: The file.
-            backend: "native" runs the native library, "portable" the standard operators in the file. "auto" is native
-                if possible, else portable with a warning.
-            threads: Threads of ONNX Runtime within an operator.
-            device: "cpu", or "cuda" for the first GPU, where `step` keeps the state; only x and y are copied.
-            stream: CUDA stream for all work of the session. Default: ONNX Runtime's stream.
-            on_nonfinite: What `step` does if a number of x is NaN or infinite. "error" refuses the step and keeps the
-                state. "hold" replaces the number by the last finite number of that stream and channel. Before the
-                first finite number, the mean that the model subtracts replaces it, or 0 without a mean. "reset"
-                replaces it likewise, and first restores the initial state of that stream.
+            backend: "native" runs the kernels of edgernn's library, "portable" the standard ONNX operators in the file.
+                "auto" is native if possible, else portable with a warning.
+            threads: Number of threads that ONNX Runtime uses within an operator.
+            device: "cpu", or "cuda" for the first GPU. On a GPU, `step` keeps the state there and copies only x and y.
+            stream: Handle of a CUDA stream (cudaStream_t) as an integer, for all work of the session on a GPU. Default:
+                ONNX Runtime's own stream.
+            on_nonfinite: What `step` does if a number of x is NaN or infinite. "error" raises UsageError and keeps the
+                state. "hold" replaces the number by the last finite number of that sequence and channel. Before the
+                first finite number, it takes the mean that the model subtracts from x, or 0 if it subtracts none.
+                "reset" restores the initial state of that sequence, and then replaces the number as "hold" does.
 
         Raises:
             EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
@@ -100,19 +103,19 @@ class Session:
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
-        """Number of neurons that the last run or step updated, (T, B); None if the model updates all at every step."""
+        """Number of neurons (T, B) that the last run or step updated; None if the model updates all at every step."""
         return _host(self._work[0]) if isinstance(self._work, tuple) else self._work.work[0]
 
     @property
     def macs(self) -> NDArray[np.int64] | None:
-        """Multiply-adds that the last run or step executed, (B,); None if the model updates all at every step."""
+        """Number of multiply-adds (B,) of the last run or step; None if the model updates all neurons at every step."""
         return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
 
     @property
     def nonfinite(self) -> NDArray[np.int64] | None:
-        """Number of steps (B,) at which x had a NaN or infinite number, since each stream started.
+        """Number of steps (B,) at which x had a NaN or infinite number, since the start of each sequence of the batch.
 
-        Steps are not counted if `on_nonfinite` is "error". None before the first step or `restore_state`.
+        Steps are not counted if `on_nonfinite` is "error". None before the first call of `step` or `restore_state`.
         """
         return None if self._stream is None else self._stream.nonfinite
 
@@ -122,17 +125,17 @@ class Session:
 
     @property
     def vocabulary(self) -> int | None:
-        """Number of words of a word model, None for other models."""
+        """Number of words in the vocabulary of a model that reads word indices, None for other models."""
         size = self.info["model"]["input"]["vocabulary"]
         return None if size is None else int(size)
 
     @property
     def neurons(self) -> int:
-        """Number of neurons of all layers and directions."""
+        """Number of neurons of all layers; those of a bidirectional model count once for each direction."""
         return sum(layer_sizes(self.info)) * (2 if self.info["model"]["bidirectional"] else 1)
 
     def shape(self, *leading: str) -> str:
-        """Return the shape of x as text for error messages, with the axes `leading` first, such as "(T, B, 2)"."""
+        """Return the shape of x as text, such as "(T, B, 2)"; `leading` names the axes before I, such as "T", "B"."""
         return self._check.shape(*leading)
 
     @property
@@ -144,14 +147,14 @@ class Session:
         """Run a whole sequence from the initial state, without changing the state that `step` keeps.
 
         Args:
-            x: Inputs (T, B, I), or (T, I) for one sequence.
-            lengths: Number of real steps of each sequence (B,), from 0 to T. The steps after them are padding, which
-                may hold any numbers and is not read. Default: T for all sequences.
+            x: Inputs (T, B, I), or (T, I) for one sequence. A word model has no axis I.
+            lengths: Number of steps of each sequence (B,), from 0 to T. Later steps are padding, which may hold any
+                numbers and is not read. Default: T for all sequences.
 
         Returns:
-            y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none. With
-            `lengths`, y (B, O) is the output of each sequence's last real step, and y (T, B, O) is zero after it. A
-            sequence of length 0 has zeros.
+            The O outputs y (T, B, O), or (B, O) for a model with an output at the last step only; without the axis B if
+            x has none. With `lengths`, y (B, O) is the output at the last step of each sequence, and y (T, B, O) is
+            zero at padded steps. A sequence of length 0 has zeros.
         """
         sequence, parts = self._sequence(x, lengths)
         batch = sequence.shape[1]
@@ -162,15 +165,15 @@ class Session:
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
-        """Run one step from the kept state.
+        """Run one step from the state after the previous step, and keep the new state.
 
-        NumPy arrays of float32 and of an unchanged shape are fastest: the step then allocates only y.
+        A float32 NumPy array with the shape of the previous step is fastest: the step then allocates only y.
 
         Args:
-            x_t: Input (B, I), or (I,) for one sequence.
+            x_t: Input (B, I), or (I,) for one sequence. A word model has no axis I.
 
         Returns:
-            y (B, O) or (O,).
+            The O outputs y of the step (B, O), or (O,) if x_t has no axis B.
         """
         stream = self._stream
         if stream is None or not stream.try_put(x_t):
@@ -184,7 +187,7 @@ class Session:
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """Check x_t, create the stream (state and buffers) if there is none, and set x_t as the stream's next input."""
+        """Check the input x_t of a step and copy it to the buffer of the stream, which is created if there is none."""
         self._require_streaming("step")
         frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
@@ -218,14 +221,14 @@ class Session:
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
     def save_state(self) -> bytes:
-        """Save the state that `step` keeps for all streams of the batch, and the data that `on_nonfinite` needs.
+        """Save the state that `step` keeps for all sequences of the batch, and the data that `on_nonfinite` needs.
 
         Returns:
-            The saved state. A session of the same file, in any process, continues from it bit for bit with the same
-            backend. C programs read and write it too: `edgernn_restore_state`.
+            The saved state. A session of the same file, in any process, can restore it and continues with the same
+            results, bit for bit if the backend is the same. C programs restore it with `edgernn_restore_state`.
 
         Raises:
-            UsageError: No step has run, or the model needs whole sequences.
+            UsageError: No step has run and no state was restored, or the model needs whole sequences.
             EdgernnError: The state has a NaN.
         """
         self._require_streaming("save_state")
@@ -237,7 +240,7 @@ class Session:
         """Restore a saved state; the next step must have the batch size of the saved state.
 
         Args:
-            saved: Bytes from `save_state`, or from `edgernn_save_state` of the packed model.
+            saved: Bytes from `save_state`, or from the C function `edgernn_save_state` of the same model.
 
         Raises:
             EdgernnError: The bytes are damaged, or from another model or version. The session keeps its state.
@@ -264,7 +267,7 @@ class Session:
         """Restore the initial state: the next step starts a new sequence.
 
         Args:
-            rows: Indices of the streams of the batch to restore; the others keep their state. Default: all streams,
+            rows: Indices of the sequences of the batch to reset; the others keep their state. Default: all sequences,
                 and the next step may have another batch size.
 
         Raises:
@@ -282,7 +285,7 @@ class Session:
         return self._check.checked(x, ("T", "B"))
 
     def initial_state(self, batch: int) -> dict[str, Array]:
-        """Return a dict from the name of each state to its initial value (B, H): zeros, or the numbers in the file."""
+        """Return a dict from the name of each state to its initial value (batch, H): the file's numbers, or zeros."""
         starts = self.info["initial_state"]
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
@@ -294,11 +297,11 @@ class Session:
         Args:
             x: Inputs (T, B, I), or words (T, B).
             state: Dict from the name of each state to its value (B, H).
-            lengths: As in `run`.
+            lengths: Number of steps of each sequence (B,), from 0 to T; later steps are padding. Default: T for all.
 
         Returns:
-            y, always with the axis B, and a dict from the name of each state to its value (B, H) after each sequence's
-            last real step.
+            The outputs y as in `run`, always with the axis B, and a dict from the name of each state to its value
+            (B, H) after the last step of each sequence without padding.
 
         Raises:
             UsageError: A state is missing, unknown or has another shape.
@@ -308,12 +311,15 @@ class Session:
         start = {name: np.asarray(value, np.float32) for name, value in state.items()}
         got = {name: value.shape for name, value in start.items()}
         if got != expected:
-            raise UsageError(f"state: expected {expected}, got {got}")
+            raise UsageError(f"state: expected {expected}, got {got}; start from initial_state(batch)")
         outputs = self._call(sequence, start) if parts is None else self._run_parts(sequence, start, parts)
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
 
     def _sequence(self, x: ArrayLike, lengths: ArrayLike | None) -> tuple[NDArray[Any], list[Part] | None]:
-        """Return x as `checked` does, padded with zeros, and the parts from `split_batch` (None without lengths)."""
+        """Return x checked and converted, with zeros at padded steps, and the parts that `split_batch` returns for it.
+
+        The parts have no padding. They are None if `lengths` is None.
+        """
         if lengths is None:
             return self.checked(x), None
         array = self._check.shaped(x, ("T", "B"))
@@ -323,7 +329,10 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run a padded batch in parts (`split_batch`); return a dict as `_call` does. Outputs are 0 at padded steps."""
+        """Run a padded batch in the parts from `split_batch`; return a dict from each output's name to its value.
+
+        Outputs are 0 at padded steps.
+        """
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
         if self.info["model"]["head"]["output"] == "last":
@@ -348,7 +357,7 @@ class Session:
         return outputs
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
-        """Return `initial_state` for a batch size in the memory of the device; the last copy on a GPU is reused."""
+        """Return the initial state as `initial_state` does, in the memory of the device; a copy on a GPU is cached."""
         if self.device != DEVICE:
             return self.initial_state(batch)
         cached_batch, start = self._start
@@ -358,7 +367,10 @@ class Session:
         return start
 
     def _call(self, x: NDArray[Any], state: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the session and return a dict from the name of each output to its value in the device's memory."""
+        """Run a sequence from a state in ONNX Runtime; return a dict from the name of each output to its value.
+
+        The values are in the memory of the device: NumPy arrays on a CPU, OrtValues on a GPU.
+        """
         inputs = {"x": x, **state}
         if self.device == DEVICE:
             call = self._guarded(Call, self.onnx, inputs)
@@ -371,7 +383,7 @@ class Session:
         return outputs
 
     def _guarded(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """Call a function of ONNX Runtime; raise its errors as EdgernnError with the path of the model."""
+        """Call a function of ONNX Runtime; return its result, or raise EdgernnError with the file's path on failure."""
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base

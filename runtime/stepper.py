@@ -26,14 +26,14 @@ def memory(packed: bytes, batch: int = 1) -> int:
     """Return the bytes of memory that a `Stepper` needs for states and workspace, besides the packed model.
 
     Args:
-        packed: The packed model.
+        packed: Content of a packed model, the file that `edgernn pack` writes for C programs.
         batch: B, the number of sequences.
 
     Returns:
         The number of bytes.
 
     Raises:
-        EdgernnError: The model cannot be read, or the library is missing.
+        EdgernnError: The packed model cannot be read, or the native library is missing.
     """
     return _memory(_library(), aligned(packed), batch)
 
@@ -47,21 +47,22 @@ def _memory(library: ctypes.CDLL, file: Array, batch: int) -> int:
 class Stepper:
     """Runs a packed model step by step on B sequences, and keeps their state between steps.
 
-    Set the array `x`, (B, I) or int64 (B,) for words, and call `step`, which overwrites the array `y` (B, O). `updates`
-    and `macs`, (B,) each, are the numbers of updated neurons and of executed multiply-adds in the last step. Both are
-    None for a model that updates every neuron at every step.
+    Write the input to the array `x`, float32 (B, I), or int64 (B,) for word indices. Then call `step`, which overwrites
+    the array `y` (B, O) with the O outputs. `updates` (B,) and `macs` (B,) are the numbers of updated neurons and of
+    executed multiply-adds in the last step. Both are None for a model that updates every neuron at every step.
     """
 
     def __init__(self, packed: bytes, batch: int, on_nonfinite: OnNonfinite = "error") -> None:
         """Load a packed model.
 
         Args:
-            packed: The packed model.
+            packed: Content of a packed model, the file that `edgernn pack` writes for C programs.
             batch: B, the number of sequences.
-            on_nonfinite: As in `Session`.
+            on_nonfinite: What `step` does if a number of x is NaN or infinite: "error", "hold" or "reset", as in
+                `Session`.
 
         Raises:
-            EdgernnError: The model cannot be read, or the library is missing.
+            EdgernnError: The packed model cannot be read, or the native library is missing.
         """
         self._library = _library()
         # the C model keeps pointers to both arrays, so they must live as long as it
@@ -102,17 +103,20 @@ class Stepper:
         return np.array(self._nonfinite)
 
     def step(self) -> bool:
-        """Run one step on self.x and return True; return False without a step if x is invalid (see `refusal`)."""
+        """Run one step on self.x and return True; return False without a step if x is invalid.
+
+        The method `refusal` then returns the reason.
+        """
         return bool(self._step(*self._arguments) == 0)
 
     @property
     def native(self) -> tuple[ctypes.c_void_p, ...]:
-        """Pointer to the C function that runs a step, and its arguments: pointers to the model, x and y."""
+        """Four pointers: the C function that runs a step, and its arguments, which are the model, the input x and y."""
         return ctypes.cast(self._step, ctypes.c_void_p), *self._arguments
 
     @property
     def native_reset(self) -> ctypes.c_void_p:
-        """Pointer to the C function that restores the model's initial state."""
+        """Pointer to the C function that restores the initial state; its argument is the pointer to the model."""
         return ctypes.cast(self._library.edgernn_reset, ctypes.c_void_p)
 
     def refusal(self) -> str:
@@ -123,7 +127,7 @@ class Stepper:
         self._check(self._library.edgernn_reset(self._model))
 
     def restart_row(self, row: int) -> None:
-        """Restore the initial state of one sequence of the batch."""
+        """Restore the initial state of the sequence with the index `row`, from 0 to B - 1; the others keep theirs."""
         self._check(self._library.edgernn_reset_row(self._model, row))
 
     def save_state(self) -> bytes:
@@ -135,7 +139,7 @@ class Stepper:
         return data.raw
 
     def restore_state(self, saved: bytes) -> None:
-        """Restore a state from `save_state`; raise EdgernnError if another model or batch size saved it."""
+        """Restore a state from `save_state`; raise EdgernnError if it is damaged, or of another model or batch size."""
         self._check(self._library.edgernn_restore_state(self._model, saved, ctypes.c_size_t(len(saved))))
 
     def _check(self, status: int) -> None:
@@ -162,7 +166,10 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 
 
 def aligned(content: bytes | int) -> NDArray[np.uint8]:
-    """Allocate an array that is aligned to 64 bytes: a copy of `content`, or `content` zeros if it is an integer."""
+    """Allocate a uint8 array at an address that is a multiple of 64.
+
+    It is a copy of `content`, or has `content` zeros if that is an integer.
+    """
     size = content if isinstance(content, int) else len(content)
     buffer = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT

@@ -19,9 +19,9 @@ Array = NDArray[Any]
 class Stream(ABC):
     """A model that runs step by step on B sequences, and keeps their state between steps.
 
-    The array `x`, (B, I) or (B,) for words, is the next step's input, and `y` (B, O) the last step's output. Both are
-    overwritten in place, so that a step allocates no memory. `started` becomes True at a step or at `restore`, and
-    False at `restart`.
+    The array `x`, float32 (B, I) or int64 (B,) for word indices, is the input of the next step. The array `y` (B, O)
+    has the O outputs of the last step. Both are overwritten in place, so that a step allocates no memory. `started`
+    becomes True at a step or at `restore`, and False at `restart`.
     """
 
     def __init__(self, x: Array, y: Array) -> None:
@@ -33,10 +33,10 @@ class Stream(ABC):
         return len(self.x)
 
     def put(self, frame: Array, batched: bool) -> None:
-        """Set the next step's input.
+        """Copy the next step's input to the array `x`.
 
         Args:
-            frame: The input (B, ...).
+            frame: The input (B, I), or (B,) for word indices.
             batched: True if the caller's inputs and outputs have the axis B, False for one sequence without it.
         """
         self.x[...] = frame
@@ -44,7 +44,10 @@ class Stream(ABC):
         self._output = self.y if batched else self.y[0]
 
     def try_put(self, x_t: Any) -> bool:
-        """Set the next step's input and return True; return False if its dtype or shape differs from the last one's."""
+        """Copy the next step's input x_t to `x` and return True; return False if `put` must be called instead.
+
+        That is the case if x_t is not a NumPy array with the dtype and shape of the last input.
+        """
         frame = self._frame
         if type(x_t) is not np.ndarray or x_t.dtype != frame.dtype or x_t.shape != frame.shape:
             return False
@@ -69,7 +72,7 @@ class Stream(ABC):
 
     @abstractmethod
     def save(self, model: Model) -> bytes:
-        """Return the state of all sequences as bytes, in the format of the module `saved_state`."""
+        """Return the state of all sequences as bytes, with the identity `model` of the model that it belongs to."""
 
     @abstractmethod
     def restore(self, saved: SavedState) -> None:
@@ -78,7 +81,10 @@ class Stream(ABC):
     @property
     @abstractmethod
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Updated neurons (1, B) and executed multiply-adds (B,) of the last step; each None if it is not counted."""
+        """Numbers of updated neurons (1, B) and of executed multiply-adds (B,) in the last step.
+
+        Both are None for a model that updates every neuron at every step.
+        """
 
     @property
     @abstractmethod
@@ -123,7 +129,7 @@ class NativeStream(Stream):
 
 
 class OnnxStream(Stream):
-    """Streaming inference by ONNX Runtime on the CPU or a GPU; the state alternates between two buffers."""
+    """Streaming inference by ONNX Runtime on a CPU or GPU; a step reads the state in one buffer and writes another."""
 
     def __init__(
         self,
@@ -140,8 +146,9 @@ class OnnxStream(Stream):
             session: The onnxruntime.InferenceSession.
             x: The first input (B, I), or words (B,).
             state: Dict from the name of each state to its initial value (B, H).
-            check: Object that finds invalid values of x.
-            on_nonfinite: As in `Session`.
+            check: Checks of x, which find its invalid values.
+            on_nonfinite: What `step` does if a number of x is NaN or infinite: "error", "hold" or "reset", as in
+                `Session`.
             device: "cpu" or "cuda".
         """
         self._run, self._start, self._device = session.run_with_iobinding, state, device
@@ -194,7 +201,10 @@ class OnnxStream(Stream):
         return None
 
     def _accept(self) -> bool:
-        """Check `x`, and replace NaN and infinite numbers; return False if the step must be refused."""
+        """Check the values of the array `x`, and replace NaN and infinite numbers as `on_nonfinite` says.
+
+        Returns False if the step must not run: x has an unknown word, or a NaN or infinite number under "error".
+        """
         if self._check.words:
             return not self._check.bad(self.x).any()
         finite = bool(np.isfinite(self.x, self._finite).all())

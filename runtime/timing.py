@@ -16,14 +16,14 @@ Clock = Callable[[Callable[[], Any], int], float]
 
 
 def wall(call: Callable[[], Any], count: int) -> float:
-    """Time successive calls of a synchronous function by `time.perf_counter`.
+    """Measure the wall-clock time of successive calls of a function, which returns when its work is done.
 
     Args:
         call: The function.
         count: Number of calls.
 
     Returns:
-        Seconds of all calls together.
+        Time of all calls together, in seconds.
     """
     start = time.perf_counter()
     for _ in itertools.repeat(None, count):
@@ -33,7 +33,7 @@ def wall(call: Callable[[], Any], count: int) -> float:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Settings of an interleaved measurement: rounds, warm-up and lengths.
+    """Settings of `interleaved`: the number of rounds, the warm-up and durations.
 
     Attributes:
         rounds: Number of rounds; each round times one block of successive calls of each function.
@@ -41,7 +41,7 @@ class Rounds:
         block_ms: Approximate duration of a block in milliseconds.
         group_us: Approximate duration in µs of one time measurement. Shorter calls are timed together in groups,
             because reading the clock takes time. 0: Each call is timed alone.
-        pause_ms: Milliseconds of sleep before each block, in which the previous function's threads stop spinning.
+        pause_ms: Milliseconds of sleep before each block, so that threads of the previous function stop busy-waiting.
     """
 
     rounds: int = 15
@@ -61,13 +61,14 @@ def interleaved(
 
     Args:
         calls: Dict from name to function.
-        settings: Number of rounds, their length and warm-up.
+        settings: Number of rounds, their duration and warm-up.
         progress: Progress bar. Default: none.
-        clocks: Dict from name to the clock that times the function. Default of a name: `wall`.
+        clocks: Dict from name to the function that measures the time, with the arguments and result of `wall`. Default
+            for a missing name: `wall`.
 
     Returns:
-        Dict from name to a list with one entry per round: a list of seconds per call, one for each call or, as a mean,
-        for each group of calls.
+        Dict from name to a list with one entry per round. An entry is a list of durations of a call in seconds: one for
+        each call, or the mean of each group of calls.
     """
     order = list(calls)
     shuffle = random.Random(0)

@@ -26,14 +26,14 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
         rate: The sample rate that the file must have, in Hz.
 
     Returns:
-        The samples (S,).
+        The S samples (S,), from -32768 to 32767.
 
     Raises:
-        EdgernnError: The file is missing, truncated, or not a wav file of this kind.
+        EdgernnError: The file is missing, truncated, empty, above 2 GiB, or not a wav file of this kind and rate.
     """
     try:
         if path.stat().st_size > LIMIT:
-            raise EdgernnError(f"{path}: expected at most {LIMIT:,} bytes, got a larger file; cut it into several")
+            raise EdgernnError(f"{path}: expected at most {LIMIT:,} bytes, got a larger file; split the recording")
         # a header that claims more samples than there are allocates nothing here
         content = path.read_bytes()
     except FileNotFoundError:
@@ -66,12 +66,12 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
 
 
 def write_wav(path: Path, samples: NDArray[np.float32], rate: int) -> None:
-    """Write a wav file of one channel with 16-bit PCM samples, atomically.
+    """Write a wav file of one channel with 16-bit PCM samples; the file appears only when it is complete.
 
     Args:
         path: The file.
-        samples: Samples (S,) from -1 to 1; others are clipped.
-        rate: Samples per second.
+        samples: The S samples (S,), from -1 to 1. Numbers outside this range are clipped.
+        rate: Sample rate in Hz.
     """
     whole = np.clip(np.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype("<i2")
     content = io.BytesIO()

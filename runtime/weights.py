@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of an exported file, in their storage types."""
+"""Reader of the weights of an exported file, in their storage types: float32, bfloat16 or int8."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix or vector of an exported file: float32, bfloat16 bits as uint16, or int8 with one scale per row."""
+    """A matrix or vector of weights in an exported file, in its storage type.
+
+    `values` are float32, uint16 with the bits of bfloat16, or int8. `scales` (rows, 1) of int8 multiply the rows; they
+    are None for the other types.
+    """
 
     values: NDArray[Any]
     scales: NDArray[np.float32] | None = None
@@ -34,8 +38,8 @@ class Weight:
 class Weights(Mapping[str, Weight]):
     """Mapping from the names of an exported file's weights to `Weight` objects.
 
-    The names do not depend on the storage type; the matrix of the head (the last linear map) is head.W.T (O, H).
-    Lookup raises EdgernnError for a weight that is missing or cannot be read.
+    The names do not depend on the storage type. The head, the linear layer that computes the O outputs y, has the
+    matrix head.W.T (O, H). Lookup raises EdgernnError for a weight that is missing or cannot be read.
     """
 
     def __init__(self, model: "onnx.ModelProto", path: Path) -> None:
@@ -77,7 +81,7 @@ class Weights(Mapping[str, Weight]):
         return len(self._names)
 
     def _read(self, name: str) -> NDArray[Any]:
-        """Read the numbers of an ONNX initializer; bfloat16 is returned as uint16."""
+        """Return the numbers of an ONNX initialiser as an array; the bits of bfloat16 are returned as uint16."""
         from onnx import TensorProto
 
         types = {TensorProto.FLOAT: "<f4", TensorProto.BFLOAT16: "<u2", TensorProto.INT8: "i1"}
@@ -88,8 +92,8 @@ class Weights(Mapping[str, Weight]):
             if min(shape) > 0 and math.prod(shape) * dtype.itemsize == len(tensor.raw_data):
                 return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
         raise EdgernnError(
-            f"{self._path}: the weight {name:.50}: expected raw float32, bfloat16 or int8 data of its shape; export "
-            "the model again"
+            f"{self._path}: the weight {name:.50}: expected raw float32, bfloat16 or int8 data, one number for each "
+            "element of its shape; export the model again"
         )
 
 

@@ -29,11 +29,11 @@ class PostProcessing:
 
     Attributes:
         smoothing: Seconds over which probabilities are averaged.
-        threshold: Least average probability of a detected word.
+        threshold: Smallest average probability at which a word is detected.
         refractory: Seconds after a detection in which no other word is detected.
 
     Raises:
-        UsageError: A setting is out of range.
+        UsageError: The threshold is not above 0 and at most 1, or another setting is not from 0 to 60 seconds.
     """
 
     smoothing: float = 0.3
@@ -54,7 +54,7 @@ class DetectedWord:
 
     Attributes:
         step: Index of the step in the stream, from 0, at whose end the word is detected.
-        label: Index of the word's class.
+        label: Index of the word in the names of the classes.
         score: Average probability of the word at this step.
     """
 
@@ -64,7 +64,7 @@ class DetectedWord:
 
 
 class Detector:
-    """Detects spoken words in the scores (logits) of a stream, which may come in parts of any number of steps.
+    """Detects spoken words in a model's scores (logits) for an audio stream; each call may pass any number of steps.
 
     Args:
         classes: Names of the classes, in the order of the scores.
@@ -72,7 +72,7 @@ class Detector:
         settings: Settings of the detection.
 
     Raises:
-        UsageError: No class is a word; see NOT_WORDS.
+        UsageError: No class is a word: all are "_unknown_" or "_silence_".
     """
 
     def __init__(self, classes: Sequence[str], seconds: float, settings: PostProcessing) -> None:
@@ -90,7 +90,7 @@ class Detector:
         self._steps = self._free = 0
 
     def feed(self, scores: NDArray[np.float32]) -> list[DetectedWord]:
-        """Detect words in the next steps of the stream.
+        """Detect words in the next T steps of the stream.
 
         Args:
             scores: Outputs y (T, classes) of the model at these steps.
@@ -105,7 +105,10 @@ class Detector:
         return detections
 
     def averages(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Compute the average probabilities s (T, ..., classes) of the stream's next T steps from their scores."""
+        """Compute the average probabilities (T, ..., classes) of the stream's next T steps from their scores.
+
+        The scores have the same shape. The average of a step is over the last `smoothing` seconds.
+        """
         probabilities = softmax(scores)
         if self._last is None:
             self._last = np.zeros((self.width - 1, *probabilities.shape[1:]))
@@ -119,10 +122,11 @@ class Detector:
         """Find detected words in average probabilities.
 
         Args:
-            average: Average probabilities s (T, classes).
-            threshold: Least average probability of a detected word.
-            begin: Index in the stream of the first of these steps.
-            free: Index in the stream of the first step after the refractory time of the last detection.
+            average: Average probabilities (T, classes) of T successive steps of the stream, from `averages`.
+            threshold: Smallest average probability at which a word is detected.
+            begin: Index of the first of these T steps in the stream.
+            free: Index of the step in the stream from which a word may be detected again, after the refractory time of
+                the last detection.
 
         Returns:
             The detections, in order of time.
@@ -140,7 +144,7 @@ class Detector:
 
 
 def softmax(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Compute probabilities from scores (logits), both of shape (..., classes)."""
+    """Compute probabilities from scores (logits) by softmax over the last axis; both have the shape (..., classes)."""
     shifted = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
     probabilities: NDArray[np.float64] = shifted / shifted.sum(-1, keepdims=True)
     return probabilities

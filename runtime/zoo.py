@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The zoo: trained models in the folder models/ of edgernn's repository, which commands accept by their names.
 
-Each model is a folder with model.onnx, usually model-int8.onnx, example.npz, a card model.md, and entry.json: what the
-card says, for programs. A wheel has no models. There, EDGERNN_MODELS names a folder such as the one in the repository.
+Each model is a folder with model.onnx, usually model-int8.onnx, example.npz, a model card model.md, and entry.json, the
+figures of the card for programs. An installed wheel contains no models. The environment variable EDGERNN_MODELS then
+gives the path of a folder of models, such as a copy of the one in the repository.
 """
 
 import os
@@ -21,7 +22,10 @@ _INT8 = "-int8"
 
 
 def zoo_folder() -> Path | None:
-    """Return the folder of the models, EDGERNN_MODELS or models/ of the repository, or None for a wheel."""
+    """Return the folder of trained models: the environment variable EDGERNN_MODELS, or models/ in the repository.
+
+    Returns None if the variable is not set and edgernn was installed from a wheel, which contains no models.
+    """
     if value := os.environ.get(VARIABLE):
         return Path(value)
     # beside the sources in a clone, which an editable install uses in place
@@ -30,21 +34,22 @@ def zoo_folder() -> Path | None:
 
 
 def entries(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Read entry.json of each model, in the order of their names.
+    """Read the file entry.json, the figures of the model card, of each trained model in a folder.
 
     Args:
-        folder: The folder of the models. Default: `zoo_folder`.
+        folder: The folder with one folder per model. Default: the result of `zoo_folder`.
 
     Returns:
-        The entries, each with its folder as "folder".
+        The contents of the files, in the order of the models' names. Each is a dict, with the model's "name" and the
+        path of its "folder" added.
 
     Raises:
-        EdgernnError: There is no folder of models, or an entry cannot be read.
+        EdgernnError: No folder of models exists, or an entry.json cannot be read.
     """
     folder = folder or zoo_folder()
     if folder is None:
         raise EdgernnError(
-            f"the models are in edgernn's repository, and not in a wheel; set {VARIABLE} to its folder models"
+            f"the models are in edgernn's repository, and not in a wheel; set {VARIABLE} to the path of its models/"
         )
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: expected a folder of models, got none; check {VARIABLE}")
@@ -52,22 +57,26 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
     for path in sorted(folder.glob(f"*/{ENTRY}")):
         entry = read_json(path)
         if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
-            raise EdgernnError(f"{path}: expected the entry of a model, got other JSON; add the model again")
+            raise EdgernnError(
+                f"{path}: expected the entry of a model, got other JSON; add the model again: edgernn models add"
+            )
         models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
     return models
 
 
 def find_model(model: Path) -> Path:
-    """Return the file of a model that is named by its path or by its name in the zoo.
+    """Return the path of a model's file for an argument that is a path or the name of a model in the zoo.
+
+    The zoo is the folder of trained models that `zoo_folder` returns.
 
     Args:
         model: Path of a file, or name of a model. NAME-int8 is the model NAME with int8 weights.
 
     Returns:
-        The path of the file; `model` itself if it is a path.
+        The path of the file; `model` itself if it is a path, or if no zoo exists.
 
     Raises:
-        UsageError: `model` is neither a path nor a known name.
+        UsageError: `model` is neither a path nor the name of a model.
     """
     if model.exists() or len(model.parts) != 1 or model.suffix:
         return model
@@ -86,5 +95,5 @@ def find_model(model: Path) -> Path:
 
 
 def is_name(model: Path) -> bool:
-    """Return True if `model` is the name of a model in the zoo, and not a path."""
+    """Return True if `model` is the name of a trained model in the zoo (see `zoo_folder`), and not a path."""
     return find_model(model) != model

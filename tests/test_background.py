@@ -137,7 +137,7 @@ def test_a_label_of_own_data_is_background(tmp_path):
             "adding",
             "random",
             {"silence": 0.5},
-            "expected an update rule whose decisions are trained, got random",
+            "expected an update rule with a penalty on updates, got random",
         ),
         ("char", "selective", {}, "background: expected a task that marks steps at which nothing happens, got char"),
     ],

@@ -310,7 +310,10 @@ def test_unknown_names_suggest_the_nearest():
         ({"output_size": 0}, "output_size: expected a whole number of at least 1 or none, got 0"),
         ({"output": "first"}, "output: expected 'last' or 'all', got 'first'"),
         ({"cell": "eins", "cell_options": {"a": "y"}}, "a: expected one of v, x, got 'y'"),
-        ({"cell": "eins", "cell_options": {"forget_bias": "1"}}, "forget_bias: expected a number or None, got '1'"),
+        (
+            {"cell": "eins", "cell_options": {"forget_bias": "1"}},
+            "forget_bias: expected a number, or None for no bias, got '1'",
+        ),
         ({"cell": "decaynet", "cell_options": {"length": 0}}, "length: expected a whole number of at least 1 or None"),
         (
             {"cell": "decaynet", "cell_options": {"length": 2.5}},

@@ -163,10 +163,10 @@ def test_what_is_no_word_is_refused(x, message):
     [
         ({"vocabulary": 0}, "vocabulary: expected a whole number of at least 1 or none, got 0"),
         ({"vocabulary": 9, "mean": 1.0}, "mean, std: expected 0 and 1 with a vocabulary"),
-        ({"vocabulary": 9, "cell": "rits", "input_size": 6}, "expected without vocabulary"),
+        ({"vocabulary": 9, "cell": "rits", "input_size": 6}, "expected no vocabulary"),
         (
             {"cell": "rits", "input_size": 6, "dropout_input": 0.5},
-            "expected without vocabulary, dropout_input, mask_steps and",
+            "expected no vocabulary, dropout_input, mask_steps or",
         ),
         ({"tied": True}, "tied: expected a vocabulary"),
         ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the size of"),

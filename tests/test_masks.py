@@ -40,5 +40,5 @@ def test_a_model_masks_its_features_in_training_alone():
 
 def test_masks_and_an_imputer_exclude_each_other():
     for name in ("mask_steps", "mask_channels"):
-        with pytest.raises(UsageError, match="imputer: expected without vocabulary, dropout_input, mask_steps and"):
+        with pytest.raises(UsageError, match="imputer: expected no vocabulary, dropout_input, mask_steps or"):
             edgernn.SequenceModel("rits", 6, 8, **{name: 2})

@@ -14,7 +14,7 @@ from edgernn.model import SequenceModel
 from edgernn.training import train
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
-from edgernn.training.optim import OPTIMIZERS, check_names, initialise, make_optimizer, schedule
+from edgernn.training.optim import OPTIMIZERS, check_names, copy_weights, initialise, make_optimizer, schedule
 from edgernn.training.tasks import Adding
 from tests.training_helpers import without_pictures
 
@@ -149,3 +149,36 @@ def test_the_best_weights_are_kept(tmp_path, monkeypatch):
     assert result["best_validation"] == lines[best]["mse"]
     stopped = train("adding", "rnn", out=tmp_path / "short", settings={**settings, "steps": best + 1})
     assert result["mse"] == stopped["mse"] != last["mse"]
+
+
+def test_a_training_starts_from_the_weights_of_another_run(tmp_path):
+    settings = {**SMALL, "steps": 1, "lr": 1e-12}
+    train("adding", "gru", out=tmp_path / "dense", settings={**settings, "steps": 5, "lr": 0.01})
+    settings["start_run"] = str(tmp_path / "dense")
+    train("adding", "sarnn", out=tmp_path / "skipping", settings=settings)
+    dense, skipping = (load_file(tmp_path / name / "model.safetensors") for name in ("dense", "skipping"))
+    assert skipping.keys() - dense.keys() == {f"layers.0.rule.rule_{name}" for name in "Wdb"}
+    for name, tensor in dense.items():
+        assert torch.allclose(skipping[name], tensor, atol=1e-9), name
+
+
+def test_a_resumed_training_does_not_start_from_the_other_run_again(tmp_path):
+    train("adding", "gru", out=tmp_path / "first", settings={**SMALL, "steps": 5, "lr": 0.01})
+    settings = {**SMALL, "steps": 6, "checkpoint_every": 2, "start_run": str(tmp_path / "first")}
+    train("adding", "gru", out=tmp_path / "whole", settings=settings)
+    weights = (tmp_path / "whole" / "model.safetensors").read_bytes()
+    # the last checkpoint is of the last step; without result.json the run counts as interrupted
+    (tmp_path / "whole" / "result.json").unlink()
+    (tmp_path / "first" / "model.safetensors").unlink()
+    train("adding", "gru", out=tmp_path / "whole", settings=settings, resume=True)
+    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_folder_without_fitting_weights_is_refused(tmp_path):
+    train("adding", "gru", out=tmp_path / "small", settings={**SMALL, "steps": 1})
+    with pytest.raises(UsageError, match="start_run: expected the directory of a finished run"):
+        train("adding", "gru", out=tmp_path / "a", settings={**SMALL, "steps": 1, "start_run": str(tmp_path / "none")})
+    larger = {**SMALL, "steps": 1, "hidden_size": 6, "start_run": str(tmp_path / "small")}
+    train("adding", "gru", out=tmp_path / "b", settings=larger)  # the bias of the output layer fits
+    with pytest.raises(UsageError, match="start_run: expected weights of the shapes of this model"):
+        copy_weights(SequenceModel("gru", 3, 7, 2), tmp_path / "small")

@@ -146,7 +146,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert out == ""
     assert "Traceback" not in err
     step = json.loads((tmp_path / "run/state.json").read_text())["step"]
-    assert f"interrupted at step {step} of 100000, which is saved; resume with: edgernn train" in err
+    assert f"interrupted at step {step} of 100000; a checkpoint is saved; resume with: edgernn train" in err
     command = shlex.split(re.search(r"resume with: (.*)", err)[1])
     assert command[-1] == "--resume"
     assert command[1:3] == ["train", "--task"]

@@ -37,7 +37,8 @@ def test_a_signal_saves_as_ctrl_c_does(tmp_path, number):
     process.send_signal(number)
     status, out, error = ended(process)
     assert (status, out) == (128 + number, "")
-    assert f"interrupted at step {saved(tmp_path)} of 1000000, which is saved; resume with: edgernn train" in error
+    step = saved(tmp_path)
+    assert f"interrupted at step {step} of 1000000; a checkpoint is saved; resume with: edgernn train" in error
     assert not leftovers(tmp_path / "run")
 
 

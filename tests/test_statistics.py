@@ -90,7 +90,7 @@ def test_a_printed_figure_stands_for_its_digits(value, expected):
 
 @pytest.mark.parametrize("value", ["76", True, {"interval": 1}, {"mean": 1, "std": 2}, {"mean": "1"}])
 def test_other_figures_are_refused(value):
-    with pytest.raises(UsageError, match="figure: expected a number, or a table with mean and maybe interval and sd"):
+    with pytest.raises(UsageError, match="figure: expected a number, or a table with mean and, optionally, interval"):
         Reported.read(value)
 
 

@@ -162,7 +162,7 @@ def test_a_run_is_solved_only_with_the_share(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rule", ["always", "random", "clockwork", "phased"])
 def test_a_rule_without_a_budget_is_refused(rule):
-    with pytest.raises(UsageError, match=f"got {rule}, which has no penalty; use one of .*selective"):
+    with pytest.raises(UsageError, match=f"got {rule}, which has none; use one of .*selective"):
         choose("adding", "gru", rule, {"skip": 0.5})
 
 

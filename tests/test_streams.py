@@ -186,8 +186,8 @@ def test_one_sequence_may_be_padded():
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ([1, 7], "lengths: expected 0 to 6, the steps of x, got 7 at index 1; pad x to the longest one"),
-        ([-1, 2], "lengths: expected 0 to 6, the steps of x, got -1 at index 0"),
+        ([1, 7], r"lengths: expected from 0 to 6 \(the steps of x\), got 7 at index 1; correct lengths, or pad"),
+        ([-1, 2], r"lengths: expected from 0 to 6 \(the steps of x\), got -1 at index 0"),
         ([1, 2, 3], r"lengths: expected shape \(2,\), one length for each sequence, got \(3,\)"),
         (4, r"lengths: expected shape \(2,\), one length for each sequence, got \(\)"),
         ([1.0, np.nan], "lengths: expected whole numbers, got dtype float64; pass a list or array of integers"),

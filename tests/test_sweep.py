@@ -303,7 +303,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(train_here, capsys):
     say(train_here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
     assert main(["sweep", "sweep.toml", "--no-latency"]) == 1
     error = capsys.readouterr().err
-    assert re.search(r"error: \d+ runs failed, runs/sweep/table.md lists them; the first: .*diverged", error)
+    assert re.search(r"error: \d+ runs failed, see runs/sweep/table.md; the first error is: .*diverged", error)
     table = sweep(train_here, run=False)
     assert {row["test"]["n"] for row in table["rows"] if row["settings"]["lr"] == 0.01} == {2}
     page = (train_here.parent / "runs/sweep/table.md").read_text()

@@ -120,7 +120,10 @@ CHANGES = {
     "label": (lambda d: d["label"] + 7, "label: expected 0 to 12, got 7 to 1"),
     "offset": (lambda d: d["offset"][:-1], "offset: expected 13 rising numbers from 0 to"),
     "exp_user": (lambda d: d["exp_user"][:, :1], r"exp_user: expected shape \(streams, 2\), got \(12, 1\)"),
-    "train_users": (lambda d: np.array([1, 2]), "expected users of either training or test, got user 2 in both"),
+    "train_users": (
+        lambda d: np.array([1, 2]),
+        "expected each user in only one of train_users and test_users, got user 2 in both",
+    ),
     "test_users": (lambda d: np.array([99]), "expected a recording of at least one person of the test part, got none"),
 }
 

@@ -134,7 +134,10 @@ BAD_NPZ = {
     "no-x-test": ({"x": inputs(), "y": ZEROS, "y_test": ZEROS}, "got no x_test"),
     "rank": ({"x": inputs()[:, :, 0], "y": ZEROS}, r"x: expected shape \(N, T, I\), got \(40, 5\); .*x\[:, :, None\]"),
     "rank-4": ({"x": inputs()[None], "y": ZEROS}, r"x: expected shape \(N, T, I\), got \(1, 40, 5, 3\)"),
-    "empty": ({"x": inputs(T=0), "y": ZEROS}, r"x: expected no axis of length 0, got shape \(40, 0, 3\)"),
+    "empty": (
+        {"x": inputs(T=0), "y": ZEROS},
+        r"x: expected at least one sequence, step and channel, got shape \(40, 0, 3\)",
+    ),
     "text": ({"x": inputs().astype(str), "y": ZEROS}, "x: expected numbers, got the type <U"),
     "complex": ({"x": inputs() + 1j, "y": ZEROS}, "x: expected numbers, got the type complex128"),
     "text-y": ({"x": inputs(), "y": ZEROS.astype(str)}, "y: expected numbers, got text"),

@@ -230,12 +230,12 @@ CHANGES = {
         lambda d: np.where(np.arange(len(d["ann_symbol"])) < d["ann_offset"][1], "+", d["ann_symbol"]),
         "record 100: expected annotated beats, got none; leave it out of ds1 and ds2",
     ),
-    "ann_sample": (lambda d: d["ann_sample"] + 9000, "expected annotations at rising sample numbers below 16000"),
+    "ann_sample": (lambda d: d["ann_sample"] + 9000, "expected ascending sample numbers below 16000 in ann_sample"),
     "ann_offset": (lambda d: d["ann_offset"][:-1], "ann_offset: expected 6 rising numbers from 0 to"),
-    "ds1": (lambda d: np.array(["101", "100"]), "expected records of either ds1 or ds2, got 100 in both"),
-    "ds2": (lambda d: np.array(["999"]), "ds2: expected names of records, got '999'"),
+    "ds1": (lambda d: np.array(["101", "100"]), "expected each record in only one of ds1 and ds2, got 100 in both"),
+    "ds2": (lambda d: np.array(["999"]), "ds2: expected names of records that the array record has, got '999'"),
     "first": (lambda d: d["first"].astype(float), "first: expected whole numbers with 1 axes, got float64"),
-    "difference": (lambda d: d["difference"][:2], "expected a row of first and of difference for each of 5 records"),
+    "difference": (lambda d: d["difference"][:2], "expected 5 rows in the arrays first and difference"),
 }
 
 

@@ -110,7 +110,7 @@ def test_longer_files_are_cut(tmp_path):
     assert sequences_of(task) == expected(
         {n: rows[:7] for n, rows in files.items()}, {f"f{i}.csv": [i] for i in range(10)}
     )
-    message = r"expected as many rows in each file, got 7 in f0\.csv and 8 in f1\.csv \(9 of 10 .*\); .* set T=7"
+    message = r"expected files with equally many rows, got 7 in f0\.csv and 8 in f1\.csv \(9 of 10 .*\); .* set T=7"
     with pytest.raises(EdgernnError, match=message):
         opened(Folder(), tmp_path)
     message = r"f0\.csv: expected at least T=9 rows, got 7 \(2 of 10 files have fewer than 9\)"
@@ -131,7 +131,7 @@ def test_a_changed_folder_has_another_fingerprint(tmp_path):
 ROWS = "".join(f"f{i:02d}.csv,{i % 2}\n" for i in range(10))
 # files written beside ten valid ones (`|` and a text append to a file), and the expected error
 BAD_FOLDERS = {
-    "none": ({}, r"expected one of labels\.csv, targets\.csv, or a subfolder.*, got none; .*predict=next"),
+    "none": ({}, r"expected targets in one of labels\.csv, targets\.csv, or a subfolder.*, got none; .*predict=next"),
     "both": ({"labels.csv": ROWS, "targets.csv": ROWS}, r"expected one of .*, got labels\.csv and targets\.csv$"),
     "beside": ({"a/1.csv": "1\n"}, r"got subfolders with csv files \(a\) and csv files beside them \(f00\.csv\)"),
     "unknown": (
@@ -148,7 +148,7 @@ BAD_FOLDERS = {
     "one-class": ({"labels.csv": ROWS.replace(",1", ",0")}, "expected at least 2 classes, got only '0'"),
     "quote": (
         {"labels.csv": ROWS.replace("f03.csv,1", 'f03.csv,"1')},
-        r"labels\.csv: line .*: expected a row of a csv",
+        r"labels\.csv: line .*: expected a row in csv format",
     ),
     "bytes": ({"labels.csv": b"\xff"}, r"labels\.csv: expected text in UTF-8"),
     "word": (
@@ -194,12 +194,12 @@ def test_a_folder_beside_the_parts_is_named(tmp_path, predict):
     for part in ("train", "validation"):
         write_files(tmp_path / part, 10)
         (tmp_path / part / "labels.csv").write_text(ROWS)
-    with pytest.raises(EdgernnError, match=r"expected only train, val, test .* got validation, too"):
+    with pytest.raises(EdgernnError, match=r"expected only train, val, test .* got also validation"):
         opened(Folder(predict=predict), tmp_path)
 
 
 def test_bad_parts_are_named(tmp_path):
-    with pytest.raises(EdgernnError, match="expected csv files, one per sequence, or subfolders of them, got none"):
+    with pytest.raises(EdgernnError, match="one per sequence, or subfolders with csv files, got none"):
         opened(Folder(), tmp_path)
     for part in ("train", "test"):
         write_files(tmp_path / part, 10)

@@ -111,7 +111,7 @@ def test_files_of_another_set_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "mnist", digits)
     opened(MnistRows(), tmp_path)
     message = (
-        r"labels-idx1-ubyte\.gz: fashion-rows needs Fashion-MNIST, .*, and this is MNIST, .*`edgernn data fetch fash"
+        r"labels-idx1-ubyte\.gz: fashion-rows needs Fashion-MNIST, .*, but this is MNIST, .*`edgernn data fetch fash"
     )
     with pytest.raises(EdgernnError, match=message):
         opened(FashionRows(), tmp_path)

@@ -103,7 +103,7 @@ ERRORS = {
         "expected engines and their cycles numbered from 1, got others at engine 2",
     ),
     "missing life": ("RUL", "40 \n", "", "expected a line for each of 3 test engines, got 2"),
-    "negative life": ("RUL", "40 \n", "-4 \n", "expected lives of at least 0, got -4; get the file again"),
+    "negative life": ("RUL", "40 \n", "-4 \n", "expected remaining lives of at least 0, got -4; get the file again"),
 }
 
 

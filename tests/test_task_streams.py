@@ -185,7 +185,7 @@ def test_hits_misses_wrong_words_and_false_alarms():
     ("settings", "message"),
     [
         ({"stream": 0.5}, r"stream: expected 0, or at least seconds=1, the length of a clip, got 0.5"),
-        ({"stream": 3.0, "silence": 0.0}, "silence: expected above 0 with stream"),
+        ({"stream": 3.0, "silence": 0.0}, "silence: expected a share above 0 with stream"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -190,8 +190,8 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "or --stream FILE.wav, got neither"),
-        (["--input", "x.npz"], "or --stream FILE.wav, got neither"),
+        ([], "or --stream FILE.wav; add the missing option"),
+        (["--input", "x.npz"], "or --stream FILE.wav; add the missing option"),
         (["--input", "x.npz", "--stream", "r.wav"], "expected --input and --output, or --stream, got both"),
         (
             ["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"],

@@ -139,7 +139,7 @@ def test_refused_additions_write_nothing(run, zoo, tmp_path, monkeypatch):
     content = {path: path.read_bytes() for path in zoo.rglob("*") if path.is_file()}
     monkeypatch.setattr(edgernn.zoo_entry, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
     for name, message in (
-        ("small", "small: expected a new name, got that of a model; choose another one, or add --replace"),
+        ("small", "small: expected a new name, got that of a model; set another --name, or add --replace"),
         ("a/b", "--name: expected a name without a dot or slash, got 'a/b'"),
         ("a.b", "--name: expected a name without a dot or slash, got 'a.b'"),
     ):

@@ -28,8 +28,10 @@ class Reported:
 
     Attributes:
         mean: The printed number.
-        rounding: One unit of the last printed digit; a paper may round or truncate, so this much error is allowed.
-        interval: The number printed after ± or in parentheses, or None; the table's key `interval` says what it means.
+        rounding: One unit of the last printed digit, such as 0.1 for 97.3. A paper may round or truncate, so this much
+            error is allowed.
+        interval: The number printed after ± or in parentheses, or None. The key `interval` of the paper's table, in its
+            TOML file, says what the number means.
         sd: The standard deviation over the paper's runs; None if it is not printed.
     """
 
@@ -56,7 +58,7 @@ class Reported:
         numbers = all(isinstance(n, int | Decimal) and not isinstance(n, bool) for n in parts.values())
         if "mean" not in parts or parts.keys() - PARTS or not numbers:
             raise UsageError(
-                f"figure: expected a number, or a table with mean and maybe interval and sd, got {value!r}"
+                f"figure: expected a number, or a table with mean and, optionally, interval and sd, got {value!r}"
             )
         exponent = Decimal(parts["mean"]).as_tuple().exponent
         assert isinstance(exponent, int)
@@ -109,7 +111,7 @@ def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
 @with_config(FILE)
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper that our runs can test: a metric is larger in one row of its table than in another.
+    """A claim of a paper that our runs can test by comparing a metric between two rows of the paper's table.
 
     Attributes:
         text: The claim in words.
@@ -119,7 +121,7 @@ class Claim:
             "spread": its standard deviation over the seeds is larger.
         variant: Label (`recipe.label`) of the setting values, such as "T=10", with which both rows were trained; "" for
             a table that varies no settings.
-        than: Such a label for the second row; None if it is the same as for the first.
+        than: Label of the setting values of the second row; None if `variant` holds for both rows.
         size: The paper's difference of means, or ratio of standard deviations; None if the paper does not give it.
     """
 

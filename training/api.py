@@ -23,11 +23,11 @@ from edgernn.store import kept_cell, save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.loop import fit, steered_percent
-from edgernn.training.optim import initialise, make_optimizer
+from edgernn.training.optim import copy_weights, initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
-from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE_JSON, Position, RunDirectory
+from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE, STATE_JSON, Position, RunDirectory
 from edgernn.training.series import save_series
 from edgernn.training.steering import Steering
 
@@ -53,9 +53,9 @@ def train(
     """Train a model and write a run directory.
 
     Args:
-        task: A name of TASKS, or the path of an .npz file or of a folder of csv or wav files.
-        cell: A name, or FILE.py:CLASS. The file is executed and copied to the run directory; a resumed run executes the
-            copy.
+        task: The name of a task, or the path of an .npz file or of a folder of csv or wav files.
+        cell: The name of a cell, or FILE.py:CLASS for a user-defined one. The file is executed and copied to the run
+            directory; a resumed run executes the copy.
         rule: The name of an update rule, unless the cell's name implies it.
         out: The run directory. Default: runs/TASK-CELL[-RULE].
         seed: Random seed of weights, data order and generated data.
@@ -116,7 +116,8 @@ def train(
 def _resumed_cell(run: Path, cell: str) -> str:
     """Return the cell with which a run is resumed, and warn if the user's file has changed since the run began.
 
-    It is COPY:CLASS for a cell FILE.py:CLASS that the run directory `run` has a copy of, else `cell`.
+    For a user-defined cell FILE.py:CLASS, the path is replaced by that of the copy of FILE.py in the run directory
+    `run`. Any other cell is returned unchanged.
     """
     kept = kept_cell(run, cell)
     if kept != cell and differs(cell, kept):
@@ -131,7 +132,7 @@ def _resumed_cell(run: Path, cell: str) -> str:
 def _extra_files(plan: Plan) -> dict[str, bytes]:
     """Return the files that a new run stores beside config.json, as a dict from file name to content.
 
-    It has the source file of a user-defined cell, and is empty for a built-in cell.
+    The dict contains the source file of a user-defined cell, and is empty for a built-in cell.
     """
     source = source_of(plan.model.layer.types[0])
     return {} if source is None else {KEPT: source.content}
@@ -146,7 +147,7 @@ def _warn_if_portable(plan: Plan) -> None:
 
 @contextmanager
 def _explaining_full_disk(run: RunDirectory, resuming: str) -> Iterator[None]:
-    """Add a note to the error of a full disk: the last saved step, and `resuming`, the command that resumes the run."""
+    """Add a note to an OSError that reports a full disk: the last saved step, and `resuming`, the command to resume."""
     try:
         yield
     except OSError as error:
@@ -183,14 +184,44 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
         # batch statistics are summed over processes, which only the torch loop does
         backend = "torch"
     initialise(model, plan.config)
+    if note := group.first(lambda: _start_from_run(plan, model, run)):
+        progress.note(note)
     optimizer = make_optimizer(model, plan.config)
     position = fit(plan, model, optimizer, run, progress, group)
     progress.close()
     return group.first(lambda: _finish(plan, model, backend, run, position))
 
 
+def _start_from_run(plan: Plan, model: RecurrentModel, run: RunDirectory) -> str | None:
+    """Copy the weights of the run that the setting start_run names to the untrained model of a new run.
+
+    Args:
+        plan: Plan of the training.
+        model: Its model, changed in place.
+        run: Directory of this training.
+
+    Returns:
+        A sentence that says how many weights were copied; None without start_run, and for a resumed run, which has
+        weights of its own.
+    """
+    if plan.config.start.run is None or (run.path / STATE).exists():
+        return None
+    return copy_weights(model, Path(plan.config.start.run))
+
+
 def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, position: Position) -> dict[str, Any]:
-    """Write the weights, plots, example sequences and result.json of a finished run; return result.json's content."""
+    """Write the weights, plots, example sequences and result.json of a finished run.
+
+    Args:
+        plan: Plan of the training.
+        model: The trained model.
+        backend: Name of the implementation of the recurrence, for result.json.
+        run: The run directory.
+        position: Progress of the training at its end.
+
+    Returns:
+        The content of result.json.
+    """
     save_weights(model, run.path)
     lines = run.metrics()
     result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
@@ -246,8 +277,9 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
     """Return the entries of result.json for the setting skip, and warn if the wanted share was not reached.
 
-    They are "skip_percent_wanted", "skip_percent_validation" (reached on the validation split), "skip_missed" (an
-    explanation, or None) and "lambda". The dict is empty if the setting skip is not used.
+    They are "skip_percent_wanted", "skip_percent_validation" (reached on the validation split), "skip_missed" (why the
+    wanted share was not reached, or None) and "lambda" (the final weight of the penalty on updates). The dict is empty
+    if the setting skip is not used.
     """
     if plan.config.skip is None or position.steering is None:
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thresholds of the rule delta for a trained dense model, found without training."""
+"""Search of thresholds of the update rule delta for a trained dense model, without further training."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -31,13 +31,14 @@ _FACTOR, _RAISES = 1.5, 3
 
 @dataclass(frozen=True)
 class CalibrationPoint:
-    """Result of a model at two thresholds.
+    """Cost and quality of a model under the rule delta with two thresholds.
 
     Attributes:
-        theta_x: Threshold of x.
-        theta_h: Threshold of h.
-        executed: Multiply-adds of the recurrent layers, relative to the dense model.
-        value: The metric or, without labels, the change of the output relative to its size (root mean squares).
+        theta_x: Threshold of changes of x (see `Delta`).
+        theta_h: Threshold of changes of h.
+        executed: Multiply-adds of the recurrent layers, as a share of those of the dense model.
+        value: The metric of the task. Without labels: the root mean square of the change of the output, divided by that
+            of the dense model's output.
     """
 
     theta_x: float
@@ -48,13 +49,14 @@ class CalibrationPoint:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A dense model with the rule delta, and the points that were measured.
+    """Result of a calibration: a trained model that now has the rule delta, and the thresholds that were measured.
 
     Attributes:
-        model: The model with the thresholds of `point`.
-        point: CalibrationPoint with the fewest multiply-adds whose `value` is within the allowed loss.
-        curve: All points, sorted by their multiply-adds.
-        dense: The `value` of the dense model.
+        model: The model with the rule delta and the thresholds of `point`.
+        point: The measured point with the fewest multiply-adds among those whose metric is worse than `dense` by at
+            most the allowed amount.
+        curve: All measured points, from the most to the fewest multiply-adds.
+        dense: Metric of the model before it got the rule delta.
     """
 
     model: SequenceModel
@@ -68,8 +70,8 @@ def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> Seq
 
     Args:
         model: The dense model.
-        theta_x: Change of a value of x above which it is sent.
-        theta_h: Change of a value of h above which it is sent.
+        theta_x: Threshold of x. Products read a new value only if it changed by more than this (see `Delta`).
+        theta_h: Threshold of h, likewise.
 
     Returns:
         The copy, which shares no tensor with the model.
@@ -87,7 +89,7 @@ def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> Seq
 
 
 def _check_dense(model: SequenceModel) -> None:
-    """Raise UsageError if the model has an update rule already."""
+    """Raise UsageError unless the model is dense, that is, has the rule always."""
     if not model.rule_type.is_dense():
         raise UsageError(
             f"model: expected one that updates every neuron (the rule always), got the rule {model.rule_type.name}; "
@@ -96,18 +98,19 @@ def _check_dense(model: SequenceModel) -> None:
 
 
 def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Calibration:
-    """Find thresholds of the rule delta from inputs alone.
+    """Find thresholds of the rule delta for a dense model from inputs alone, without labels.
 
     Args:
-        model: A dense model, such as the result of `from_torch`.
+        model: A dense model, such as the result of `from_torch`. It is put into evaluation mode.
         x: Inputs (T, B, I), or words (T, B).
-        loss: Largest change of the output, relative to its root mean square.
+        loss: Largest root mean square of the change of the output, divided by that of the output.
 
     Returns:
-        The result.
+        The model with the best thresholds, and all measured points.
 
     Raises:
         UsageError: The model has another update rule, or `loss` is not above 0.
+        EdgernnError: Even the smallest thresholds change the output by more than `loss`.
     """
     model.eval()
     with torch.no_grad():
@@ -129,7 +132,7 @@ def calibrate(
     data: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Export the dense model of a run with the rule delta, with thresholds that cost little accuracy.
+    """Add the rule delta to the dense model of a run, with thresholds that cost little accuracy, and export the model.
 
     The thresholds are chosen on validation sequences. The metric on test sequences is reported.
 
@@ -141,12 +144,12 @@ def calibrate(
         progress: Progress bar. Default: none.
 
     Returns:
-        JSON-compatible dict: the curve, the thresholds, the share of multiply-adds and the metric on validation and
-        test sequences, and the result of the export.
+        JSON-compatible dict: all measured points ("curve"), the thresholds, the share of multiply-adds that remains and
+        the metric on validation and test sequences, and the result of the export.
 
     Raises:
         UsageError: The model has another update rule, `loss` is not above 0, or another process is writing `out`.
-        EdgernnError: Data are missing, or no thresholds lose so little.
+        EdgernnError: Data are missing, or even the smallest thresholds lose more than `loss`.
     """
     progress = progress or Silent()
     model, config = load_model(run)
@@ -196,7 +199,27 @@ def _search(
     loss: float,
     progress: Progress,
 ) -> Calibration:
-    """Search the thresholds with the fewest multiply-adds whose value is good; the curve comes first."""
+    """Search the thresholds with the fewest multiply-adds whose loss is allowed.
+
+    Thresholds are multiples of the mean changes of x and h per step: first the same multiple of CURVE for both, then a
+    bisection between the largest good one and the next, then a higher multiple for x or h alone.
+
+    Args:
+        model: The dense model.
+        sample: Inputs from which the mean changes are measured.
+        measure: Function that returns the `value` of a model (see `CalibrationPoint`).
+        dense: The `value` of the dense model.
+        good: Function that returns True if a `value` is within the allowed loss.
+        loss: The allowed loss, for errors.
+        progress: Progress bar.
+
+    Returns:
+        The model with the best thresholds, and all measured points.
+
+    Raises:
+        UsageError: `loss` is not above 0, or the model has another update rule.
+        EdgernnError: Even the smallest thresholds lose more than the allowed loss.
+    """
     if not loss > 0:
         raise UsageError(f"loss: expected above 0, got {loss:g}")
     unit_x, unit_h = _mean_changes(model, sample)
@@ -240,7 +263,7 @@ def _search(
 
 
 def _mean_changes(model: SequenceModel, x: Tensor) -> tuple[float, float]:
-    """Return the mean changes from step to step of the first layer's input and of its state h."""
+    """Return the mean absolute change per step of the first layer's input and of its state h; 1e-6 in place of 0."""
     seen: list[tuple[Tensor, Tensor]] = []
     layer = model.recurrent_layers()[0]
     handle = layer.register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
@@ -256,7 +279,14 @@ def _mean_changes(model: SequenceModel, x: Tensor) -> tuple[float, float]:
 
 @contextmanager
 def _counting(model: SequenceModel) -> Iterator[Callable[[], float]]:
-    """Context that counts the multiply-adds of a model's forward passes, relative to dense layers."""
+    """Count the multiply-adds that a model with the rule delta executes in forward passes inside the block.
+
+    Args:
+        model: The model.
+
+    Yields:
+        A function that returns them as a share of those of dense layers.
+    """
     done = whole = 0.0
 
     def count(*_: object) -> None:

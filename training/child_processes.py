@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other processes of a data-parallel training, which process 0 starts on the same machine."""
+"""Child processes of a data-parallel training: processes 1, 2, ..., which process 0 starts on the same machine."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ LAUNCHED = "EDGERNN_LAUNCHED"
 
 
 class Child:
-    """A process of a data-parallel training that process 0 has started."""
+    """Child process: a process of a data-parallel training that process 0 has started on the same machine."""
 
     def __init__(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
         self.rank = rank
@@ -54,19 +54,19 @@ class Child:
 
 @contextmanager
 def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
-    """Start the other processes of a data-parallel training, and end them after the block; this process has rank 0.
+    """Start the child processes of a data-parallel training, and end them after the block; this process has rank 0.
 
-    During the block, the environment variables of torchrun are set in this process, too.
+    In the block, this process also has the environment variables that torchrun sets for its processes.
 
     Args:
-        size: Number of processes, with this one.
-        command: Arguments of `python -m` that start another process.
+        size: Number of processes, including this one.
+        command: Module and arguments for `python -m`, which starts a child process.
 
     Yields:
-        The other processes, in the order of their ranks 1, 2, ...
+        The child processes, in the order of their ranks 1, 2, ...
 
     Raises:
-        EdgernnError: A process has failed before all were running.
+        EdgernnError: A child process failed before all of them were running.
     """
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // size))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
 
 
 def report_ready() -> None:
-    """Report to process 0, which waits in `launched`, that this process is running."""
+    """Report from a child process to process 0, which waits in `launched`, that this process is running."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
     store.set(_ready(int(os.environ["RANK"])), "")

@@ -22,12 +22,12 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Interval:
-    """A 95 % confidence interval.
+    """A 95 % confidence interval of a metric.
 
     Attributes:
         low: Lower end.
         high: Upper end.
-        method: How it was computed.
+        method: How it was computed, in words, such as "jackknife over 50 groups of the test sequences".
     """
 
     low: float
@@ -36,22 +36,23 @@ class Interval:
 
 
 def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
-    """Estimate the confidence interval of the main metric for other test sequences of the same kind.
+    """Estimate the 95 % confidence interval of the main metric, as if test sequences of the same kind were drawn anew.
 
-    A grouped jackknife: the metric is computed without each of m groups of test sequences in turn, which gives θ_i. The
-    variance is (m - 1)/m Σ (θ_i - mean θ)², and the interval is the metric ± t times its root, with Student's t of
-    m - 1 degrees of freedom. It does not cover other seeds of the training.
+    A grouped jackknife: the test sequences are divided into m groups. θ_i is the metric without group i. The variance
+    of the metric is (m - 1)/m Σ (θ_i - mean θ)², and the interval is the metric ± t times the root of the variance,
+    with Student's t of m - 1 degrees of freedom. It does not cover other seeds of the training.
 
-    There are at most 50 groups. Windows of recordings, which have a target at each step, are grouped in their order, as
-    neighbours depend on each other; other sequences at random, as a test set may be sorted by class. Sequences cut from
-    recordings are grouped by recording (`Split.origins`, or `Tally.without_each` for windows of them).
+    If the task knows from which recording or patient each sequence comes, each of these is a group (`Split.origins`, or
+    `Tally.without_each`). Otherwise there are at most 50 groups. Sequences with a target at each step, such as windows
+    of a recording, are grouped in their order, as neighbours depend on each other. Other sequences are grouped at
+    random, as a test set may be sorted by class.
 
     Args:
         model: The trained model.
-        task: Its task, opened.
+        task: The model's task, with its data loaded.
 
     Returns:
-        The interval, or None with fewer than 10 groups.
+        The interval, or None if there are fewer than 10 groups.
     """
     from scipy.stats import t
 
@@ -71,7 +72,7 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
 
 
 def _groups(model: SequenceModel, task: Task) -> list[Group]:
-    """Run the model on the test sequences, and divide the outputs into groups."""
+    """Run the model on the test sequences; return the groups of `metric_interval`, lists of (outputs, batch) pairs."""
     model.eval()
     count = min(GROUPS, len(task.test))
     size = math.ceil(len(task.test) / count)
@@ -90,7 +91,15 @@ def _groups(model: SequenceModel, task: Task) -> list[Group]:
 
 
 def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]:
-    """Compute the main metric of some groups, and without each of the task's own groups, if it has any."""
+    """Compute the main metric over all sequences of the groups.
+
+    Args:
+        task: The task.
+        groups: Outputs and batches of each group.
+
+    Returns:
+        The metric, and a list of its values without each record in turn, or None if the task's `Tally` has no records.
+    """
     assert isinstance(task.objective, Objective)
     metric = task.objective.metric
     means, tally = Means(), task.tally(task.test)

@@ -59,7 +59,7 @@ class ScheduleConfig:
 
 @configuration
 class StartConfig:
-    """Settings of the initialisation of weights; parameters of a normalisation keep their own initial values."""
+    """Settings of the initial weights; parameters of a normalisation (setting norm) are never drawn at random."""
 
     name: Annotated[
         str,
@@ -79,6 +79,14 @@ class StartConfig:
         ),
         Word("start_biases"),
     ] = True
+    run: Annotated[
+        str | None,
+        Field(
+            description="Run directory with the weights to start from, such as runs/adding-gru. A weight that it does "
+            "not have, or has in another shape, starts as start says."
+        ),
+        Word("start_run"),
+    ] = None
 
 
 @configuration
@@ -161,8 +169,8 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         settings: The user's settings, in the same form.
 
     Returns:
-        The configuration. Only one of steps and epochs is set. If the user sets skip, lambda is 0, and training adapts
-        it; if the user sets lambda, skip is None.
+        The configuration. Only one of steps and epochs is set. If the user sets skip, lambda is 0 and training adapts
+        it, skip_target is None, and keep is "best" by default. If the user sets lambda, skip is None.
 
     Raises:
         UsageError: The user sets two settings that exclude each other.

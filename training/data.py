@@ -15,10 +15,10 @@ def data_folder(data: Path | None) -> Path | None:
     """Return the user's folder of data sets, from `--data` or the environment variable EDGERNN_DATA.
 
     Args:
-        data: The folder of `--data`; None to use EDGERNN_DATA.
+        data: The value of `--data`; None to use the environment variable EDGERNN_DATA.
 
     Returns:
-        The folder; None if neither is set.
+        The folder; None if neither `--data` nor EDGERNN_DATA is set.
 
     Raises:
         UsageError: The folder does not exist.
@@ -46,7 +46,7 @@ def places(folder: str, data: Path | None) -> list[Path]:
 
     Args:
         folder: Folder name of the data set.
-        data: The user's data folder, or None for EDGERNN_DATA.
+        data: The user's data folder; None to use the environment variable EDGERNN_DATA.
 
     Returns:
         The folders; they may not exist.
@@ -59,7 +59,8 @@ def locate(names: Sequence[str], where: Sequence[Path]) -> list[Path | None]:
     """Find each of several files in the first folder that has it.
 
     Args:
-        names: File names without the suffix .gz or .xz, which a file may have. A name that ends in / is a folder.
+        names: File names without a suffix .gz or .xz. A file with such a suffix matches, too. A name that ends in /
+            stands for a folder.
         where: The folders to search, in order.
 
     Returns:
@@ -74,8 +75,8 @@ def find_files(task: str, folder: str, names: Sequence[str], data: Path | None) 
     Args:
         task: Name of the task, for errors.
         folder: Folder name of the data set, see `places`.
-        names: File names without the suffix .gz or .xz, which a file may have.
-        data: The user's data folder, or None for EDGERNN_DATA.
+        names: File names without a suffix .gz or .xz. A file with such a suffix matches, too.
+        data: The user's data folder; None to use the environment variable EDGERNN_DATA.
 
     Returns:
         The path of each file, in the order of `names`.
@@ -92,8 +93,8 @@ def find_either(task: str, folder: str, forms: Sequence[Sequence[str]], data: Pa
     Args:
         task: Name of the task, for errors.
         folder: Folder name of the data set, see `places`.
-        forms: The file names of each form, in order of preference.
-        data: The user's data folder, or None for EDGERNN_DATA.
+        forms: For each form, the names of its files without a suffix .gz or .xz; the preferred form comes first.
+        data: The user's data folder; None to use the environment variable EDGERNN_DATA.
 
     Returns:
         The path of each file of the first complete form, in the order of its names.

@@ -6,17 +6,19 @@ from torch import Tensor
 
 
 def times_since(masks: Tensor, times: Tensor) -> Tensor:
-    """Compute the time δ since each feature was last observed, or since the first step.
+    """Compute at each step the time δ since each feature was last observed at an earlier step.
+
+    For a feature that was not observed before, it is the time since the first step.
 
     δ_1 = 0, δ_t = s_t - s_{t-1} + (1 - m_{t-1}) δ_{t-1}
-    Source: Cao et al. 2018, arXiv:1805.10572, section 3; System C.1 of the EINS paper.
+    Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", 2018, arXiv:1805.10572, section 3.
 
     Args:
-        masks: m (T, B, F), 1 where a value was observed; F is the number of features.
+        masks: m (T, B, F), 1 where a value was observed, else 0; F is the number of features.
         times: Times s of the steps, non-decreasing, of any shape that broadcasts to (T, B, F).
 
     Returns:
-        δ (T, B, F).
+        δ (T, B, F), in the unit of `times`.
     """
     times = times.expand(masks.shape)
     last = torch.where(masks > 0, times, times[:1]).cummax(0).values
@@ -31,16 +33,17 @@ def with_gaps(values: Tensor, times: Tensor) -> Tensor:
         times: Times of the steps, non-decreasing, of any shape that broadcasts to (T, B, F).
 
     Returns:
-        Concatenation (T, B, 3F) of the values (0 if missing), the masks, and the times since the last observation.
+        Concatenation (T, B, 3F) of the values (0 if missing), the masks (1 if observed, else 0), and the times since
+        the last observation, see `times_since`.
     """
     masks = (~values.isnan()).to(values.dtype)
     return torch.cat([values.nan_to_num(nan=0.0), masks, times_since(masks, times)], -1)
 
 
 def backwards(x: Tensor) -> Tensor:
-    """Reverse an imputer's input x (T, B, 3F), as built by `with_gaps`, in time.
+    """Reverse the input x (T, B, 3F) of an imputer, as built by `with_gaps`, in time.
 
-    The times since the last observation are computed anew, for the reversed direction.
+    The reversed input has the same shape. Its times since the last observation are computed for the reversed sequence.
     """
     values, masks, since = x.chunk(3, -1)
     steps = since[1:] - (1 - masks[:-1]) * since[:-1]

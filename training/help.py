@@ -19,12 +19,12 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
     """List all settings of training and of the model, and those of a task, a cell and an update rule if they are named.
 
     Args:
-        task: A task's name, whose own defaults of training and model are shown. None: the general defaults.
+        task: A task's name, to show its settings and its defaults of training and model. None: the general defaults.
         cell: A cell's name; None to leave out the settings of cells.
         rule: An update rule's name; None to leave out its settings, unless the cell's name implies a rule.
 
     Yields:
-        The sections of the help text, each a tuple `Section`.
+        The sections of the help text, as tuples of title, introduction, and a list of settings.
 
     Raises:
         UsageError: A name is unknown.
@@ -48,7 +48,7 @@ def model_sections(
         model: Model config whose values are shown as the defaults. Default: `ModelConfig()`.
 
     Yields:
-        The sections of the help text, each a tuple `Section`.
+        The sections of the help text, as tuples of title, introduction, and a list of settings.
 
     Raises:
         UsageError: A name is unknown.

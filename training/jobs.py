@@ -53,7 +53,7 @@ class Job:
         seed: Random seed.
         settings: Dict from name to value of the settings of training, model, task, cell and rule.
         out: The run directory.
-        known: Result of the same training in an earlier table.json, or None. A finished run in `out` takes precedence.
+        known: Result of the same training in an earlier table.json, or None. A finished run in `out` is preferred.
     """
 
     task: str
@@ -72,8 +72,9 @@ class Job:
     def result(self) -> dict[str, Any] | None:
         """Return the content of the training's result.json; None if the training is not finished.
 
-        The keys ORIGIN of config.json and "latency" (content of latency.json, or None) are added. A result in the run
-        directory takes precedence over one from an earlier table. A damaged result.json counts as missing.
+        The dict also has the keys machine, edgernn, threads and device of config.json, and "latency", the content of
+        latency.json or None. A result in the run directory is preferred to one from an earlier table (`known`). A
+        damaged result.json counts as missing.
         """
         directory = RunDirectory(self.out)
         result = directory.result()
@@ -83,7 +84,7 @@ class Job:
         return {**{key: config[key] for key in ORIGIN}, **result, "latency": directory.latency()}
 
     def series(self, name: str) -> Series | None:
-        """Return a series that the finished training recorded, such as "loss" over epochs; None if it has no such."""
+        """Return a series that the finished training recorded, such as "loss"; None if it has none of this name."""
         if self.is_finished_here or self.known is None:
             return run_series(name, self.out)
         return self.known.series.get(name)
@@ -118,9 +119,9 @@ class Job:
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Return all settings of a training as a dict from short name to value.
+    """Return all settings of a training as a flat dict from short name, such as "lr", to value.
 
-    The arguments are the entries "train", "model" and "task" of its config.json; `task` has the task's settings alone.
+    `train` and `model` are the entries of these names in its config.json, and `task` has the settings of the task.
     """
     values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
     for part in ("cell", "rule"):
@@ -131,7 +132,7 @@ def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]
 def origin(results: list[dict[str, Any]]) -> dict[str, str]:
     """Describe where finished runs were trained: a dict with "machine" (processors or GPUs) and "edgernn" (versions).
 
-    `results` come from `Job.result`. Without results, this machine and this version are described.
+    `results` has the value of `Job.result` of each run. If it is empty, this machine and version are described.
     """
     if not results:
         return {"machine": processor(), "edgernn": edgernn.__version__}
@@ -174,7 +175,7 @@ class Workers(abc.ABC):
             seconds: The time limit.
 
         Returns:
-            The jobs that have ended since the last call, with their outcomes; empty at the time limit.
+            The jobs that have ended since the last call, with their outcomes; empty if no job ended in time.
 
         Raises:
             KeyboardInterrupt: A worker was interrupted.
@@ -182,9 +183,9 @@ class Workers(abc.ABC):
 
 
 def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManager[Workers]]) -> dict[Path, str]:
-    """Run those of the given trainings that are not finished.
+    """Run all trainings of a list that are not finished.
 
-    A job whose worker process dies is resumed, up to TRIES attempts in all.
+    A job whose worker process dies is resumed from its checkpoint. After 4 attempts (`TRIES`), it counts as failed.
 
     Args:
         wanted: All jobs, finished or not.
@@ -257,8 +258,8 @@ def attempt(job: Job, data: Path | None, device: str) -> Outcome:
 
     Args:
         job: The training.
-        data: The folder of data sets; None for EDGERNN_DATA.
-        device: auto, cpu or cuda.
+        data: The folder of data sets; None to use the environment variable EDGERNN_DATA.
+        device: Device to train on: auto, cpu or cuda.
 
     Returns:
         The outcome, without an error if the training has finished.
@@ -298,11 +299,11 @@ def processes(
     """Open a pool of worker processes on this machine.
 
     Args:
-        count: Number of jobs to train.
-        jobs: Maximal number of jobs at the same time. Default: the number of processors divided by `threads`.
-        threads: Threads of each job.
-        data: The folder of data sets; None for EDGERNN_DATA.
-        device: auto, cpu or cuda.
+        count: Number of jobs to train in all.
+        jobs: Maximal number of jobs at the same time. None: the number of processors divided by `threads`.
+        threads: Number of CPU threads of each job.
+        data: The folder of data sets; None to use the environment variable EDGERNN_DATA.
+        device: Device to train on: auto, cpu or cuda.
 
     Yields:
         The pool.
@@ -311,7 +312,7 @@ def processes(
         UsageError: `jobs` is below 1.
     """
     if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: expected at least 1, got {jobs}")
+        raise UsageError(f"jobs: expected at least 1, got {jobs}; choose a larger number")
     slots = min(count, jobs or max(1, (os.cpu_count() or 1) // threads))
     others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
     with environment(thread_variables(threads)):
@@ -353,7 +354,7 @@ class _ProcessWorkers(Workers):
         return [(self._running.pop(future), _outcome(future)) for future in done]
 
     def close(self) -> None:
-        """Wait until the running trainings end, then end all worker processes; queued trainings do not start."""
+        """Wait until all running trainings end, then end the worker processes; queued trainings are cancelled."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _submit(self, job: Job) -> Future[Outcome]:
@@ -374,13 +375,16 @@ def _outcome(future: Future[Outcome]) -> Outcome:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Return environment variables (name to value) that limit torch to `threads` threads if set before its import."""
+    """Return environment variables, a dict from name to value, that limit a new torch process to `threads` threads."""
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @contextmanager
 def environment(ours: dict[str, str]) -> Iterator[None]:
-    """Set the environment variables `ours` during the block, and restore their old values after it."""
+    """Set environment variables during a with statement, and restore their old values at its end.
+
+    `ours` is a dict from the name of a variable to its value.
+    """
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

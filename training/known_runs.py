@@ -4,8 +4,9 @@
 In a table.json of `reproduce`, "settings" holds the settings that all rows share. Each row has the keys
 
 settings  the settings of this row alone
-runs      an object from seed to the result of a finished training
-series    an object from name to the result of `series.join_series`, with the runs in the order of "runs"
+runs      an object from the seed to the result of each finished training
+series    an object from the name of a series, such as "loss", to the values of all runs in the order of "runs", see
+          `series.join_series`
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,8 +25,8 @@ class KnownRun:
     """A finished run that an earlier table.json records.
 
     Attributes:
-        result: Content of the run's result.json, with the further keys that `Job.result` adds.
-        series: Dict from name, such as "loss", to a series that the run recorded.
+        result: Content of the run's result.json, with the further keys that `Job.result` adds, such as "machine".
+        series: Dict from the name of a series that the run recorded, such as "loss", to the series.
     """
 
     result: Mapping[str, Any]
@@ -38,7 +39,7 @@ class KnownRow:
 
     Attributes:
         settings: The settings that all these runs were trained with, as a dict from name to value.
-        runs: Dict from seed to run.
+        runs: Dict from the random seed to the run.
     """
 
     settings: Mapping[str, Any]
@@ -53,8 +54,8 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
         table: The name of the table that the file must belong to.
 
     Returns:
-        Dict from (name of the row, label of its variant) to the row. The label, such as "T=10", is `recipe.label` of
-        the row's varied settings. Rows without finished runs are left out.
+        Dict from a pair of names to a row. The pair is the name of the row and the label of its variant, such as
+        "T=10", which lists the settings that vary between rows of this name. Rows without finished runs are left out.
 
     Raises:
         EdgernnError: The file cannot be read, or is no valid table.json of `reproduce`.

@@ -27,10 +27,10 @@ from edgernn.training.tasks.base import FOREGROUND
 class TrainingLoss(nn.Module):
     """Training loss of a batch: loss of the task + λ · penalty on updates (`UpdateRule.budget`) + imputation loss.
 
-    λ is the attribute `weight`, which starts as the setting lambda. forward(batch, carry) takes and returns the state
-    that is carried from batch to batch; it is None if the next batch does not continue the sequences of this one. It
-    returns the loss and that state. In data-parallel training, the mean of the losses over the processes is the loss of
-    the whole batch.
+    λ is the attribute `weight`, whose initial value is the setting lambda. forward(batch, carry) returns the loss
+    (scalar) and the last state. `carry` is the last state of the previous batch if this batch continues its sequences,
+    else None. The returned state is None if the task carries no state. In data-parallel training, the mean of the
+    losses over the processes is the loss of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
@@ -125,8 +125,8 @@ def fit(
     """Run the training loop to its end, from the run's checkpoint if there is one.
 
     A step depends on seed, step number and checkpointed state alone, so that a resumed run equals an uninterrupted one.
-    At the end, the model has the last weights, the optimiser's averages of the weights, or the weights of the best
-    evaluation (keep="best").
+    At the end, the model has the last weights, or their averages if the optimiser averages weights. With the setting
+    keep="best", it has the weights of the best evaluation.
 
     Args:
         plan: Task, configuration and sizes of the run.
@@ -141,7 +141,7 @@ def fit(
 
     Raises:
         EdgernnError: The training diverged.
-        Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received; the step is saved.
+        Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received. A checkpoint of the last step is saved.
     """
     task, config = plan.task, plan.config
     per_epoch = plan.steps_per_epoch
@@ -207,7 +207,7 @@ def fit(
             if stop and position.stopped is None:
                 # the signal may have reached another process of the group
                 number = signalled() or Interrupted.number
-                raise Interrupted.by(number, f"interrupted at step {position.step} of {total}, which is saved")
+                raise Interrupted.by(number, f"interrupted at step {position.step} of {total}; a checkpoint is saved")
     settle(optimizer)
     if config.keep == "best" and group.leads:
         run.load_best(model)
@@ -272,13 +272,14 @@ def _validate(
 
 
 def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
-    """Return the percentage of skipped updates in an evaluation, as it is compared with the setting skip.
+    """Return the percentage of skipped neuron updates in an evaluation, for the comparison with the setting skip.
 
-    If the setting background is used, steps that the task marks as background (nothing happens) do not count.
+    The setting skip is the wanted share of skipped updates. If the setting background is used, steps that the task
+    marks as background (nothing happens) do not count.
 
     Args:
         plan: The plan of the run.
-        metrics: Result of `evaluate`.
+        metrics: Result of `evaluate`, a dict from the name of a metric to its value.
 
     Returns:
         The percentage, 0 to 100.
@@ -290,8 +291,8 @@ def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
 def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]:
     """Return the penalty on updates of the last batch, and the share of neurons updated at its foreground steps.
 
-    Foreground steps are those that the task does not mark as background (`Task.background`). The share is None if the
-    batch has none. Both values are of the whole batch, over all processes that train together.
+    Foreground steps are those that the task does not mark as background (`Task.background`). If the batch has no such
+    steps, the share is None. Both values are means over the whole batch, which all processes of the group share.
     """
     foreground = model.foreground
     counted = group.mean(group.weight * foreground)

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
+from edgernn.store import WEIGHTS, read_tensors
 from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.base import Score
 
@@ -17,14 +19,15 @@ _AVERAGE, _STEP = "average", "step"
 
 
 class NTASGD(torch.optim.SGD):
-    """Averaged SGD: after a switch, a running average of the parameters is kept beside them.
+    """SGD that keeps a running average θ̄ of the parameters θ from some step s on, the first step after `switch`.
 
-    θ_k = θ_{k-1} - lr (∇f + weight_decay θ_{k-1}),    θ̄ = (θ_s + ... + θ_k) / (k - s + 1), s the first after the switch
+    θ_k = θ_{k-1} - lr (∇f + weight_decay θ_{k-1}),    θ̄ = (θ_s + ... + θ_k) / (k - s + 1)
 
-    Evaluations use the averages (`averaged`), and at the end they become the weights (`settle`).
+    ∇f is the gradient of the loss at step k. The average does not affect the steps. Evaluations use it in place of the
+    parameters (`averaged`), and at the end it becomes the weights (`settle`).
 
     Source: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models", 2017,
-    https://arxiv.org/abs/1708.02182, section 3; averages as Polyak, Juditsky 1992.
+    https://arxiv.org/abs/1708.02182, section 3; averaging as in Polyak, Juditsky 1992.
     """
 
     @property
@@ -64,7 +67,7 @@ STARTS = ("cell", "uniform", "normal")
 
 
 def check_names(config: TrainConfig) -> None:
-    """Raise UsageError for an unknown optimizer, start or keep, or settings that do not fit the optimizer."""
+    """Raise UsageError if optimizer, start or keep has an unknown value, or a setting does not fit the optimizer."""
     if config.optimizer.name not in OPTIMIZERS:
         raise nearest("optimizer", config.optimizer.name, OPTIMIZERS)
     if config.start.name not in STARTS:
@@ -97,11 +100,11 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: TrainConfig) -> None:
-    """Initialise the parameters of a model as the setting start says: cell, uniform or normal.
+    """Initialise the parameters of a model, in the way that the training setting start names: cell, uniform or normal.
 
-    cell keeps the values that the cell has set. uniform draws from U(-scale, scale), normal from N(0, scale²); biases
-    and other vectors become 0 if start_biases is false. Parameters of a normalisation always keep their values, because
-    with a gain of 0 its output would be 0.
+    cell keeps the values that the cell has set. uniform draws from U(-scale, scale) and normal from N(0, scale²), where
+    scale is the setting start_scale. Biases and other vectors become 0 if the setting start_biases is false. Parameters
+    of normalisation layers always keep their values, because a gain of 0 would make the output of such a layer 0.
     """
     if config.start.name == "cell":
         return
@@ -117,10 +120,43 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
             parameter.normal_(0.0, config.start.scale)
 
 
+@torch.no_grad()
+def copy_weights(model: nn.Module, folder: Path) -> str:
+    """Copy to a model, in place, the parameters of another run that have the same names and shapes.
+
+    Buffers, such as the statistics that standardise the input, keep the values of the model's own data.
+
+    Args:
+        model: The model that is going to be trained.
+        folder: Directory of the other run.
+
+    Returns:
+        A sentence that says how many parameters were copied, and which were not.
+
+    Raises:
+        UsageError: The folder has no weights, or none of them fits.
+        EdgernnError: The file of weights is corrupt.
+    """
+    if not (folder / WEIGHTS).is_file():
+        raise UsageError(f"start_run: expected the directory of a finished run, got {folder}, which has no {WEIGHTS}")
+    tensors, parameters = read_tensors(folder / WEIGHTS), dict(model.named_parameters())
+    fitting = [name for name, p in parameters.items() if name in tensors and tensors[name].shape == p.shape]
+    if not fitting:
+        raise UsageError(
+            f"start_run: expected weights of the shapes of this model, got none in {folder}; use the cell, hidden_size "
+            "and layers of that run"
+        )
+    for name in fitting:
+        parameters[name].copy_(tensors[name])
+    new = [name for name in parameters if name not in fitting]
+    return f"{len(fitting)} weights start from {folder}" + (f"; new: {', '.join(new)}" if new else "")
+
+
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
     """Set the optimiser's learning rate for a step; NTASGD also begins to average at the epoch `average_from`.
 
-    The learning rate is scale · lr · lr_decay^n with n = min(max(0, epoch - lr_hold), lr_decays).
+    The learning rate is scale · lr · lr_decay^n with n = min(max(0, epoch - lr_hold), lr_decays). The names with lr are
+    training settings; n has no upper bound if lr_decays is not set.
 
     Args:
         optimizer: The optimiser.
@@ -144,11 +180,12 @@ def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, 
 def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, values: Sequence[float]) -> None:
     """Non-monotone trigger of NTASGD: begin to average if the last evaluation is worse than an earlier one.
 
-    The `nonmono` evaluations just before the last are not compared. Other optimisers are left unchanged.
+    The evaluations just before the last one, as many as the setting nonmono, are not compared. Nothing is done if the
+    optimiser is not an `NTASGD`, or if nonmono is not set.
 
     Args:
         optimizer: The optimiser.
-        config: Training configuration with the setting nonmono.
+        config: Training configuration.
         score: The task's main metric and whether a higher value is better.
         values: The metric at all evaluations so far, in order.
     """

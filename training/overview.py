@@ -25,8 +25,9 @@ def overview(results: Sequence[Path] = RESULTS) -> list[dict[str, Any]]:
 
     Returns:
         A dict per table, in the order of the tables' names: "table", "title", "paper", "hours" and "needs" as in its
-        TOML file (see `recipe`); "state" ("measured", "partly" or "not run"); "rows" (their number); "seeds" (numbers
-        "asked", "fewest" and "most" of a row); "agreement" (from `count_verdicts`) and "results" (path of the file
+        TOML file (see `recipe`); "state" ("measured", "partly" or "not run"); "rows" (number of rows); "seeds", a dict
+        with "asked" (number of trainings that the table wants per row), "fewest" and "most" (smallest and largest
+        number of finished trainings of a row); "agreement" (from `count_verdicts`) and "results" (path of the file
         read), both None if no file exists.
 
     Raises:
@@ -94,8 +95,8 @@ def _cells(line: dict[str, Any]) -> list[str]:
 def _short(paper: str) -> str:
     """Shorten the reference to a paper's table to its authors and the table, such as "Kuo et al. 2020, Table II".
 
-    In place of missing authors, it has the part of the paper's title before the colon. A reference of another form is
-    returned unchanged.
+    `paper` has the form 'AUTHORS, "TITLE", TABLE'. If the authors are missing, the part of the title before its colon
+    stands for them. A reference of another form is returned unchanged.
     """
     match = re.fullmatch(r'(?:(.+), )?"([^:"]*).*", (.*)', paper)
     return paper if match is None else f"{match[1] or match[2]}, {match[3]}"

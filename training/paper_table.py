@@ -137,10 +137,11 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
 
     Args:
         entry: Statistics of our result over the seeds (`statistics.spread`), with the verdict as "agreement".
-        reasons: Dict from the reason of a footnote to its number. A new reason of "not comparable" is added.
+        reasons: Dict from the text of a footnote, why results are not comparable with the paper's, to its number. The
+            function adds the reason of this entry if it is new.
 
     Returns:
-        The text, such as "97.1 ± 0.3, within", or "not run".
+        The text, such as "97.1 ± 0.3, within", "97.1 ± 0.3 (1)" with a footnote, or "not run".
     """
     if entry["mean"] is None:
         return "not run"
@@ -152,7 +153,7 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
 
 
 def with_interval(entry: dict[str, Any]) -> str:
-    """Format a result of `statistics.spread` as mean ± half the width of its interval; as the mean without one."""
+    """Format a result of `statistics.spread` as mean ± half the width of its interval, or without one as the mean."""
     text = number(entry["mean"])
     if entry["interval"] is None:
         return text
@@ -163,15 +164,15 @@ LATENCY_HEADS = ["multiply-adds executed a step", COLUMNS["microseconds"][0], "o
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Format the cells of a table row below LATENCY_HEADS.
+    """Format the cells of a table row in the latency columns, whose heads are LATENCY_HEADS.
 
     They are the multiply-adds executed per step, the latency per sequence, and its ratio to the latency of a dense GRU.
 
     Args:
-        latency: Result of `run_latency.summary`, or None.
+        latency: Result of `run_latency.summary` for the row, or None.
 
     Returns:
-        Three texts; "", "not measured" and "" without a measured latency.
+        The texts of the three cells: "", "not measured" and "" if the latency is not measured.
     """
     if latency is None or not latency["ratio"]["n"]:
         return ["", "not measured", ""]

@@ -47,8 +47,8 @@ class Group:
     Attributes:
         rank: Rank of this process.
         size: Number of processes.
-        weight: Factor of this process's loss, a mean over its sequences. With it, the mean over processes is the mean
-            over the whole batch.
+        weight: Factor by which this process multiplies its loss, the mean over its own sequences. The mean of the
+            products over the processes is the mean loss over the whole batch.
         present: 1 if this process has sequences of the current batch; 0 if the batch has too few for all processes.
     """
 
@@ -112,9 +112,10 @@ class Group:
         return total
 
     def share(self, carry: State | None) -> State | None:
-        """Select this process's sequences (rank, rank + size, ...) from tensors (B, ·) of a state; None stays None.
+        """Select the state of this process's sequences, rank, rank + size, ..., from the state of the whole batch.
 
-        `carry` is the state of the whole batch, which is carried from batch to batch.
+        `carry` is a tuple of tensors whose first axis is the batch: the last state of its sequences, from which the
+        next batch continues. The result is None if `carry` is None.
         """
         return carry if carry is None or self.size == 1 else tuple(t[self.rank :: self.size].clone() for t in carry)
 
@@ -179,7 +180,7 @@ class Group:
         return value
 
     def send(self, content: bytes | None) -> bytes | None:
-        """Broadcast bytes, or None, from process 0; return them in all processes. Arguments of others are ignored."""
+        """Broadcast `content` of process 0 and return it in all processes, whose own arguments are ignored."""
         if self.size == 1:
             return content
         length = torch.tensor(-1 if content is None else len(content))
@@ -229,13 +230,13 @@ def size_of(devices: int | None) -> int:
     """Determine the number of processes of a data-parallel training.
 
     Args:
-        devices: The number in the setting `--devices`; None if it is not set.
+        devices: The value of the option `--devices`; None if it is not given.
 
     Returns:
         The number of processes that torchrun has started, else `devices`, else 1.
 
     Raises:
-        UsageError: torchrun has started another number than `devices`.
+        UsageError: torchrun has started several processes, but not as many as `devices`.
     """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "MASTER_ADDR" in os.environ else 1
     if devices is not None and started > 1 and devices != started:
@@ -246,15 +247,15 @@ def size_of(devices: int | None) -> int:
 
 
 def check_size(plan: Plan, size: int) -> None:
-    """Check that a number of processes can divide the batches of a training and the GPUs of this machine.
+    """Check that a number of processes can share the batches of a training, and that each can have a GPU of its own.
 
     Args:
         plan: The training.
         size: Number of processes.
 
     Raises:
-        UsageError: The task's batches cannot be divided, the batch size is no multiple of `size`, or there are too few
-            GPUs.
+        UsageError: The task's batches cannot be divided, the batch size is no multiple of `size`, or the training is on
+            GPUs and this machine has too few.
     """
     if size == 1:
         return
@@ -282,7 +283,9 @@ def check_size(plan: Plan, size: int) -> None:
 
 @contextmanager
 def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
-    """Connect the processes of a data-parallel training for the block; process 0 starts the others unless torchrun has.
+    """Connect the processes of a data-parallel training while the `with` block runs.
+
+    Process 0 starts the other processes, unless torchrun has started them.
 
     Args:
         plan: The training.

@@ -74,8 +74,8 @@ def learning_curve(
 def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     """Plot a sequence and, below it, which neurons are updated at which step, in black.
 
-    A row of the lower plot is a neuron, or a group of neurons that share a decision. The rows of several layers are
-    stacked, the first layer on top.
+    A row of the lower plot is a neuron, or a group of neurons that are always updated together. The rows of several
+    layers are stacked, the first layer on top.
 
     Args:
         path: The image file to write.
@@ -198,11 +198,12 @@ class Point:
 
     Attributes:
         group: Names of cell and rule; points of the same group have the same colour.
-        label: Label of the point, listed if it is on a Pareto front.
+        label: Label of the point, shown in the legend if `fronts` is not empty.
         value: Mean of the metric over the seeds.
         interval: Confidence interval of this mean; None for a single seed.
         costs: Dict from the name of each measured cost to its value.
-        fronts: Names of the costs for which the row is on the Pareto front of the validation split.
+        fronts: Names of the costs for which the point is on the Pareto front of cost and metric on the validation
+            split.
     """
 
     group: str
@@ -214,18 +215,18 @@ class Point:
 
 
 def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str, higher_is_better: bool) -> None:
-    """Plot a metric against several costs; bars are confidence intervals.
+    """Plot a metric on the test split against several costs, one plot per cost; bars are confidence intervals.
 
-    The line is the Pareto front of the points that are shown, as steps: the best metric for at most this cost. Rings
-    and numbers mark the rows on the front of the validation split, whose choice favours no value that is shown. Long
-    bars are cut off.
+    The gray line is the Pareto front of the plotted points, as steps: the best metric for at most this cost. Rings and
+    numbers mark the points on the Pareto front of the validation split. They were chosen without the plotted test
+    values, so that the choice does not favour lucky ones. Bars that reach beyond the plot are cut off.
 
     Args:
         path: The image file to write.
         points: The points, one for each combination of cell, rule and settings.
-        costs: Dict from a cost's name to its axis label. A cost gets its own plot, unless no point has it.
+        costs: Dict from a cost's name to its axis label. Costs that no point has are not plotted.
         metric: Name of the metric.
-        higher_is_better: Whether a larger metric is better.
+        higher_is_better: True if a larger metric is better.
     """
     from matplotlib.figure import Figure
 
@@ -277,7 +278,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
 
 
 def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> list[Point]:
-    """Return the points that no other one beats in both cost and metric, the cheapest first; equal points once."""
+    """Return the Pareto front of cost and metric, the cheapest point first; if points are equal, only one of them."""
     sign = 1 if higher_is_better else -1
     line: list[Point] = []
     known = [point for point in points if cost in point.costs]
@@ -308,8 +309,8 @@ def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
         x: Sequence (T, 1, I).
 
     Returns:
-        The update pattern (rows, T), 1 where updated, else 0; and the mean share of neurons updated at a step. A row is
-        a neuron, or a group of neurons that share a decision. The first layer's rows come first.
+        The update pattern (rows, T), 1 where updated, else 0; and the mean fraction of neurons updated at a step. A row
+        is a neuron, or a group of neurons that are always updated together. The first layer's rows come first.
     """
     with torch.no_grad():
         model(x)
@@ -326,7 +327,7 @@ def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
 
 
 def _row_title(model: SequenceModel) -> str:
-    """Return the axis label of an update pattern's rows: "neuron", or such as "group of 4 neurons"."""
+    """Return the axis label for the rows of an update pattern, such as "neuron" or "group of 4 neurons"."""
     sizes = sorted({layer.rule.group_size for layer in model.recurrent_layers()})
     return "neuron" if sizes == [1] else f"group of {' or '.join(map(str, sizes))} neurons"
 

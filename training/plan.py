@@ -36,7 +36,7 @@ class Plan:
     """Everything that determines a training run: task with data, configurations, seed and device.
 
     Attributes:
-        task_name: Name of the task, or of the user's file or folder.
+        task_name: Name of the task; for a user's own data, the name of the file or folder.
         cell: Name of the cell.
         task: The task, with its data.
         config: Training config.
@@ -45,7 +45,7 @@ class Plan:
         seed: Random seed.
         device: cpu or cuda.
         source: Path of the user's own data; None for a task that is chosen by its name.
-        data: The user's folder of data sets; None for EDGERNN_DATA.
+        data: The user's folder of data sets; None for that in the environment variable EDGERNN_DATA.
     """
 
     task_name: str
@@ -106,7 +106,7 @@ class Plan:
 
 
 def choose_device(name: str) -> str:
-    """Resolve a device name, auto, cpu or cuda, to cpu or cuda; raise UsageError for others and for a missing GPU."""
+    """Return the device, cpu or cuda, for auto, cpu or cuda; raise UsageError for another name or a missing GPU."""
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device: expected auto, cpu or cuda, got {name!r}")
     has_gpu = torch.cuda.is_available()
@@ -117,7 +117,7 @@ def choose_device(name: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Task and configurations of a run before its data is read, so without sizes that depend on the data.
+    """Task and configurations of a run before its data is read; sizes that depend on the data are not set yet.
 
     Attributes:
         task: The task, not opened yet.
@@ -141,7 +141,7 @@ _DEFAULTS: Values = {("hidden_size",): 64}
 
 
 def configure(defaults: Mapping[str, object], train: Values, model: Values) -> tuple[TrainConfig, ModelConfig]:
-    """Merge a task's defaults with the user's settings, which win, into the configs of training and model.
+    """Build the configs of training and model from a task's defaults and the user's settings, which override them.
 
     Args:
         defaults: The task's defaults: a dict from the short name of a setting to its value.
@@ -219,7 +219,7 @@ def make_plan(
         settings: Settings of training, model, task, cell and rule: a dict from short or dotted name to value.
         seed: The seed of the run.
         device: auto, cpu or cuda.
-        data: The user's data folder, or None for EDGERNN_DATA.
+        data: The user's folder of data sets; None for that in the environment variable EDGERNN_DATA.
 
     Returns:
         The plan of the run.
@@ -249,10 +249,11 @@ def make_plan(
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return two tuples, mean and standard deviation of each channel of the model's input, by which it is standardised.
+    """Return the means and the standard deviations by which the model standardises its input channels, as two tuples.
 
-    A tuple of length 1 holds for all channels. With an imputer (`imputes`), its masks and times get mean 0 and standard
-    deviation 1, so that they are left unchanged.
+    A tuple of length 1 holds for all channels. `imputes` is true for a model with an imputer, which fills in missing
+    values. A third of its channels are values; the others are observation masks and times since the last observation.
+    These get mean 0 and standard deviation 1, which leaves them unchanged.
     """
 
     def expanded(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
@@ -311,9 +312,9 @@ def first_difference(
 
 
 def _short_name(path: tuple[str, ...]) -> str:
-    """Return the short name of the setting at a path of keys in config.json, such as lr for train, optimizer, lr.
+    """Return the short name of a setting, such as "lr", from its keys in config.json, ("train", "optimizer", "lr").
 
-    Outside "train" and "model" it is the last key, or the one before it if the last is "name".
+    For keys outside "train" and "model", this is the last key, or the one before it if the last is "name".
     """
     for key, owner in (("train", TrainConfig), ("model", ModelConfig)):
         for setting in fields_of(owner).values():

@@ -131,7 +131,9 @@ def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
     """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
-        raise NothingToDrawError(f"{run}: expected a SequenceModel, got a {config['network']}, which has no such plot")
+        raise NothingToDrawError(
+            f"{run}: expected a SequenceModel, got a {config['network']}, which has no such plot; leave out this run"
+        )
     if not (run / EXAMPLE).is_file():
         raise NothingToDrawError(f"{run}: expected a finished run, got one without {EXAMPLE}; resume it")
     model, _ = load_model(run)
@@ -181,9 +183,12 @@ def _kept(runs: list[Path]) -> Callable[[Path], None]:
 def _load_stepwise(run: Path) -> tuple[SequenceModel, Tensor]:
     """Load a run like `load_run`, but raise NothingToDrawError also for a model with an imputer.
 
-    Such a model cannot be run step by step.
+    An imputer fills in missing values; a model with one cannot be run step by step.
     """
     model, x = load_run(run)
     if model.imputer_type is not None:
-        raise NothingToDrawError("expected a model without an imputer, which this plot cannot run step by step")
+        raise NothingToDrawError(
+            f"{run}: expected a model without an imputer, got one with {model.imputer_type.name}, which cannot be run "
+            "step by step; leave out this run"
+        )
     return model, x

@@ -79,11 +79,11 @@ def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_variant(reported: object) -> object:
-    """Sort a paper's printed numbers, the key `reported` of a recipe file, by variant.
+    """Group a paper's printed numbers, the key `reported` of a recipe file, by variant.
 
-    A variant is a combination of varied settings, with a label such as "T=10". The result is a dict from label to a
-    dict from column to number. Numbers that belong to no variant have the label "". A value other than a dict is
-    returned unchanged; pydantic rejects it later.
+    A variant is a combination of values of the settings in [vary], with a label such as "T=10". The result is a dict
+    from label to a dict from column to number. Numbers that belong to no variant have the label "". A value other than
+    a dict is returned unchanged; pydantic rejects it later.
     """
     if not isinstance(reported, dict):
         return reported
@@ -101,7 +101,7 @@ Figures = Annotated[
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A row [rows.ROW] of a recipe file, after task, cell and rule of the table have filled in missing ones."""
+    """A row [rows.ROW] of a recipe file. A task, cell or rule that it lacks was taken from the top of the file."""
 
     stands_for: str = ""
     task: str
@@ -252,8 +252,8 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
     Args:
         name: Name of the recipe as in `load_recipe`; None to use the options and settings as they are.
-        options: Dict from the name of an option, such as "task", to its value. Task, cell, rule and, if not set, out of
-            the recipe are written into it.
+        options: Dict from the name of an option, such as "task", to its value. With a recipe, the function sets the
+            entries "task", "cell" and "rule" to those of the recipe, and "out", if it is None, to runs/TABLE/ROW.
         settings: Settings of the command: a dict from name to value.
 
     Returns:
@@ -278,9 +278,9 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
 
 def over(settings: Settings, others: Settings) -> Settings:
-    """Merge two dicts of settings, of which `others` wins.
+    """Merge two dicts of settings; those in `others` override those in `settings`.
 
-    A setting in `others` also removes those of `settings` that it excludes, as epochs excludes steps.
+    A setting in `others` also removes the settings that cannot be combined with it: epochs removes steps.
     """
     overridden = {name for chosen, excluded in _EXCLUDED if chosen in others for name in excluded}
     return {**{key: value for key, value in settings.items() if key not in overridden}, **others}

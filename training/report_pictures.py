@@ -71,11 +71,11 @@ class Trend(Picture):
     A line joins the rows that differ only in this setting.
 
     Attributes:
-        kind: See `Picture`.
+        kind: Value of the key `kind` in the TOML file for this class.
         column: Name of the column.
-        over: Name of the varied setting, the horizontal axis.
-        panels: Lists of row names, with a plot for each list; or the name of another varied setting, with a plot for
-            each value. None: one plot.
+        over: Name of the varied setting on the horizontal axis.
+        panels: How the rows are divided into plots. Lists of row names: a plot for each list. Name of another varied
+            setting: a plot for each of its values. None: one plot.
         log: True for a logarithmic vertical axis.
     """
 
@@ -112,10 +112,10 @@ class Curves(Picture):
     """Plot of a recorded series, such as the loss, over steps or epochs, one line per row: mean and range over seeds.
 
     Attributes:
-        kind: See `Picture`.
+        kind: Value of the key `kind` in the TOML file for this class.
         series: Name of the series.
         baselines: Names of series that are equal in all rows, so that they are drawn once.
-        panels: See `Trend`.
+        panels: How the rows are divided into plots, as in `Trend`.
         log: True for a logarithmic vertical axis.
     """
 
@@ -154,9 +154,9 @@ class Boxes(Picture):
     A box shows the distribution of a column over the seeds, or of the values of a recorded series over steps and seeds.
 
     Attributes:
-        kind: See `Picture`.
-        of: Names of columns or series; each has its own row of plots.
-        panels: See `Trend`.
+        kind: Value of the key `kind` in the TOML file for this class.
+        of: Names of columns or series; the image has a row of plots for each name.
+        panels: How the rows are divided into plots, as in `Trend`.
         every: Number of successive values per box, to cut a series into several boxes; None: one box.
         violins: True for violin plots around the boxes.
         log: True for a logarithmic vertical axis.
@@ -212,7 +212,10 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """Plots of a column over λ (weight of the update penalty) and over the skipped percentage, a curve per row name."""
+    """Two plots of a column, over λ and over the percentage of skipped updates, with a curve for each row name.
+
+    λ is the weight of the penalty on updates in the loss (setting lambda).
+    """
 
     kind = "tradeoff"
 
@@ -237,12 +240,12 @@ class Tradeoff(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Picture):
-    """Plot of a column against another, one line per list of rows: means and 95 % confidence intervals over seeds.
+    """Plot of a column against another, one line per group of rows: means and 95 % confidence intervals over seeds.
 
-    A line of one row name is labelled by this name, a line of several by the part of the first name before the dash.
+    The label of a line is the name of its row; if it joins several rows, the part of the first name before the dash.
 
     Attributes:
-        kind: See `Picture`.
+        kind: Value of the key `kind` in the TOML file for this class.
         column: Name of the column on the vertical axis.
         against: Name of the column on the horizontal axis; "microseconds" is the measured time of a sequence.
         groups: Lists of row names, with a line for each list. None: a line for each row name.
@@ -301,9 +304,9 @@ def column_title(name: str) -> str:
 
 
 def _measured_columns(row: Row) -> Row:
-    """Return the columns of a row of table.json that are measured, as a dict from name to `statistics.spread`.
+    """Return the columns of a row of table.json that have a result, as a dict from name to statistics over seeds.
 
-    The time of a sequence, if measured, is the column "microseconds".
+    The statistics are those of `statistics.spread`. A measured time per sequence is the column "microseconds".
     """
     columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}
     return {name: entry for name, entry in columns.items() if entry["mean"] is not None}
@@ -339,9 +342,9 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
-    """Group rows of the table into lines of a plot: a dict from the line's label to its rows.
+    """Group rows of table.json by the line of a plot that joins them: return a dict from the line's label to its rows.
 
-    The rows of a line have the same name and differ only in the varied settings that `apart` names.
+    The rows of a line have the same name, and differ only in the varied settings whose names are in `apart`.
     """
     lines: dict[str, list[Row]] = {}
     for row in rows:
@@ -361,7 +364,7 @@ def _values(row: Row, name: str) -> list[Any]:
 
 
 def _series(row: Row, name: str) -> list[list[float]]:
-    """Return a list of values per seed: of the series `name`, or the single value of the column `name`."""
+    """Return a list of numbers per seed: the values of the series `name`, or the one value of the column `name`."""
     return [value if isinstance(value, list) else [value] for value in _values(row, name)]
 
 

@@ -76,15 +76,15 @@ def reproduce(
         quick: True: train the cut-down version, with the settings in [quick] and one seed.
         seeds: Number of trainings of each row. Default: that in the table's TOML file.
         rows: Names of the rows to train. Default: all. The report has all rows in either case.
-        jobs: Concurrent trainings. Default: one for each group of `threads` processors.
-        threads: Threads of each training.
+        jobs: Number of concurrent trainings. Default: the number of processors divided by `threads`.
+        threads: Number of threads of each training.
         out: The folder of the runs and of the report. Default: runs/TABLE, or runs/TABLE-quick.
         data: The folder of data sets. Default: $EDGERNN_DATA.
         device: auto, cpu or cuda.
         run: False: train nothing, and report the finished runs.
         measure: True: at the end, time the models of all finished runs of `rows`, also those timed before.
-        known: A table.json of this table. Its finished runs are not trained again if their settings are the same.
-            Default: none.
+        known: Path of an earlier table.json of this table. Runs in it that have the same settings are not trained
+            again. Default: none.
 
     Returns:
         The content of table.json, and under "files" the paths of the files written.
@@ -186,8 +186,8 @@ def search(
     Args:
         name: Name of the table.
         rows: Names of the rows to search. Default: all.
-        jobs: Concurrent trainings. Default: one for each group of `threads` processors.
-        threads: Threads of each training.
+        jobs: Number of concurrent trainings. Default: the number of processors divided by `threads`.
+        threads: Number of threads of each training.
         out: The folder of the runs. Default: runs/TABLE-search.
         data: The folder of data sets. Default: $EDGERNN_DATA.
         device: auto, cpu or cuda.
@@ -256,11 +256,12 @@ def _row(
     Args:
         table: The paper's table.
         recipe: Recipe of the row.
-        choice: Settings that distinguish the row from others of the same recipe. They override all but `quick`.
+        choice: Settings that distinguish the row from others of the same recipe: its values of the settings in [vary],
+            or in a search of those in [search]. They override the recipe's settings and `variant`.
         seeds: Number of trainings, with the seeds 0, 1, ...
         out: Folder of the run directories.
-        variant: Values of the varied settings, which override the recipe's settings. Default: none.
-        quick: True to override all settings by those of the cut-down version.
+        variant: In a search, values of the settings in [vary], which override the recipe's settings. Default: none.
+        quick: True to override all settings by those in [quick], of the cut-down version.
 
     Returns:
         The row.
@@ -276,7 +277,7 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """Set `Job.known` to the finished run of an earlier table.json, so that the job is not trained again.
+    """Set `Job.known` of the rows' jobs to finished runs of an earlier table.json, which are not trained again.
 
     If the settings of a row have changed since, its runs are not used, and a warning says so.
 
@@ -317,10 +318,10 @@ def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
 
 
 def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
-    """Return one column of a row in table.json.
+    """Compare a row's results in one column with the paper's number; return the entry of the column in table.json.
 
-    It is a dict with "paper" (fields of `Reported`, or None), the entries of `statistics.spread` for our result, and
-    "agreement" (the result of `agreement`).
+    It is a dict with "paper" (fields of `Reported`, or None), the entries of `statistics.spread` for our results over
+    the seeds, and "agreement" (the result of `agreement`).
     """
     paper, ours = row.recipe.paper(row.settings, column), row.spread(column)
     reason = row.recipe.not_comparable.get(column, MACHINE_COLUMNS.get(column))

@@ -4,8 +4,9 @@
 config.json        everything needed to repeat the run
 cell.py            the file of a user's own cell, if the run has one; its SHA-256 is in config.json
 state.safetensors  the checkpoint, a single file so that it always belongs to one step: weights, optimiser state,
-                   torch's random generator, the carried state, and the position in its metadata
-state.json         the position alone, for people to read
+                   torch's random generator, the recurrent state from which the next batch continues, and in the
+                   metadata the progress of the run (`Position`)
+state.json         the progress alone, for people to read
 best.safetensors   the weights of the best evaluation, with keep=best
 model.safetensors  the weights at the last checkpoint or, once finished, of the result; all other code reads this file
 example.npz        some test sequences: an array x (N, T, I)
@@ -54,7 +55,8 @@ _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "
 class Position:
     """Progress of a training run, which a checkpoint saves.
 
-    Evaluations before the end of pruning, or of the warm-up of the setting skip, do not count for `best` and `stale`.
+    Evaluations do not count for `best` and `stale` before the end of pruning, nor, with the setting skip, before the
+    end of its warm-up, the first half of the training.
 
     Attributes:
         step: Number of training steps done.
@@ -85,9 +87,9 @@ _POSITION = TypeAdapter(Position)
 
 
 class RunDirectory:
-    """Reader and writer of the files of one training run. A writer must hold the lock of the directory.
+    """Reader and writer of the files of one training run.
 
-    `edgernn.locks` has the lock.
+    A process that writes must hold the lock of the directory (see `edgernn.locks`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -181,7 +183,7 @@ class RunDirectory:
             model: The network.
             optimizer: Its optimiser.
             position: Progress of the run.
-            carry: Last state of the sequences if the next batch may continue them, else None.
+            carry: Last recurrent state of the batch's sequences, if the next batch may continue them; else None.
         """
         tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
         for i, slots in optimizer.state_dict()["state"].items():
@@ -207,13 +209,13 @@ class RunDirectory:
         Args:
             model: The network.
             optimizer: Its optimiser.
-            device: Device of the carried state.
+            device: Device to which the recurrent state of the last batch is copied.
             send: Function that broadcasts the file's content from process 0 to all processes that train together, and
                 returns it. Default: for a single process.
 
         Returns:
-            The position, at step 0 without a checkpoint, and the carried state: the last state of the sequences if the
-            next batch may continue them, else None.
+            The progress of the run, at step 0 without a checkpoint; and the last recurrent state of the sequences of a
+            batch, if the next batch may continue them, else None.
 
         Raises:
             EdgernnError: The checkpoint is corrupt or belongs to another model.
@@ -253,10 +255,10 @@ class RunDirectory:
     # metrics.jsonl
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl as dicts, one per evaluation; empty without this file.
+        """Return the lines of metrics.jsonl as dicts, one per evaluation; an empty list without this file.
 
-        A last line without a line end, which a kill has cut short, is dropped. Any other damaged line raises
-        EdgernnError.
+        A damaged last line without a line end is dropped, because a kill has cut it short. Any other damaged line
+        raises EdgernnError.
         """
         path = self.path / METRICS
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []

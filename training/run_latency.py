@@ -43,11 +43,12 @@ _FIGURES = ("microseconds", "reference_microseconds", "ratio", "macs_executed", 
 def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> None:
     """Time the models of finished runs and write latency.json into their directories.
 
-    latency.json has these keys. microseconds and reference_microseconds: time of a sequence in the model and in the
-    reference model (mean over sequences, median over rounds). ratio: median over rounds of the quotient of the two.
-    skip_percent and macs_executed: percentage of skipped updates and multiply-adds per step for these sequences.
-    sequences and steps: number and length of the sequences. reference, machine and instruction_set. For a model that
-    cannot be exported or streamed it has only machine, instruction_set and error.
+    latency.json has these keys. microseconds and reference_microseconds: time that the model and the reference model
+    take for a sequence (mean over sequences, median over rounds). ratio: median over rounds of the model's time divided
+    by the reference's. skip_percent: percentage of skipped updates. macs_executed: mean number of multiply-adds
+    executed per step. sequences and steps: number and length of the sequences. reference: name of the reference's cell.
+    machine and instruction_set: processor and SIMD instructions of the measurement. For a model that cannot be exported
+    or streamed, the file has only machine, instruction_set and error, a text.
 
     Args:
         runs: The run directories.
@@ -69,9 +70,9 @@ def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> N
 
 
 def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
-    """Time the model of the run in directory `run`; return the entries of latency.json, except those on the machine.
+    """Time the model of the run in directory `run`; return latency.json without "machine" and "instruction_set".
 
-    `references` caches packed reference models. Raise EdgernnError if the model cannot be exported or streamed.
+    `references` is the cache of `_reference`. Raise EdgernnError if the model cannot be exported or streamed.
     """
     model = exported(run)
     x = read_arrays(run / EXAMPLE, ("x",))["x"]
@@ -92,9 +93,9 @@ def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _reference(run: Path, references: dict[str, bytes]) -> bytes:
-    """Build the reference for the model of the run in directory `run`: a packed dense GRU of the same sizes.
+    """Build the reference model for the run in directory `run`: a dense GRU of the same sizes, packed for the library.
 
-    `references` is a cache, a dict from the model's configuration as text to the packed model.
+    `references` is a cache, a dict from a reference model's configuration as text to the packed model.
     """
     model, _ = load_model(run)
     config = dataclasses.replace(
@@ -112,10 +113,10 @@ def _reference(run: Path, references: dict[str, bytes]) -> bytes:
 
 
 def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[str, float]:
-    """Stream sequences x (N, T, I) through a model; count executed multiply-adds and skipped updates.
+    """Stream N sequences x (N, T, I) through a model; count executed multiply-adds and skipped updates.
 
-    Return a dict with "macs_executed", the mean per step, and "skip_percent". A model that reports neither skips
-    nothing, and has the multiply-adds of `result`, the run's result.json.
+    `result` is the content of the run's result.json. Return a dict with "macs_executed", the mean per step, and
+    "skip_percent". A model that cannot skip updates does not count them: its multiply-adds are those in `result`.
     """
     updates, macs = [], []
     for sequence in x:
@@ -123,7 +124,10 @@ def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[
         for x_t in sequence:
             stepper.x[...] = x_t
             if not stepper.step():
-                raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
+                raise EdgernnError(
+                    f"{EXAMPLE}: the exported model rejects x: {stepper.refusal()}; correct the task's data, and "
+                    "train again"
+                )
             if stepper.updates is not None and stepper.macs is not None:
                 updates.append(int(stepper.updates[0]))
                 macs.append(int(stepper.macs[0]))
@@ -142,9 +146,9 @@ def summary(latencies: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | N
         latencies: Content of latency.json of each run; None for a run that was not timed.
 
     Returns:
-        A dict with the `statistics.spread` over runs of "microseconds", "reference_microseconds", "ratio",
-        "macs_executed" and "skip_percent", and the sorted lists "sequences" (their numbers), "machines" and "errors".
-        None if no run was timed.
+        A dict with statistics over the runs (`statistics.spread`) of "microseconds", "reference_microseconds", "ratio",
+        "macs_executed" and "skip_percent", and with three sorted lists without duplicates: "sequences" (numbers of test
+        sequences), "machines" (processors and their instruction sets) and "errors". None if no run was timed.
     """
     measured = [each for each in latencies if each is not None]
     if not measured:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a reproduced table of results that need its trained models, or no results at all."""
+"""Plots that accompany a reproduced table of results.
+
+Some are drawn from the models that were trained for the table, others from equations alone.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +18,9 @@ from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(Picture):
-    """Base class of plots of trained models: those of the rows `rows` with the first finished seed.
+    """Base class of plots of trained models: for each row name in `rows`, the model of its first finished seed.
 
-    `variant` is the label of the varied settings that they were trained with, such as "T=10"; "" without any.
+    If the table has varied settings, `variant` is the label of those that the models were trained with, such as "T=10".
     """
 
     of_runs: ClassVar[bool] = True
@@ -48,7 +51,7 @@ class Patterns(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Cobwebs(RunPicture):
-    """Cobweb diagrams of a neuron's state over some steps of one test sequence, for one row of a paper's table."""
+    """Cobweb diagrams of a neuron's state over some steps of one test sequence, for the first of the rows `rows`."""
 
     kind = "cobwebs"
 
@@ -61,7 +64,7 @@ class Cobwebs(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Kept(RunPicture):
-    """Plots of the fraction of its state that a neuron keeps at each step (an LSTM's forget gate), for four neurons."""
+    """Plots of the fraction of its state that a neuron keeps at each step (an LSTM's forget gate), for some neurons."""
 
     kind = "kept"
 
@@ -73,7 +76,10 @@ class Kept(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(RunPicture):
-    """Images samples.png that the tasks wrote into the run directories (`Task.pictures`), one below the other."""
+    """The images samples.png of the runs of the rows `rows`, one below the other.
+
+    Tasks write them into the run directories (`Task.pictures`).
+    """
 
     kind = "samples"
 
@@ -96,7 +102,7 @@ class Samples(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class EquationCobwebs(Picture):
-    """Cobweb diagrams of the difference equations `equations`, which need no training."""
+    """Cobweb diagrams of the difference equations in `equations`; they need no trained model."""
 
     kind = "equations"
 

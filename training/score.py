@@ -11,11 +11,12 @@ from edgernn.training.tasks import Task, find_task
 
 
 def open_task(run: Path, data: Path | None = None) -> Task:
-    """Open the task of a run with the data of its training.
+    """Open the task of a training run, with the settings, seed and data of the training.
 
     Args:
         run: The run directory.
-        data: Folder of data sets. Default: that of the training.
+        data: Folder of data sets, ignored if the run was trained on a user's own file or folder. Default: that of the
+            training.
 
     Returns:
         The task.
@@ -38,8 +39,8 @@ def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
         run: The run directory.
 
     Returns:
-        A function from a model to its value of the run's main metric, and True if a higher value is better. Each call
-        reads the data again, and raises EdgernnError if they are missing.
+        A function that takes a model and returns the value of the run's main metric, and True if a higher value is
+        better. Each call reads the data again, and raises EdgernnError if they are missing.
     """
 
     def score(model: SequenceModel) -> tuple[float, bool]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cobweb diagrams of a cell's state, viewed as a difference equation s_t = T(s_{t-1}).
+"""Cobweb diagrams of a cell's state s: plots of s_t as a function of s_{t-1}, with the path of s over the steps.
 
 Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
 Memories", section 3 and appendices A and B.
@@ -52,10 +52,10 @@ class Equation:
 
     Attributes:
         title: Title of the plots.
-        start: s_0.
-        f: f_t of each step.
-        i: i_t of each step.
-        k: k, the same at all steps.
+        start: Initial state s_0.
+        f: Forget gate f_t at each step.
+        i: Input gate i_t at each step.
+        k: Factor k of the state in tanh, the same at all steps.
         apart: True: one plot per step, with the previous step's map as a dash-dotted line. False: one plot, with the
             map of the first step and the trail of all steps.
     """
@@ -71,7 +71,7 @@ class Equation:
         if not self.f or len(self.f) != len(self.i):
             raise UsageError(
                 f"{self.title}: expected as many forget gates f as input gates i, at least one, got {len(self.f)} and "
-                f"{len(self.i)}"
+                f"{len(self.i)}; give one f and one i per step"
             )
 
     def layer(self) -> tuple[RecurrentLayer, Tensor]:
@@ -90,11 +90,11 @@ class Equation:
 def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
     """Draw cobweb diagrams of one neuron's state over successive steps of a sequence.
 
-    The neuron is the one of the first layer whose state varies most. The steps are those in a row in which this state
-    changes most. The state s is c if the cell has one, else the cell's first state. The solid line of step t is the map
-    from s_{t-1} to s_t of this neuron, with all other values fixed; the dashed line is y = x. The dotted trail goes
-    from s_{t-1} (rhombus) vertically to the map and horizontally to s_t (circle). Where the map crosses y = x is a
-    fixed point.
+    The neuron is the one of the first layer whose state varies most. The plotted steps are the consecutive ones
+    in which this state changes most. The state s is c if the cell has one, else the cell's first state. The solid line
+    of step t is the map from s_{t-1} to s_t of this neuron, with all other values fixed; the dashed line is y = x. The
+    dotted trail goes from s_{t-1} (rhombus) vertically to the map and horizontally to s_t (circle). Where the map
+    crosses y = x is a fixed point.
 
     Args:
         path: The image file to write.
@@ -296,7 +296,7 @@ def kept_share(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
 
 
 def _frame(ax: Any, reach: float, title: str) -> None:
-    """Set title and equal axes from -reach to reach in a matplotlib plot, and draw the line y = x."""
+    """Set the title of a matplotlib plot and both axes' limits, -reach and reach, and draw the line y = x."""
     ax.plot([-reach, reach], [-reach, reach], color="gray", linewidth=0.8, linestyle="--")
     ax.set_title(title, fontsize="small")
     ax.set_aspect("equal")

@@ -13,15 +13,16 @@ CONFIDENCE = 0.95
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """Compute mean, standard deviation and confidence interval of a metric over n seeds.
 
-    The interval is Student's confidence interval of the mean, mean ± t s / √n with n - 1 degrees of freedom. It assumes
-    draws from a normal distribution.
+    The interval is the 95 % confidence interval of the mean, mean ± t s / √n. s is the sample standard deviation, and t
+    is the 0.975 quantile of Student's t distribution with n - 1 degrees of freedom. The values are assumed to be
+    normally distributed.
 
     Args:
         values: The metric of each seed.
 
     Returns:
-        A dict with "n", "mean", "sd" (the sample standard deviation s), "interval" ([low, high]) and "values". The mean
-        is None if there are no values; sd and interval are None if there are fewer than two.
+        A dict with "n", "mean", "sd" (the standard deviation s), "interval" ([low, high]) and "values" (all values).
+        The mean is None if there are no values; sd and interval are None if there are fewer than two.
     """
     summary: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "interval": None, "values": list(values)}
     if values:
@@ -34,7 +35,10 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _quantile(freedom: float) -> float:
-    """Return the t with P(|T| < t) = CONFIDENCE for Student's distribution with `freedom` degrees of freedom."""
+    """Return the 0.975 quantile of Student's t distribution with `freedom` degrees of freedom.
+
+    A variable with this distribution is between minus and plus this quantile with probability 0.95 (CONFIDENCE).
+    """
     from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
@@ -83,7 +87,7 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
 
 
 def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Compute sd(first) / sd(second), and test by the Brown-Forsythe test whether the spreads differ.
+    """Compute the ratio of two standard deviations, first / second, and test by Brown-Forsythe whether they differ.
 
     Args:
         first: Values of one sample, at least two.

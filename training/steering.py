@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control of λ, the weight of the penalty on updates, so that training reaches a wanted share of skipped updates."""
+"""Control of λ, the weight of the penalty on neuron updates in the loss, to reach a wanted share of skipped updates."""
 
 import math
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ _WARM_UP = 0.5
 
 @dataclass
 class SteeringState:
-    """State of `Steering`, the controller of the weight λ of the penalty on updates, as saved in a checkpoint.
+    """State of `Steering`, the controller of λ, the weight of the penalty on neuron updates; saved in checkpoints.
 
     Attributes:
-        scale: Unit of λ, computed from the first batch.
+        scale: Factor of λ, a small fraction of the first batch's loss divided by its penalty on updates.
         first_share: Share of neurons updated in the first batch.
         share: Exponential moving average of the share of neurons updated in the training batches.
         z: The controlled variable: λ = scale · sinh(z).
@@ -41,31 +41,31 @@ class SteeringState:
 
     @property
     def weight(self) -> float:
-        """λ, the weight of the penalty on updates in the loss."""
+        """λ, the weight of the penalty on neuron updates in the loss."""
         return self.scale * math.sinh(self.z)
 
 
 class Steering:
-    """Controller of λ, the weight of the penalty on updates in the loss, by dual ascent.
+    """Controller of λ, the weight of the penalty on neuron updates in the loss, by dual ascent.
 
-    It adapts λ at each training step, so that a share `skip` of the updates of neurons is skipped in the end.
+    It adapts λ after each training step, so that the trained network skips a share `skip` of its neuron updates.
 
-    z_k = z_{k-1} + rate·(s_k - w_k) + damping·(s̄_k - s̄_{k-1})        within bounds
+    z_k = z_{k-1} + 0.5·(s_k - w_k) + 20·(s̄_k - s̄_{k-1})        clipped to -10 ≤ z_k ≤ 10
     λ_k = scale·sinh(z_k)
 
-    s_k is the share updated in batch k, and s̄_k its moving average. w_k is the wanted share: it moves linearly from
-    the share of the first batch to 1 - skip in the first half of the training, the warm-up. sinh is exponential in both
-    directions, so λ crosses orders of magnitude in few steps, and falls below 0 if a network skips too much by itself:
-    a negative λ rewards updates. Neither the scale of the loss nor the number of steps and neurons matters, because
-    scale is a fraction of the first batch's loss divided by its penalty on updates.
+    s_k is the share of the neurons that are updated in batch k, and s̄_k is its exponential moving average. w_k is the
+    wanted share. It moves linearly from the share of the first batch to 1 - skip in the first half of the training (the
+    warm-up). sinh grows exponentially, so λ crosses orders of magnitude in few steps. λ becomes negative, and rewards
+    updates, if a network skips too much by itself. scale is a fraction of the first batch's loss divided by its penalty
+    on updates. The control therefore does not depend on the size of the loss or the number of steps and neurons.
 
     Source: Platt, Barr, "Constrained Differential Optimization", NIPS 1987; damping as in Stooke, Achiam, Abbeel,
     "Responsive Safety in Reinforcement Learning by PID Lagrangian Methods", ICML 2020.
 
     Args:
-        skip: Share of the updates to skip.
-        steps: Length of the training in steps.
-        state: State of a resumed training. Default: a new training.
+        skip: Share of the neuron updates to skip, from 0 to 1.
+        steps: Number of steps of the whole training.
+        state: Saved state of the training that is resumed. None: a new training.
     """
 
     def __init__(self, skip: float, steps: int, state: SteeringState | None = None) -> None:
@@ -73,31 +73,37 @@ class Steering:
 
     @property
     def weight(self) -> float:
-        """λ, the weight of the penalty on updates in the loss, at the next step; 0 before the first step."""
+        """λ, the weight of the penalty on neuron updates in the loss, at the next step; 0 before the first step."""
         return 0.0 if self.state is None else self.state.weight
 
     @property
     def skipped(self) -> float:
-        """Percentage of updates skipped, as a moving average over the training batches; 0 before the first step."""
+        """Percentage of skipped neuron updates, a moving average over training batches; 0 before the first step."""
         return 0.0 if self.state is None else 100 * (1 - self.state.share)
 
     def wanted(self, step: int) -> float:
-        """Compute the share of neurons that the network should update per time step, after `step` training steps."""
+        """Compute the share of neurons that should be updated per time step, wanted after `step` training steps.
+
+        It moves linearly from the share of the first batch to 1 - `skip` during the warm-up.
+        """
         first = 1 - self.skip if self.state is None else self.state.first_share
         return first + (1 - self.skip - first) * min(1.0, step / (_WARM_UP * self.steps))
 
     def warm(self, step: int) -> bool:
-        """Return True if the warm-up, in which the wanted share still moves, is over after `step` training steps."""
+        """Return True if the warm-up is over after `step` training steps.
+
+        In the warm-up, the first half of the training, the wanted share of updated neurons still moves.
+        """
         return step >= _WARM_UP * self.steps
 
     def follow(self, step: int, loss: float, budget: float, share: float) -> None:
-        """Adapt λ, the weight of the penalty on updates, after a training step.
+        """Adapt λ, the weight of the penalty on neuron updates, after a training step.
 
         Args:
-            step: Number of steps done, with this one.
+            step: Number of training steps done, including this one.
             loss: Loss of the batch.
-            budget: Penalty on updates in the batch (`RecurrentModel.budget`).
-            share: Share of neurons updated in the batch.
+            budget: Penalty on neuron updates in the batch (`RecurrentModel.budget`), before it is weighted by λ.
+            share: Share of the neurons that were updated in the batch, from 0 to 1.
         """
         if self.state is None:
             scale = _SCALE * max(abs(loss), 1e-6) / max(budget, 1.0)
@@ -109,17 +115,25 @@ class Steering:
         state.z = min(max(state.z + change, -_BOUND), _BOUND)
 
     def missed(self, skip_percent: float) -> float:
-        """Return by how many percentage points beyond TOLERANCE `skip_percent` misses the wanted percentage; else 0."""
+        """Return how far a percentage of skipped updates is from the wanted one, beyond the tolerance of 2 points.
+
+        Args:
+            skip_percent: Percentage of neuron updates that a network skips.
+
+        Returns:
+            The distance in percentage points minus TOLERANCE, or 0 within the tolerance.
+        """
         return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
 
     def why_missed(self, skip_percent: float) -> str | None:
         """Explain why a trained network does not skip the wanted share of its updates.
 
         Args:
-            skip_percent: Percentage of updates that it skips on the validation data.
+            skip_percent: Percentage of neuron updates that the network skips on the validation data.
 
         Returns:
-            One sentence; None if it skips the wanted share within TOLERANCE, or before the first training step.
+            One sentence; None if the network skips the wanted share within TOLERANCE, or before the first training
+            step.
         """
         if self.missed(skip_percent) == 0 or self.state is None:
             return None
@@ -142,13 +156,15 @@ class Steering:
 
 
 def check_steerable(setting: str, rule: type[UpdateRule]) -> None:
-    """Raise UsageError if the decisions of an update rule are not trained, so that a setting has no effect on them.
+    """Raise UsageError if an update rule has no penalty on updates, so that a setting for this penalty has no effect.
 
-    `setting` is the name of this setting, skip or background, for the error message.
+    Args:
+        setting: Name of the setting for the error message: skip or background.
+        rule: Class of the update rule.
     """
     if not rule.steerable():
         names = ", ".join(sorted(name for name, other in RULES.items() if other.steerable()))
         raise UsageError(
-            f"{setting}: expected an update rule whose decisions are trained, got {rule.name}, which has no penalty; "
-            f"use one of {names}"
+            f"{setting}: expected an update rule with a penalty on updates, got {rule.name}, which has none; use "
+            f"one of {names}"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of results of `edgernn reproduce` and `edgernn sweep`, in which a row is several trainings with own seeds."""
+"""Tables of results of `edgernn reproduce` and `edgernn sweep`. The trainings of a row differ only in their seed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -45,36 +45,49 @@ class Row:
 
     @cached_property
     def validation(self) -> dict[int, float]:
-        """Main metric on the validation split of the finished trainings' final weights: a dict from seed to value."""
+        """Main metric of each finished training on the validation split: a dict from seed to value.
+
+        The metric is that of the weights that the training saved as its result.
+        """
         return {job.seed: _validation(job.out, self.results[job.seed]) for job in self.jobs if job.seed in self.results}
 
     @property
     def sign(self) -> int:
-        """1 if a higher value of the task's main metric is better, else -1; at least one training must be finished."""
+        """1 if a higher value of the task's main metric is better, else -1.
+
+        The result is read from a finished training; StopIteration is raised if none is finished.
+        """
         return 1 if next(iter(self.results.values()))["higher_is_better"] else -1
 
     @property
     def best(self) -> Path | None:
-        """Directory of the finished run with the best validation metric; None if no run is finished."""
+        """Directory of the finished run with the best main metric on the validation split; None if none is finished."""
         if not self.results:
             return None
         seed = max(self.validation, key=lambda seed: self.sign * self.validation[seed])
         return next(job.out for job in self.jobs if job.seed == seed)
 
     def spread(self, column: str) -> dict[str, Any]:
-        """Compute `statistics.spread` of a column over the seeds; `paper_table.figure` describes columns and units."""
+        """Compute mean, standard deviation and confidence interval of one column over the finished seeds.
+
+        Args:
+            column: Name of an entry of result.json, such as accuracy, or of another column of `paper_table.figure`.
+
+        Returns:
+            The dict that `statistics.spread` returns, in the column's unit.
+        """
         values = (figure(result, column) for result in self.results.values())
         return spread([value for value in values if value is not None])
 
     def record(self, failures: Failures) -> dict[str, Any]:
-        """Return the row's entries in table.json that tables of `reproduce` and `sweep` have in common.
+        """Return those entries of the row in table.json that `edgernn reproduce` and `edgernn sweep` both write.
 
         Args:
             failures: Dict from the run directory of each failed run to its error message.
 
         Returns:
-            A dict with "name", "seeds" (of finished runs), "failed" (dict from seed to error message), "parameters" and
-            "macs" (None without a finished run).
+            A dict with "name", "seeds" (of finished runs), "failed" (dict from seed to error message), "parameters"
+            (their number) and "macs" (multiply-adds per step). The last two are None without a finished run.
         """
         first = next(iter(self.results.values()), {})
         return {
@@ -92,7 +105,7 @@ def _validation(run: Path, result: dict[str, Any]) -> float:
 
 
 def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """List the results (`Job.result`) of all finished trainings of the rows, row by row."""
+    """List the results of all finished trainings of the rows, row by row; each is a dict that `Job.result` returns."""
     return [result for row in rows for result in row.results.values()]
 
 
@@ -102,13 +115,14 @@ def trained(
 ) -> Iterator[Failures]:
     """Train the unfinished runs of some rows, and hold the lock of their folder until the `with` block ends.
 
-    The first seed of every row is trained first, then the second seed of every row, and so on.
+    The first seed of every row is trained first, then the second seed of every row, and so on. The errors raised are
+    those of `run_missing`.
 
     Args:
-        rows: The rows, with equally many seeds.
-        out: The folder of their runs.
-        workers: Function that opens a pool of workers, see `run_missing`, also for the errors raised. None: train
-            nothing.
+        rows: The rows, all with the same number of seeds.
+        out: Folder of the runs.
+        workers: Function from the number of unfinished trainings to a context manager that opens a pool of workers.
+            None: train nothing, and take no lock.
 
     Yields:
         Dict from the run directory of each failed run to its error message.
@@ -124,10 +138,10 @@ def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
     Args:
         report: Content of table.json.
         page: Content of table.md.
-        out: The folder.
+        out: Folder of both files.
 
     Returns:
-        The paths of the files.
+        The paths of table.json and table.md.
     """
     files = [out / f"{TABLE}.json", out / f"{TABLE}.md"]
     write_json(files[0], report)
@@ -136,10 +150,10 @@ def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
 
 
 def check_none_failed(report: dict[str, Any]) -> None:
-    """Raise EdgernnError with the first error message if runs of a table failed.
+    """Raise EdgernnError if runs of a table failed; the text has their number and the first error message.
 
     `report` is the content of table.json, with the paths of table.json and table.md under "files".
     """
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
-        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} lists them; the first: {reasons[0]}")
+        raise EdgernnError(f"{len(reasons)} runs failed, see {report['files'][1]}; the first error is: {reasons[0]}")

@@ -19,12 +19,13 @@ _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 
 
 def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
-    """Measure the latency of one model per row of a table, for one sequence at a time on one thread.
+    """Measure the latency per step of one model per row of a table, for one sequence at a time on one thread.
 
-    Each model is exported to model.onnx in its run directory, and the file is checked against torch. All models are
-    timed in interleaved rounds. A call runs the run's first test sequence from the initial state. The latency is the
-    median over rounds of the median call of a round, divided by the number of steps. The result is cached in
-    latency.json in `out`, and returned again for the same runs on the same machine.
+    Each model is exported to model.onnx in its run directory, and the file is checked against torch. A timed call runs
+    the model on its first test sequence from the initial state. Each round times several calls of every model in turn.
+    The latency is the median time of a call in each round, the median of these over the rounds, divided by the number
+    of steps of the sequence. The result is cached in latency.json in `out`. It is returned again for the same runs on
+    the same machine.
 
     Args:
         out: Folder of the table.
@@ -62,7 +63,10 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def measured(out: Path) -> dict[str, Any]:
-    """Return the result that `latencies` has cached in the folder `out`, or a result without models."""
+    """Return the latencies that `latencies` has cached in the folder `out`, or a result without models if none are.
+
+    The result has the form that `latencies` returns.
+    """
     return _read_cached(out / LATENCY) or {"machine": None, "models": {}, "microseconds": {}, "errors": {}}
 
 
@@ -73,7 +77,7 @@ def exported(run: Path) -> Path:
         run: The run directory.
 
     Returns:
-        The model file.
+        Path of the ONNX file.
 
     Raises:
         EdgernnError: The model cannot be exported.

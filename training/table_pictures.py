@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a reproduced table, declared in the table's TOML file under [[pictures]].
+"""Plots of a reproduced paper's table, declared in the table's TOML file as entries [[pictures]].
 
 name      name of the file: NAME.png beside the table, and TABLE-NAME.png in docs/results
-kind      kind of the picture, a name of KINDS
+kind      kind of the plot, a key of the dict KINDS, such as trend or boxes
 text      caption on the page of results
 
-The other keys are the fields of the class that KINDS has for the kind. Most kinds need table.json alone; those with
-`of_runs` need the trained models in the run directories.
+The other keys of an entry are the fields of the class KINDS[kind]. Most kinds are drawn from table.json alone. A class
+whose attribute `of_runs` is True also needs the trained models in the run directories.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ KINDS: dict[str, type[Picture]] = {
 
 
 def read_picture(values: object) -> Picture:
-    """Create a picture from an entry [[pictures]] of a TOML file.
+    """Create a plot from an entry [[pictures]] of a table's TOML file.
 
     Args:
-        values: The entry, expected as a dict with the key "kind" and the fields of this kind.
+        values: The entry: a dict with the key "kind" and the fields of this kind of plot.
 
     Returns:
-        The picture, an object of the class that KINDS has for its kind.
+        The plot, an object of the class KINDS[kind].
 
     Raises:
         EdgernnError: `values` is not a table, its kind is unknown, or one of its keys has a mistake.
@@ -58,13 +58,14 @@ def read_picture(values: object) -> Picture:
 def draw_pictures(
     pictures: Sequence[Picture], report: Mapping[str, Any], folder: Path, runs: Runs, prefix: str = ""
 ) -> list[Path]:
-    """Draw the pictures of a table of results as PNG files; leave out those whose data is not measured.
+    """Draw the plots of a table of results as PNG files; plots whose data has not been measured are left out.
 
     Args:
-        pictures: The pictures.
+        pictures: The plots.
         report: Content of table.json.
         folder: Folder of the files.
-        runs: Dict from (row name, variant label such as "T=10") to the run directory of the first finished seed.
+        runs: Dict from a pair to the run directory of the first finished seed. The pair has the name of the row, and
+            the label of the settings that vary, such as "T=10".
         prefix: Prefix of the file names.
 
     Returns:

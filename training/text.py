@@ -34,8 +34,9 @@ def read_sentences(path: Path) -> list[Sentence]:
 class Vocabulary:
     """Vocabulary that maps the words of a text to numbers, from 0.
 
-    END is 0 and UNKNOWN is 1. The other words follow by falling frequency, ties alphabetically. `words` lists all words
-    in this order. The training part of the Penn Treebank, which contains UNKNOWN, gives 10,000 words.
+    END, the mark for the end of a sentence, is 0. UNKNOWN, which replaces words outside the vocabulary, is 1. The other
+    words follow by falling frequency, ties alphabetically. `words` lists all words in this order. The training part of
+    the Penn Treebank, which contains UNKNOWN, gives 10,000 words.
     """
 
     end, unknown = 0, 1
@@ -50,7 +51,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, sentence: Iterable[str]) -> list[int]:
-        """Convert words to numbers, without adding END; a word outside the vocabulary gets the number of UNKNOWN."""
+        """Convert words to their numbers, with UNKNOWN for a word outside the vocabulary; no END is appended."""
         return [self._numbers.get(word, self.unknown) for word in sentence]
 
     def decode(self, numbers: Iterable[int]) -> Sentence:

@@ -27,7 +27,17 @@ def _reordered(kind: str, weight: Array) -> Array:
 
 
 def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
-    """Convert the weights W, R and b of edgernn's GRU or LSTM to the inputs W, R and B of the ONNX operator."""
+    """Convert the weights of a layer to the inputs of the ONNX operator GRU or LSTM: reorder gates, add a first axis.
+
+    Args:
+        kind: The operator, gru or lstm.
+        W: Input weights of edgernn's cell (3H, I) for gru, (4H, I) for lstm.
+        R: Recurrent weights (3H, H) or (4H, H).
+        b: Biases (4H,).
+
+    Returns:
+        Dict with the operator's inputs W, R and B.
+    """
     H = R.shape[1]
     if kind == "lstm":
         bias = _reordered(kind, b)
@@ -39,7 +49,7 @@ def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
 
 
 def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
-    """Return (shape of W, of R, of b) for each layer of edgernn's GRU or LSTM with the sizes in the metadata `info`."""
+    """Return the shapes of W, R and b of a GRU or LSTM, one tuple per layer, for the sizes in an export's metadata."""
     gates, directions, size = len(_ROWS[kind]), _directions(info), feature_size(info)
     layers: list[tuple[tuple[int, ...], ...]] = []
     for H in layer_sizes(info):
@@ -57,12 +67,20 @@ def _directions(info: dict[str, Any]) -> int:
 
 
 def parameters(kind: str, info: dict[str, Any]) -> int:
-    """Count the parameters of GRU or LSTM layers with the sizes of an exported model; `info` is its metadata."""
+    """Count the parameters of a GRU or LSTM (`kind`) with the layer sizes in an exported file's metadata `info`."""
     return _directions(info) * sum(math.prod(shape) for layer in _shapes(kind, info) for shape in layer)
 
 
 def is_same(kind: str, info: dict[str, Any]) -> bool:
-    """Return True if the exported layers compute the same function as the ONNX operator `kind`, gru or lstm."""
+    """Check if all layers of an exported file compute the same function as the ONNX operator `kind`.
+
+    Args:
+        kind: The operator, gru or lstm.
+        info: Metadata of the exported file.
+
+    Returns:
+        True if the functions are the same, so that the operator can use the file's weights.
+    """
     return bool(info["kernels"] == [kind])
 
 
@@ -78,10 +96,10 @@ def baseline(
         source: Graph of the file, from which the nodes of an audio front end are copied. Default: no front end.
 
     Returns:
-        The ONNX model, with inputs x (T, B, I), or words (T, B), and the initial states.
+        The ONNX model. Its inputs are x (T, B, I), or word indices (T, B) as int64, and the initial states.
 
     Raises:
-        EdgernnError: A weight is missing or has another shape than the metadata says.
+        EdgernnError: The shape of a weight differs from the shape that the metadata says.
     """
     directions = _directions(info)
     random = np.random.default_rng(0)

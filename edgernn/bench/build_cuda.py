@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build of the CUDA library where it is missing, which needs nvcc, cmake and the source tree."""
+"""Find edgernn's CUDA library, or build it if it is missing. The build needs nvcc, cmake and the source tree."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from edgernn.runtime.library import CUDA, CUDA_OPTION, cuda_library_path, librar
 
 
 def find_or_build(seconds: float) -> str:
-    """Find the CUDA library; if it is missing and nvcc and the sources exist, build it beside the native library.
+    """Find edgernn's CUDA library, or build it with cmake and copy it beside the CPU library.
 
     Args:
         seconds: Time limit of the build.
@@ -30,7 +30,7 @@ def find_or_build(seconds: float) -> str:
 
     root = Path(edgernn.__file__).resolve().parents[1]
     if shutil.which("nvcc") is None or shutil.which("cmake") is None or not (root / "CMakeLists.txt").is_file():
-        raise EdgernnError(f"{missing}; building it needs nvcc, cmake and the source tree")
+        raise EdgernnError(f"{missing}; an automatic build needs nvcc and cmake in PATH, and the source tree")
     folder, end = root / "build" / "cuda", time.perf_counter() + seconds
     configure = ["cmake", "-S", str(root), "-B", str(folder), f"-D{CUDA_OPTION}=ON"]
     build = ["cmake", "--build", str(folder), "--parallel", str(os.cpu_count() or 1), "--target", "edgernn_cuda"]
@@ -38,7 +38,9 @@ def find_or_build(seconds: float) -> str:
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, end - time.perf_counter()))
         except subprocess.TimeoutExpired:
-            raise EdgernnError(f"{' '.join(words)} did not finish within the time limit of {seconds:.0f} s") from None
+            raise EdgernnError(
+                f"{' '.join(words)} did not finish within the time limit of {seconds:.0f} s; run this command by hand"
+            ) from None
         if done.returncode != 0:
             raise EdgernnError(f"{' '.join(words)} failed: {(done.stderr or done.stdout)[-500:]}")
     target = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA)

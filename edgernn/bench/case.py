@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurement of a benchmark case: a layer that several runtimes compute, checked first and then timed."""
+"""Measurement of a benchmark case: several runtimes compute the same layer; outputs are checked, then calls timed."""
 
 import datetime
 import tempfile
@@ -48,7 +48,12 @@ _CHECKED = 12
 
 @dataclass(frozen=True)
 class Target:
-    """Performance target: the largest allowed ratio of edgernn's time to that of the runtime `against`."""
+    """Performance target: a limit on the ratio of edgernn's time to the time of another runtime.
+
+    Attributes:
+        against: Name of the other runtime; the constant BEST stands for the fastest one.
+        limit: Largest ratio that meets the target.
+    """
 
     against: str
     limit: float
@@ -61,14 +66,14 @@ class Case:
     T = 1 is streaming, one step per call with the state kept. T = 0 creates a session without running it.
 
     Attributes:
-        group: Heading of the case on the page.
+        group: Heading of the case in the report.
         model: The measured model; its weights are random.
         steps: T.
         batch: B.
         threads: Number of threads of each runtime.
         skip: Share of neuron updates that the model skips, or None for a model that updates all neurons.
-        weights: Weight type as in `edgernn.export.to_onnx`, for gru and lstm.
-        in_c: True to call the steps of a stream from C; other runtimes are not measured then.
+        weights: Number type of the stored weights: float32, bfloat16 or int8. Types other than float32: gru, lstm.
+        in_c: True to call the steps from C instead of Python. Only edgernn is measured then, not the other runtimes.
         compiled: For a custom cell, name of the built-in cell with the same equations, which is timed beside it.
         targets: Performance targets, which limit ratios of times.
     """
@@ -107,7 +112,7 @@ class Case:
 
     @property
     def gates(self) -> int:
-        """Number of gates of a GRU or LSTM: 3 or 4."""
+        """Number of gates: 3 for a GRU, 4 for an LSTM."""
         return 3 if self.model.layer.name == "gru" else 4
 
 
@@ -117,7 +122,7 @@ class Contender:
 
     Attributes:
         call: The function.
-        calls: Number of calls that do the work of the case once; below 1 if a call does more.
+        calls: Number of calls that equal the work of the case. It is below 1 if one call does more than that work.
         error: Largest absolute error of the outputs against the reference; None if they are not compared.
     """
 
@@ -135,7 +140,7 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
 
     Returns:
         The case's entry in the report, see `described`. It also has `left_out`, a dict from each runtime that is not
-        timed to the reason, and counts such as `macs`.
+        timed to the reason, and counts such as `macs`, the multiply-adds of a step.
 
     Raises:
         EdgernnError: The outputs of edgernn are wrong, or the native library is missing.
@@ -199,7 +204,7 @@ def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str
     Args:
         target: The target.
         listed: Dict from contender to its entry in the report, which has the `ratio`.
-        best: Name of the fastest other runtime, which BEST stands for, or None.
+        best: Name of the fastest other runtime, which is used if `target.against` is BEST; None if no other was timed.
 
     Returns:
         Dict with the target's `against` and `limit`, the measured ratio `value`, and `met`, True if it is at most the
@@ -241,7 +246,7 @@ def _plain(case: Case) -> Contenders:
 
 
 def _problem(case: Case) -> Problem:
-    """Draw the random layer and input of a case; the input of a stream (T = 1) has _CHECKED steps, for the check."""
+    """Draw a case's random layer and its input (T, B, I). For a stream (T = 1), it has T = _CHECKED instead."""
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
     return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
@@ -253,7 +258,19 @@ def _macs(case: Case) -> int:
 
 
 def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
-    """Build the function to time for a runtime; raise EdgernnError if its outputs differ from the reference."""
+    """Run a runtime once, compare its outputs with the reference, and build the function to time.
+
+    Args:
+        peer: Adapter of the runtime.
+        case: The benchmark case.
+        tolerance: Largest absolute error that is allowed.
+
+    Returns:
+        The function to time, with its error.
+
+    Raises:
+        EdgernnError: The error is larger than `tolerance`.
+    """
     problem = _problem(case)
     expected = reference(problem)
     call: Callable[[], Any]
@@ -276,13 +293,16 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
 
 
 def _stream_in_c(case: Case) -> Contenders:
-    """Build the timed functions for steps called from C: a packed model in a C loop, and `Session.step` in Python."""
+    """Build the functions to time for single steps (T = 1), called from C and from Python.
+
+    From C, a loop runs a packed model (the file format for C programs). From Python, `Session.step` is called.
+    """
     problem = _problem(case)
     stepper, error = stepper_of(problem), 0.0
     for x, y in zip(problem.x, reference(problem), strict=True):
         stepper.x[...] = x
         if not stepper.step():
-            raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
+            raise EdgernnError(f"not timed: the packed model rejects the input: {stepper.refusal()}; report a bug")
         error = max(error, float(np.abs(stepper.y - y).max()))
     if not error <= TOLERANCE:
         raise EdgernnError(
@@ -299,10 +319,12 @@ def _stream_in_c(case: Case) -> Contenders:
 
 
 def _ours_alone(case: Case) -> Contenders:
-    """Build the functions to time for a cell that other runtimes lack: the cell, and a GRU in edgernn and ONNX Runtime.
+    """Build the functions to time for a cell that other runtimes lack: the cell itself, and GRUs of the same sizes.
 
-    A custom cell is also timed beside the built-in cell `case.compiled` with the same weights, and beside standard ONNX
-    operators.
+    The GRUs run in edgernn and in ONNX Runtime.
+
+    A custom cell is also timed beside the built-in cell `case.compiled` with the same weights, and beside its export to
+    standard ONNX operators.
     """
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model
@@ -349,11 +371,18 @@ def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
 
 
 def _roofline(case: Case, macs: float) -> Contender:
-    """Build the function whose time is a lower bound for any runtime: it does only the multiply-adds of the case.
+    """Build the function whose time is the lower bound of a case: it does only multiply-adds.
 
     For a batch, the function does all multiply-adds at the peak rate. For one sequence of gru or lstm, it computes the
     product with the recurrent weights; for a stream, also the product with the input weights. For other cells, it
     computes one product with as many multiply-adds as the cell executes.
+
+    Args:
+        case: The benchmark case.
+        macs: Number of multiply-adds of one step of one sequence.
+
+    Returns:
+        The function to time.
     """
     I, H = case.sizes
     if case.batch > 1:

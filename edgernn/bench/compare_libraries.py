@@ -2,7 +2,7 @@
 """Compare two builds of the native library: `python -m edgernn.bench.compare_libraries OTHER/libedgernn_ops.so`.
 
 One process loads this installation's library and the other one, and times both in interleaved rounds on the cases of
-the benchmark suite. Cases of one step a call run in ONNX Runtime, or from C as packed models.
+the benchmark suite. The models run in ONNX Runtime. In the cases "from C", a C loop runs a packed model step by step.
 """
 
 import ctypes
@@ -36,15 +36,15 @@ _STEPS = 200
 
 
 class PackedSteps:
-    """Function object that runs 200 steps of a packed model in a C loop, by any build of the native library."""
+    """Callable that runs 200 steps of a packed model (.edgernn file) in a C loop, with a given build of the library."""
 
     def __init__(self, library: str, packed: bytes, case: Case) -> None:
-        """Load a packed model.
+        """Load a packed model into a build of the native library.
 
         Args:
-            library: Path of the library.
-            packed: The packed model.
-            case: The benchmark case, which has the batch and the sizes.
+            library: Path of the build.
+            packed: Content of the packed model's file.
+            case: The benchmark case, for its batch and sizes.
 
         Raises:
             EdgernnError: The library cannot read the model.
@@ -114,7 +114,10 @@ def compare(case: Case, other: str, settings: Rounds, models: Path | None = None
 
 
 def file_name(case: Case, suffix: str) -> str:
-    """Return the name of a case's model file: letters and digits of the case's name, joined by hyphens."""
+    """Return the name of a case's model file: the lower-case words and numbers of its name, joined by hyphens.
+
+    `suffix` is appended: .onnx, or .edgernn for a packed model.
+    """
     return "-".join(re.findall(r"[a-z0-9.]+", case.name.lower())) + suffix
 
 
@@ -146,7 +149,7 @@ def _input(case: Case) -> np.ndarray[Any, np.dtype[np.float32]]:
 @click.option(
     "--models",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with models for the other library, if it cannot read this version's files.",
+    help="Folder with the models that OTHER runs, if it cannot read the files of this version.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the measured times to this JSON file.")
 def main(other: Path, only: str | None, rounds: int, models: Path | None, out: Path | None) -> None:

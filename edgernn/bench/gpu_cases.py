@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn bench --device cuda`: a model or all GPU cases of docs/background/performance.md, and their report."""
+"""Benchmarks on a GPU (`edgernn bench --device cuda`): time one model, or all GPU cases, and write a report."""
 
 import datetime
 import os
@@ -66,9 +66,9 @@ def run_cases(
     command: str = "",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Time benchmark cases, models with random weights, on a GPU, and write the report after each of them.
+    """Time benchmark cases on a GPU, with random weights; rewrite the report after each case.
 
-    A case that fails is reported with the reason.
+    If a case fails, the report has the reason, and the next case runs.
 
     Args:
         path: JSON file of the report.

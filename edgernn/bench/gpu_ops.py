@@ -73,7 +73,7 @@ class Form:
     group_size: int = 1
 
     def layer(self, I: int, H: int) -> RecurrentLayer:
-        """Build the layer with random weights N(0, 1/(4·columns)), so small that rounding errors decay over time."""
+        """Build the layer with random weights N(0, 1/(4·columns)); they are small, so that rounding errors decay."""
         cell = self.make(I, H, recurrent=recurrent_weights(self.rank or None))
         options = {} if self.group_size == 1 else {"group_size": min(self.group_size, H)}
         layer = RecurrentLayer(cell, RULES[self.rule](I, H, **options))
@@ -106,7 +106,7 @@ def forms() -> dict[str, Form]:
 
 
 def form_name(kind: str, biases: bool) -> str:
-    """Return the name of a layer's variant in reports: the name of its kernel, and whether it has biases."""
+    """Return the name of a layer's variant in reports: the kernel's name `kind`, and "with biases" if it has them."""
     return f"{kind} with biases" if biases else kind
 
 
@@ -148,7 +148,7 @@ class PackedLayer:
 
         Returns:
             The function, and the tensors that it writes: y (T, B, H), the last states, the number of updated neurons
-            (T, B) and of multiply-adds (B,). Both numbers stay -1 if the layer never skips updates.
+            (T, B), and the number of multiply-adds of all steps (B,). Both stay -1 if the layer never skips updates.
         """
         (T, B), H = x.shape[:2], self._sizes.hidden
         y, after = x.new_full((T, B, H), torch.nan), [torch.full_like(state, torch.nan) for state in states]
@@ -180,7 +180,7 @@ def check(
 
     Returns:
         The kernel's entry in the report: its name `op`, the largest absolute `error`, the `shape` with this error, and
-        `passed`. A kernel that fails also has the reason, `failure`.
+        `passed`. If the kernel fails, the entry also has the reason, `failure`.
     """
     entry: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
     for T, B, I, H in shapes:
@@ -235,7 +235,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
             break
         try:
             if op not in known:
-                raise EdgernnError(f"{op}: edgernn has no torch layer to compare the kernel with")
+                raise EdgernnError(f"{op}: edgernn has no torch layer to compare the kernel with; rebuild the library")
             entries.append(check(library, op, known[op], SHAPES, device))
         # any failure of a launch belongs in the report
         except Exception as error:
@@ -245,7 +245,11 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
 
 
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
-    """Return a dict from name to a function that runs a forward pass: torch's GRU and LSTM, CUDA kernels in TIMED."""
+    """Build the functions to time: each runs a forward pass with I = 2, in torch or by a kernel of `library`.
+
+    The sizes are `T`, `B` and `H`. The result is a dict from name to function, for torch.nn.GRU and LSTM and for the
+    kernels that are listed in TIMED.
+    """
     known, x = forms(), torch.randn(T, B, 2, device=device)
     runs: dict[str, Callable[[], Any]] = {}
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
@@ -259,7 +263,7 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
 
 
 def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
-    """Return a function that calls a CUDA kernel and keeps its inputs and outputs alive."""
+    """Return a function that calls a layer's CUDA kernel; it keeps the tensors of inputs and outputs alive."""
     call, outputs = op.bound(x, states)
     return lambda: (call(), op, x, states, outputs)
 
@@ -272,7 +276,7 @@ def sanitize(tool: str, seconds: float) -> dict[str, Any]:
         seconds: Time limit.
 
     Returns:
-        The entry of the report: the `tool`, whether it `passed`, and the end of its output, `said`.
+        The entry of the report: `tool`; `passed`, True if it found no error; and `said`, the end of its output.
 
     Raises:
         EdgernnError: Compute-sanitizer is missing or exceeds the time limit.
@@ -286,7 +290,7 @@ def sanitize(tool: str, seconds: float) -> dict[str, Any]:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, seconds), env=environment)
     except subprocess.TimeoutExpired:
-        raise EdgernnError(f"stopped at the time limit of {seconds:.0f} s") from None
+        raise EdgernnError(f"stopped at the time limit of {seconds:.0f} s; run it by hand: {' '.join(words)}") from None
     return {"tool": tool, "passed": done.returncode == 0, "said": (done.stdout + done.stderr)[-1000:]}
 
 
@@ -332,7 +336,7 @@ def measured(
     Args:
         prepared: The library and the results of compute-sanitizer.
         device: The device, cuda or cpu.
-        end: Time of `time.perf_counter` at which to stop.
+        end: Value of `time.perf_counter()` at which to stop, in seconds.
         left_out: List that receives notes on the checks that were not made.
         clock: Function that times the functions in a dict, and returns a dict from the name of each to its times.
 
@@ -345,7 +349,7 @@ def measured(
     """
     library = CudaLibrary(prepared.path)
     if device != "cpu" and (reason := library.missing()) is not None:
-        raise EdgernnError(f"the CUDA library cannot use a GPU: {reason}")
+        raise EdgernnError(f"the CUDA library cannot use a GPU: {reason}; run nvidia-smi to check GPU and driver")
     left_out += prepared.left_out
     report: dict[str, Any] = {"checks": check_all(library, device, end, left_out), "sanitized": prepared.sanitized}
     report["timed"] = {f"T={T} B={B} H={H}": clock(calls(library, device, T, B, H)) for T, B, H in TIMES}
@@ -376,7 +380,10 @@ def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
 
 
 def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
-    """Compare the CUDA kernels listed in SMALL with torch layers; print the errors; return 0 if all pass, else 1."""
+    """Compare the CUDA kernels that are listed in SMALL with torch layers, and print the errors.
+
+    Returns the exit status: 0 if all pass, else 1.
+    """
     library, known = library or CudaLibrary(cuda_library_path()), forms()
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)

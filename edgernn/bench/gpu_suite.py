@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """All checks and timings that need a GPU, in under 8 minutes: `python -m edgernn.bench.gpu_suite --out gpu.json`.
 
-The suite has five parts: gradients of the fused kernels against the torch loop, for every cell and rule; the time of a
-training step beside the loop and torch.nn's layers; the H from which the loop in CUDA graphs beats fused kernels; the
-CUDA ops of exported models (`gpu_ops`), built first if nvcc is available; and one training at full scale. The report
-names the parts that were left out for lack of time or tools. `run` takes any device, for tests.
+The suite has five parts: gradients of the fused kernels, compared with a Python loop over time steps, for every cell
+and rule; the time of a training step (fused, loop, torch.nn); the same for larger H, also for the loop in CUDA graphs;
+the CUDA ops of exported models (`gpu_ops`), built first if nvcc is available; and one training run of full size. The
+report names the parts that were left out for lack of time or tools. `run` takes any torch device, for tests.
 """
 
 import importlib.metadata
@@ -53,7 +53,7 @@ class SuiteSizes:
     Attributes:
         check: T, B, I, H for the checks of gradients.
         timed: T, B, I, H for the timing of training steps.
-        widths: Further values of H to time.
+        widths: Further values of H, for which the training step of a GRU is timed.
         wide_steps: T for `widths`.
         rounds: Number of timing rounds of each measurement.
         training: Arguments of `edgernn train`.
@@ -74,9 +74,9 @@ class SuiteSizes:
 def run(
     device: str, sizes: SuiteSizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]
 ) -> dict[str, Any]:
-    """Run all parts of the suite and return the report (JSON-compatible), which `table` summarises.
+    """Run all parts of the suite on a torch device; return the report (JSON-compatible), which `table` summarises.
 
-    Gradients are checked for all `cells` with all `rules`. `timed` names the layers whose training steps are timed.
+    Gradients are checked for all `cells` with all update `rules`. `timed` names the layers whose training is timed.
     """
     end = time.perf_counter() + 60 * sizes.minutes
     left_out: list[str] = []
@@ -119,18 +119,18 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
-    """Compare the fused kernels' gradients with those of the torch loop over steps in float64.
+    """Compare the gradients of the fused GPU kernels with those of a Python loop over time steps in float64.
 
     Rounding may flip an update decision near its threshold, which changes all later steps; new inputs are then drawn.
-    Rounding may also change the slope of a surrogate gradient while all decisions stay the same, which the check cannot
-    see. Under such update rules, inexact products therefore get several draws, of which the smallest error counts.
+    Rounding may also change a surrogate gradient's slope while all decisions stay the same, which the check cannot see.
+    If a rule decides from the data, the check with tf32 products draws up to 8 inputs and takes the smallest error.
 
     Args:
         device: The device.
-        size: T, B, I, H.
+        size: The sizes (T, B, I, H).
         cell: Name of the cell.
         rule: Name of the update rule; "selective/16" stands for groups of 16 neurons.
-        how: Precision of matrix products, a key of TOLERANCES.
+        how: Precision of matrix products: tf32, or ieee for float32.
 
     Returns:
         The entry of the report. `error` is the largest error of a gradient relative to its largest absolute value, or
@@ -204,7 +204,7 @@ def _checks(
 
 
 def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Time forward and backward passes of torch.nn's GRU and LSTM, and of edgernn's layers as loop and fused kernel."""
+    """Time training steps of torch.nn's GRU and LSTM, and of the layers `names` as Python loop and as fused kernels."""
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
     runs: dict[str, Callable[[], None]] = {}
@@ -221,7 +221,7 @@ def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str
 
 
 def _width(device: str, sizes: SuiteSizes, H: int) -> dict[str, Any]:
-    """Time forward and backward passes of GRU layers with H neurons; return a dict as `_measure` does."""
+    """Time training steps of GRUs with H neurons, in torch and in edgernn; return a dict as `_measure` does."""
     _, B, I, _ = sizes.timed
     x = torch.randn(sizes.wide_steps, B, I, device=device)
     loop, fused = (_layer_of("gru", I, H, device) for _ in range(2))
@@ -253,7 +253,7 @@ def _both_ways(module: nn.Module, x: Tensor, products: str) -> Callable[[], None
 
 
 def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, Any]:
-    """Time functions in turns; return dicts by name with `ms` (median), `q1` and `q3`, or `failure` if one raises."""
+    """Time functions in turns; return a dict by name: median `ms` and quartiles `q1`, `q3`, or the error `failure`."""
     before = torch.get_float32_matmul_precision()
     times: dict[str, list[float]] = {name: [] for name in runs}
     failures: dict[str, str] = {}
@@ -380,7 +380,7 @@ def _rows(timings: dict[str, Any]) -> list[str]:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="JSON file to write.")
-@click.option("--device", default="cuda", show_default=True, help="Device of torch to measure.")
+@click.option("--device", default="cuda", show_default=True, help="Torch device to measure, such as cuda:0.")
 def main(out: Path, device: str) -> None:
     """Run all checks and timings on the GPU, write the JSON file and print a summary."""
     if not torch.cuda.is_available():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of a model on a GPU beside cuDNN, called by ONNX Runtime and by torch, and beside the CPU.
+"""Time a model on a GPU, beside the GRU and LSTM of ONNX Runtime and torch (both use cuDNN), and beside the CPU.
 
-Inputs and outputs stay in GPU memory. CUDA events time the calls if torch can use the GPU.
+Inputs and outputs stay in GPU memory. CUDA events time the calls if torch can use the GPU, else the processor's clock.
 """
 
 import itertools
@@ -37,7 +37,7 @@ _CHUNK = 50
 
 
 class Events:
-    """Clock for `timing.interleaved`, which measures seconds of work on its CUDA stream `stream` by CUDA events."""
+    """Clock for `timing.interleaved`: CUDA events measure the seconds of work on the CUDA stream `stream`."""
 
     name = "CUDA events"
 
@@ -159,7 +159,7 @@ TimedCall = tuple[Callable[[], Any], Callable[[], NDArray[Any] | None]]
 def _operator(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build the function to time for ONNX Runtime's GRU or LSTM operators on the GPU, and the one that returns y."""
+    """Return two functions: one runs ONNX Runtime's GRU or LSTM on the GPU, the other returns the y of the last run."""
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -181,7 +181,11 @@ def _operator(
 def _torch(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build both functions as `_operator` does, for torch.nn's GRU or LSTM without scaling, embedding or head."""
+    """Return two functions: one runs torch.nn's GRU or LSTM on the GPU, the other returns the y of the last run.
+
+    The torch layers have no input scaling, embedding or head. If the model has one of these, or is bidirectional, y is
+    not comparable, and the second function returns None.
+    """
     if events is None:
         raise EdgernnError("torch finds no GPU; install a torch with CUDA to time its layers")
     with torch.cuda.stream(events.stream):
@@ -209,19 +213,19 @@ def torch_layers(kind: str, info: dict[str, Any], weights: Mapping[str, Weight])
 
     Args:
         kind: The layer, gru or lstm.
-        info: The file's description.
-        weights: The file's weights. The module gets them if it computes the same function as the file's layers, else
+        info: Metadata of the exported file.
+        weights: Weights of the file. They are used if the module computes the same function as the file's layers, else
             random weights.
 
     Returns:
         The module.
 
     Raises:
-        EdgernnError: The layers have several sizes, which torch does not support.
+        EdgernnError: The layers differ in hidden size, which torch.nn.GRU and LSTM do not support.
     """
     sizes = layer_sizes(info)
     if len(set(sizes)) > 1:
-        raise EdgernnError("torch's GRU and LSTM need layers of one size, got a last layer of another size")
+        raise EdgernnError("torch.nn.GRU and LSTM need layers of equal size, got a last layer of another size")
     module = MODULES[kind](
         info["model"]["input"]["size"], sizes[0], len(sizes), bidirectional=info["model"]["bidirectional"]
     ).eval()

@@ -21,10 +21,10 @@ GROUP = "Library and load time"
 
 
 def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Time the creation of a session with the native library, beside that of a session with ONNX Runtime's GRU.
+    """Time the creation of a session for a GRU: in edgernn with the native library, and in ONNX Runtime.
 
     Args:
-        case: The benchmark case, which has the sizes of the GRU.
+        case: The benchmark case. Its I and H are the sizes of both GRUs.
         settings: Number of timing rounds, their length and warm-up.
 
     Returns:

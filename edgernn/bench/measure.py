@@ -67,16 +67,16 @@ def bench(
         path: The exported file.
         settings: Settings of the benchmark.
         x: Example input (T, B, I), or int64 (T, B) for a model with a vocabulary. It is repeated, or cut, to the batch
-            and steps of the settings. Default: `example.npz` beside the model, else random words or normal numbers in
-            the model's scale.
+            and steps of the settings. Default: `example.npz` beside the model, else random: word indices, or normal
+            numbers with the mean and standard deviation of the model's inputs.
         progress: Progress bar. Default: none.
 
     Returns:
         The JSON-compatible report; `report.markdown` formats it.
 
     Raises:
-        EdgernnError: The native library and the standard ONNX operators disagree, or ONNX Runtime's GRU or LSTM with
-            the same weights. A wrong kernel is not timed.
+        EdgernnError: The outputs of the native library differ from those of the standard ONNX operators, or from those
+            of ONNX Runtime's GRU or LSTM with the same weights. Nothing is timed then.
     """
     settings = settings or Settings()
     path = Path(path)
@@ -114,15 +114,15 @@ def bench(
 
 
 def read_example(path: Path) -> NDArray[Any]:
-    """Read x (N, T, I), or words (N, T), from an npz file; return it as (T, N, I) or (T, N).
+    """Read the array x from an npz file, N sequences (N, T, I); return it as float32 with the axes (T, N, I).
 
-    Raises UsageError if x has another shape.
+    Integers (N, T) are word indices; they are returned as (T, N). Another shape raises UsageError.
     """
     x = read_arrays(path, ("x",))["x"]
     if x.ndim == 2 and x.dtype.kind in "iu":
         return x.swapaxes(0, 1)
     if x.ndim != 3:
-        raise UsageError(f"{path}: expected x of shape (N, T, I), or whole numbers (N, T), got {x.dtype} {x.shape}")
+        raise UsageError(f"{path}: expected x of shape (N, T, I), or integers (N, T), got {x.dtype} {x.shape}")
     return x.swapaxes(0, 1).astype(np.float32)
 
 
@@ -133,10 +133,10 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
         path: The exported file; `example.npz` beside it is the default input.
         session: A session of the file.
         settings: Settings with the batch and steps.
-        x: An input (T, B, I) or (T, B), or None for the default.
+        x: Inputs (T, B, I), or word indices (T, B). None: `example.npz`, else random numbers.
 
     Returns:
-        The input, repeated or cut to the batch and steps of the settings, and its source in words.
+        The input, repeated or cut to the batch and steps of the settings, and a text that names its source.
 
     Raises:
         UsageError: The shape of x does not fit the model.
@@ -167,22 +167,24 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """Compare the native library with standard ONNX operators on x, chunk by chunk.
+    """Compare the outputs of the native library with those of standard ONNX operators, on chunks of a sequence.
 
     Each chunk starts, in both sessions, from the state that `portable` has reached. A model that needs whole sequences
-    has a single chunk. Sequences in which the sessions update other numbers of neurons are left out of the error.
+    has a single chunk. If the two sessions update different numbers of neurons of a sequence in a chunk,
+    that sequence does not count in the error.
 
     Args:
         native: Session with the native library.
         portable: Session with standard ONNX operators, the reference.
-        x: Inputs (T, B, I) or (T, B).
+        x: Inputs (T, B, I), or word indices (T, B).
         steps: Number of steps of a chunk.
 
     Returns:
         The largest absolute error of outputs and states.
 
     Raises:
-        EdgernnError: The error, or the share of chunks with other updates, is larger than float32 rounding explains.
+        EdgernnError: The error exceeds TOLERANCE, or the numbers of updated neurons differ too often to be due to
+            rounding.
     """
     worst, disagreements = 0.0, 0
     state = portable.initial_state(x.shape[1])
@@ -204,7 +206,8 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
         raise EdgernnError(
             f"the native library and the portable operators disagree: largest error {worst:.3g} (allowed "
             f"{TOLERANCE:g}), "
-            f"{disagreements} of {x.shape[0] * x.shape[1]} steps update other neurons; not timed, report a bug"
+            f"{disagreements} of {x.shape[0] * x.shape[1]} steps update another number of neurons; not timed, "
+            "report a bug"
         )
     return worst
 
@@ -212,10 +215,10 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
 def _contenders(
     path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """Return two dicts with the names of contenders as keys: functions to time, and errors.
+    """Return two dicts: one from name to function to time, one from name to error.
 
-    An error is the largest difference between the outputs of ONNX Runtime's GRU or LSTM and those of the portable
-    operators. It exists if that GRU or LSTM has the model's weights.
+    The functions run the model's sessions, and ONNX Runtime's GRU and LSTM. If such a GRU or LSTM has the model's
+    weights, its error is the largest difference of its y from the y of the standard ONNX operators.
     """
     calls: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
@@ -248,7 +251,16 @@ def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tupl
 
 
 def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
-    """Return a dict per runtime: µs per step, percentiles of a call in µs, and the speed-up over ONNX Runtime's GRU."""
+    """Summarise the times of each runtime.
+
+    Args:
+        timings: Dict from runtime to a list with one entry per round: the seconds of each call.
+        samples: Number of steps of a call times its batch.
+        steps: Number of steps of a call.
+
+    Returns:
+        Dict from runtime to a dict: µs per step, percentiles of a call in µs, and the speed-up over ONNX Runtime's GRU.
+    """
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
     summary = {}
     for name, rounds in timings.items():
@@ -271,9 +283,10 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 
 
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
-    """Return the costs: parameters, beside those of GRU and LSTM of the same sizes, and multiply-adds of a step.
+    """Return a model's costs as a dict: parameters, also of a GRU and LSTM of the same sizes, and work of a step.
 
-    `rate` is the share of neurons that are updated, and `executed` the multiply-adds of a step that `backend` executed.
+    `info` is the metadata. `rate` is the share of neurons that are updated (0 to 1). `executed` is the number of
+    multiply-adds of a step that the backend `backend` executed.
     """
     cost = info["cost"]
     idle = cost["flops_paper_idle"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions, flash and memory of a model on a microcontroller that qemu emulates."""
+"""Count the instructions of a model on a microcontroller that qemu emulates, and the flash and memory it takes."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ class Emulated:
 
 
 def missing_tool(target: str) -> str | None:
-    """Return why a target cannot be emulated on this machine, or None if it can."""
+    """Return an error message if a program that emulates the microcontroller `target` is missing, else None."""
     settings = targets()[target]
     for tool in (settings["compiler"], settings["emulator"][0]):
         if shutil.which(tool) is None:
@@ -69,11 +69,11 @@ def missing_tool(target: str) -> str | None:
 
 
 def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("model.onnx")) -> Emulated:
-    """Run a packed model step by step on an emulated microcontroller.
+    """Compile a model to C, and run it step by step on an emulated microcontroller.
 
     Args:
-        content: The packed model.
-        x: Inputs (T, I), or words (T,).
+        content: The packed model, the content of a file that `edgernn pack` writes.
+        x: Inputs (T, I), or word indices (T,).
         target: Name of the microcontroller, one of `targets`.
         path: Path of the model's file, for error messages.
 
@@ -99,7 +99,7 @@ def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("mod
 
 
 def _inputs(x: NDArray[Any]) -> str:
-    """Format x (T, I), or words (T,), as C code: an array with the bits of the floats, or with the word indices."""
+    """Format x as C code: the bits of the floats (T, I), or the word indices (T,), as an array of 32-bit integers."""
     if x.ndim == 1:
         words = ", ".join(map(str, x.tolist()))
         return f"#define STEPS {len(x)}\n#define INPUT_OF(t) inputs[t]\nstatic const int32_t inputs[] = {{{words}}};\n"
@@ -111,7 +111,10 @@ def _inputs(x: NDArray[Any]) -> str:
 
 
 def _build(folder: Path, settings: dict[str, Any]) -> int:
-    """Compile the test program with the model's C files in `folder`; return the size of the model's code in bytes."""
+    """Compile the test program with the model's C files in `folder`; return the bytes of the model's code.
+
+    `settings` is the microcontroller's entry in `targets`.
+    """
     boards, board = qemu_folder(), settings["board"]
     compiler = [settings["compiler"], *settings["flags"], f"@{folder / 'gcc.flags'}", "-I", str(boards)]
     _run([*compiler, "-c", str(folder / "model.c"), "-o", str(folder / "model.o")])
@@ -129,13 +132,27 @@ def _run(words: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise EdgernnError(f"{words[0]}: expected the program to end within {TIMEOUT} s; use fewer steps") from None
     if process.returncode != 0:
-        raise EdgernnError(f"{words[0]}: failed with status {process.returncode}: {process.stderr[-2000:]}")
+        raise EdgernnError(f"{words[0]}: failed with status {process.returncode}; its errors: {process.stderr[-2000:]}")
     # qemu prints semihosting output to standard error
     return process.stdout + process.stderr
 
 
 def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
-    """Parse the output `text` of the test program measure_steps.c; raise EdgernnError if it is not as expected."""
+    """Parse the output of the test program measure_steps.c.
+
+    Args:
+        text: The output in hexadecimal numbers: a line per step with the bits of y and the number of updated neurons,
+            then a line with the instruction count, its unit (in 1/256) and the bytes of stack.
+        steps: Number of steps that ran.
+        code: Bytes of the model's code.
+        files: C files of the model, for its memory.
+
+    Returns:
+        Outputs and costs.
+
+    Raises:
+        EdgernnError: The output has another number of lines.
+    """
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
         raise EdgernnError(
@@ -157,12 +174,12 @@ def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
 def bench_on_target(
     model: Path, target: str, *, x: NDArray[Any] | None = None, steps: int | None = None
 ) -> dict[str, Any]:
-    """Compare a model on an emulated microcontroller with `Session`, and count its instructions.
+    """Run a model on an emulated microcontroller, compare its outputs with `Session`, and count its instructions.
 
     Args:
         model: The exported file.
         target: Name of the microcontroller, one of `targets`.
-        x: Inputs (T, B, I), or words (T, B), of which the first sequence is run. Default: as in `bench`.
+        x: Inputs (T, B, I), or word indices (T, B), of which the first sequence is run. Default: as in `bench`.
         steps: Number of steps. Default: all steps of x, else 50.
 
     Returns:

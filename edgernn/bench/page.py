@@ -28,13 +28,13 @@ def page(report: dict[str, Any]) -> str:
 
 
 def section(report: dict[str, Any]) -> str:
-    """Format a further report, such as one of another machine, as a section of a page: machine, targets and times."""
+    """Format a second report, such as one from another machine, as a Markdown section: machine, targets and times."""
     cases = [case for case in report["cases"] if "failed" not in case]
     return "\n\n".join([_machine(report), _targets(cases), _group(cases)])
 
 
 def tables(cases: list[dict[str, Any]]) -> list[str]:
-    """Format cases of a report as sections: targets, where edgernn is slower, times by group, runtimes not timed."""
+    """Format a report's cases as Markdown sections: targets, where edgernn is slower, times, runtimes not timed."""
     finished, parts = [case for case in cases if "failed" not in case], []
     if any(case["targets"] for case in finished):
         parts += ["## Targets", _targets(finished)]
@@ -112,7 +112,7 @@ def _losses(cases: list[dict[str, Any]]) -> str:
 
 
 def _group(cases: list[dict[str, Any]]) -> str:
-    """Format cases as a table: a row per runtime, a column per case; cells have µs per step, quartiles and ratio."""
+    """Format cases as a Markdown table of µs per step, quartiles and ratios: a row per runtime, a column per case."""
     names = list(dict.fromkeys(name for case in cases for name in case["contenders"]))
     rows = []
     for name in names:
@@ -138,7 +138,7 @@ def _number(us: float) -> str:
 
 
 def _left_out(cases: list[dict[str, Any]]) -> str:
-    """List the runtimes that were not timed, one line for each reason with its number of cases, and failed cases."""
+    """List, in Markdown, why runtimes were not timed and in how many cases; then list the cases that failed."""
     reasons: dict[tuple[str, str], int] = {}
     for case in cases:
         for name, why in case.get("left_out", {}).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower bounds of the time on this processor, measured in the same rounds as the runtimes.
+"""Lower bounds of a recurrent layer's time on this processor, measured in the same rounds as the runtimes.
 
 For one sequence the bound is the product y = R h with the recurrent weights R alone, once per step, with R packed in
 access order and warm in cache. For a batch it is all multiply-adds at the peak rate of one thread times the number of
@@ -23,7 +23,11 @@ _WORK = 4_000_000
 
 
 class MatVec:
-    """Function object that computes y = R h, with R (rows, columns), `repeats` times; set `h` first, and read `y`."""
+    """Callable that computes y = R h `repeats` times. Write `h` (columns,) before a call; read `y` (rows,) after it.
+
+    Args:
+        R: Matrix (rows, columns) in float32, which is copied.
+    """
 
     def __init__(self, R: NDArray[np.float32]) -> None:
         lanes = int(probes().edgernn_probe_lanes())
@@ -73,11 +77,11 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
 
     Args:
         count: Number of multiply-adds to do.
-        threads: Threads that share them.
+        threads: Number of threads that share the multiply-adds.
 
     Returns:
-        The function, and the number of its calls that take as long as `threads` threads at peak rate take for `count`
-        multiply-adds.
+        The function, and the number of its calls that take as long as `count` multiply-adds on `threads` threads at
+        peak rate.
     """
     library = probes()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
@@ -89,11 +93,11 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
     """Build a function that runs many steps of a packed model in a C loop.
 
     Args:
-        stepper: The packed model.
+        stepper: The loaded packed model, with its input x.
         macs: Number of multiply-adds of a step, from which the number of steps of a call is chosen.
 
     Returns:
-        The function, and the share of its time that one step takes. The function raises EdgernnError if the model
+        The function, and one divided by the number of steps of a call. The function raises EdgernnError if the model
         rejects the input.
     """
     library, repeats = probes(), max(1, int(_WORK / macs))
@@ -101,11 +105,11 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
 
     def call() -> None:
         if library.edgernn_probe_steps(*arguments) != 0:
-            raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
+            raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}; report a bug")
 
     return call, 1 / repeats
 
 
 def _aligned(size: int) -> NDArray[np.float32]:
-    """Allocate `size` zeros, aligned to a cache line of 64 bytes."""
+    """Allocate an array of `size` float32 zeros, aligned to a cache line of 64 bytes."""
     return aligned(4 * size).view(np.float32)

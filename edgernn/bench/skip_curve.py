@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of a step against the share of skipped updates: `python -m edgernn.bench.skip_curve --out docs/results`.
 
-Layers with the rule `selective`, for single neurons and for groups of them, are timed beside the same layer without a
-rule, in interleaved rounds of one process. Weights are random, so the skipped neurons differ from step to step.
+Layers with the update rule `selective`, which skips single neurons or groups of them, are timed beside the same layer
+without a rule, in interleaved rounds of one process. Weights are random: the skipped neurons differ from step to step.
 """
 
 import tempfile
@@ -45,10 +45,10 @@ class CurvePoint:
 
     Attributes:
         group_size: Number of adjacent neurons that the rule updates or skips together.
-        skip: Wanted share of skipped updates, for which the weights are drawn.
-        skipped: Measured share of skipped updates.
-        needed: Multiply-adds that updates and decisions need, divided by those of the layer without a rule.
-        time: Time divided by that of the layer without a rule: the median over the rounds.
+        skip: Wanted share of skipped updates (0 to 1), for which the parameters of the update rule are set.
+        skipped: Measured share of skipped updates (0 to 1).
+        needed: Multiply-adds of the updates and of the rule's decisions, divided by those of the layer without a rule.
+        time: Time of the layer divided by the time of the layer without a rule; the median over the rounds.
     """
 
     group_size: int
@@ -86,9 +86,9 @@ def measure(
         stepwise: True to call `Session.step` for each step; False to run all steps in one call.
 
     Returns:
-        Dict with the `cell`, its sizes `I` and `H`, the µs per step of the layer without an update rule, `dense_us`,
-        and `points`, a list of dicts with the fields of `CurvePoint`: one for each share of skipped updates and each
-        group size, the number of neurons that share a decision.
+        Dict with `cell`, `I`, `H`, `dense_us` and `points`. `dense_us` is the time of the layer without an update rule,
+        in µs per step. `points` is a list of dicts with the fields of `CurvePoint`, one for each share of skipped
+        updates and each group size (number of neurons that share a decision).
     """
     x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
     calls: dict[str, Callable[[], Any]] = {}
@@ -180,12 +180,14 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
 
 
 def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> None:
-    """Plot a value over the share of skipped updates: a curve per group size, and the multiply-adds of the updates.
+    """Plot a relative cost over the share of skipped updates, with a curve for each group size.
+
+    A grey line shows the share of the updates that remain, the ideal cost.
 
     Args:
         panel: Matplotlib's axes.
-        points: Dicts with the keys `group_size`, `skipped` and those that `value` reads.
-        value: Function that returns the value of a point, relative to the layer without a rule.
+        points: Dicts with the keys `group_size`, `skipped` (0 to 1) and those that `value` reads.
+        value: Function that returns the cost of a point, relative to the layer without a rule.
     """
     panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
     for size in GROUP_SIZES:
@@ -211,7 +213,7 @@ def _point(values: dict[str, Any]) -> CurvePoint:
     "count",
     default=len(LAYERS),
     show_default=True,
-    help="Time only the first COUNT layers.",
+    help="Time only the first COUNT layers of the built-in list of layers.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-curve.json and skip-curve.png.")
 def main(steps: int, batch: int, rounds: int, count: int, out: Path | None) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of many streams that skip updates: `python -m edgernn.bench.skip_streams --out docs/results`.
 
-Batches of independent streams, with the rule `selective`, are timed beside the same batch in the same layer without a
-rule, in interleaved rounds of one process.
+Batches of independent streams, with the update rule `selective`, are timed beside the same batch in the same layer
+without a rule, in interleaved rounds of one process.
 """
 
 from pathlib import Path
@@ -64,7 +64,7 @@ def _speed(point: dict[str, Any], batch: int) -> str:
     "count",
     default=len(BATCHES),
     show_default=True,
-    help="Time only the first COUNT of the page's numbers of streams.",
+    help="Time only the first COUNT of the batch sizes 8, 32, 128 and 256.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-streams.json.")
 def main(rounds: int, count: int, out: Path | None) -> None:

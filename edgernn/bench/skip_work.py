@@ -54,10 +54,10 @@ class StepWork:
 
 
 def count_step(model: Path, x: Path, steps: int) -> StepWork:
-    """Count the work of a packed model's steps, with the cache in the state that previous steps left.
+    """Count the mean work of a packed model's steps, with a cache that previous steps have filled.
 
     Args:
-        model: The packed model.
+        model: Path of the packed model, a file that `edgernn pack` writes.
         x: File with the inputs of the steps (T, I) as float32.
         steps: T.
 
@@ -74,7 +74,10 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
 
 
 def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
-    """Run the steps `passes` times; return a dict from callgrind's events, such as Ir, to counts, and the ISA."""
+    """Run the steps `passes` times under callgrind.
+
+    Returns a dict from callgrind's events, such as Ir (instructions), to counts, and the kernels' instruction set.
+    """
     out = model.with_name(f"{model.name}.{passes}.out")
     cache = f"{CACHE_BYTES},{WAYS},{LINE}"
     isa = callgrind(model, x, passes, out, "--cache-sim=yes", f"--D1={cache}")
@@ -84,13 +87,13 @@ def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
 
 
 def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> str:
-    """Stream a packed model in a process that valgrind's callgrind watches.
+    """Run a packed model step by step, in a process under valgrind's tool callgrind.
 
     Args:
-        model: The packed model.
+        model: Path of the packed model, a file that `edgernn pack` writes.
         x: File with the inputs of the steps (T, I) as float32.
         passes: Number of times that the steps run.
-        out: Callgrind's output file.
+        out: File to write callgrind's counts to.
         *options: Further options of callgrind.
 
     Returns:
@@ -110,7 +113,7 @@ def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> st
     command = list(map(str, [*words, *program, model, x, passes]))
     process = subprocess.run(command, capture_output=True, text=True, env=environment)
     if process.returncode != 0:
-        raise EdgernnError(f"valgrind: failed with status {process.returncode}: {process.stderr[-2000:]}")
+        raise EdgernnError(f"valgrind: failed with status {process.returncode}; its errors: {process.stderr[-2000:]}")
     return process.stdout.strip()
 
 
@@ -124,9 +127,9 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[st
         steps: T.
 
     Returns:
-        Dict with the `cell`, its sizes `I` and `H`, the `weight_bytes`, the counts of the layer without a rule as
-        `dense`, and `points`. That is a list of dicts, one for each pair of a group size (neurons that share a
-        decision) and a wanted share of skipped updates, with `group_size`, `skip` (the wanted share), `skipped` (the
+        Dict with `cell`, `I`, `H`, `weight_bytes`, `dense` and `points`. `dense` has the fields of `StepWork` for the
+        layer without an update rule. `points` is a list of dicts, one for each group size (number of neurons that share
+        a decision) and share of skipped updates. A dict has `group_size`, `skip` (the wanted share), `skipped` (the
         measured share) and the fields of `StepWork`.
 
     Raises:
@@ -220,10 +223,10 @@ def _relative(measure_name: str, dense: dict[str, Any], point: dict[str, Any]) -
 
 @click.command()
 @click.option("--steps", default=100, show_default=True, help="Time steps (T).")
-@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Count only the first COUNT layers.")
+@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Measure only the first COUNT layers.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-work.json and skip-work.png.")
 def main(steps: int, count: int, out: Path | None) -> None:
-    """Count the instructions and the bytes loaded of layers that skip 0 to 90 % of their updates."""
+    """Count the instructions and the bytes loaded in a step of layers that skip 0 to 90 % of their updates."""
     layers = [measure(*layer, steps) for layer in LAYERS[:count]]
     report = {"T": steps, "layers": layers}
     click.echo(table(report))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams a packed model under an instruction counter: `python stream_steps.py OPS TRAIN MODEL INPUT PASSES`.
+"""Run a packed model step by step: `python stream_steps.py OPS TRAIN MODEL INPUT PASSES`.
 
-`edgernn.bench.skip_work` runs this file under valgrind, which makes every import slow, so it imports only ctypes. OPS
-and TRAIN are the native libraries. INPUT has the steps x (T, I) as float32, which run PASSES times. The loop over steps
-is in C. The output is the library's instruction set.
+`edgernn.bench.skip_work` runs this file under valgrind, which makes every import slow, so it imports few modules. OPS
+is the path of the native library, TRAIN of the training library, which has the C loop over steps. MODEL is the packed
+model, a file of `edgernn pack`. INPUT has x (T, I) as float32; its T steps run PASSES times. The script prints the
+instruction set that the native library uses.
 """
 
 import ctypes
@@ -14,14 +15,14 @@ _ALIGNMENT = 64
 
 
 def main(ops: str, train: str, model_file: str, input_file: str, passes: str) -> None:
-    """Stream the input through the model, each time from the initial state.
+    """Run all steps of the input `passes` times, each time from the initial state; print the instruction set.
 
     Args:
-        ops: The native library.
-        train: The training library, which has the loop over steps.
-        model_file: The packed model, which must not read words.
+        ops: Path of the native library.
+        train: Path of the training library, which has the C loop over steps.
+        model_file: Path of the packed model, whose input must be floats, not word indices.
         input_file: File with the inputs of the steps (T, I) as float32.
-        passes: Number of times that the steps run.
+        passes: Number of times that the steps run, as text.
 
     Raises:
         SystemExit: The library rejects the model or the input of a step.

@@ -77,7 +77,8 @@ def chosen(only: str | None) -> tuple[Case, ...]:
     """Select benchmark cases by name.
 
     Args:
-        only: Text that the names contain, or None for all cases of the suite (CASES).
+        only: Text that the names contain; it also selects from the cases of custom cells, which are not in the suite.
+            None: all cases of the suite.
 
     Returns:
         The cases.
@@ -99,9 +100,9 @@ def run_suite(
     command: str = "",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Time benchmark cases and write the report after each of them.
+    """Time benchmark cases, and rewrite the report after each case.
 
-    A case that fails, or ends its process, is reported with the reason.
+    If a case fails, or its process crashes, the report has the reason, and the next case runs.
 
     Args:
         path: JSON file of the report.
@@ -131,14 +132,14 @@ def run_suite(
 
 
 def alone(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Time a benchmark case in a process of its own, on as many processors as it has threads.
+    """Time a benchmark case in a new process, which may use as many processors as the case has threads.
 
     Args:
         case: The benchmark case.
         settings: Number of timing rounds, their length and warm-up.
 
     Returns:
-        The case's entry in the report, or a dict with its `name`, its `group` and the reason, `failed`.
+        The case's entry in the report. If the case fails: a dict with its `name`, its `group` and the reason, `failed`.
     """
     work = measure_load if case.group == LOAD else measure
     try:

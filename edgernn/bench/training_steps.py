@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of a training step: `python -m edgernn.bench.training_steps [CELL...]`.
 
-It times forward and backward of a layer with fused kernels, of the same layer as a loop, and of torch.nn.GRU, in
-interleaved rounds of one process. With --own it also times the cell under another name: its equations are then
-interpreted by the native library, as those of custom cells are.
+A training step is a forward and backward pass of one layer. It is timed with fused CPU kernels, as a Python loop over
+time steps, and with torch.nn.GRU, in interleaved rounds of one process. With --own, the cell is also timed as a custom
+cell: the library then interprets its equations, instead of running a built-in kernel.
 """
 
 import statistics
@@ -46,7 +46,7 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
 
 
 def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
-    """Return a function that runs a forward pass of a layer, and a backward pass from the sum of the last outputs."""
+    """Return a function that runs a layer forward on x (T, B, I), and backward from the sum of y at the last step."""
 
     def run() -> None:
         module.zero_grad()
@@ -88,10 +88,10 @@ def table(report: dict[str, Any]) -> str:
     "--own",
     "custom",
     is_flag=True,
-    help="Also time each cell as a cell of your own: its traced operations in place of its built-in kernel.",
+    help="Also time each cell as a custom cell: its equations are interpreted, without a built-in kernel.",
 )
 @click.option(
-    "--cpu-time", is_flag=True, help="Measure processor time instead of elapsed time, for one thread on a busy machine."
+    "--cpu-time", is_flag=True, help="Measure CPU time, not elapsed time: for a busy machine, with --threads 1."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the measured times to this JSON file.")
 def main(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of the mean and the worst step of each rule: `python -m edgernn.bench.worst_steps --out FOLDER`.
+"""Instructions of the mean and the worst step, by update rule: `python -m edgernn.bench.worst_steps --out FOLDER`.
 
-Valgrind counts the instructions of each step of a packed model, streamed from C. Its counts do not depend on the load
-of the machine. It lacks AVX-512, so the kernels are those for AVX2.
+Valgrind counts the instructions of each step of a packed model, which a C loop runs. Its counts do not depend on the
+load of the machine. It lacks AVX-512, so the kernels are those for AVX2.
 """
 
 import re

@@ -23,7 +23,7 @@ State = tuple[Tensor, ...]
 
 
 class Parts(TypedDict, total=False):
-    """Keyword arguments that every cell's constructor passes on to `Cell`: the storage of R, and the normalisation."""
+    """Keyword arguments of every cell, passed on to `Cell`: storage of the recurrent weights, and normalisation."""
 
     recurrent: Recurrent
     norm: Norm | None
@@ -36,6 +36,7 @@ class Cell(nn.Module, abc.ABC):
     m_t = mid(p, state_{t-1})                                      only if a gate has the term V m
     state_t = update(p, state_{t-1})
 
+    p_g is the pre-activation of gate g, and m an intermediate vector of size M = `mid_size`.
     Shapes: x (B, I), every state (B, H), m (B, M), W (rows, I), R and C (rows, H), V (rows, M), b (rows,). The rows are
     those of all gates with the term, in the order of `gates`. The first state is h, the cell's output; the second is c.
     The initial state is zero. Parameters start as U(-1/√H, 1/√H), as in torch.nn.GRU, except vectors with an initial
@@ -141,7 +142,10 @@ class Cell(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:
-        """Set all but the largest blocks of R to zero. With `hold` they stay zero, else they may grow again."""
+        """Prune block-sparse recurrent weights R: keep the blocks with the largest norms and set the others to zero.
+
+        If `hold` is True, pruned blocks stay zero; else training may change them again.
+        """
         assert isinstance(self.recurrent, BlockSparse)
         parts = self._split(self.R, self._h, 0)
         mids = {g.name for g in self.gates if g.mid}
@@ -174,16 +178,16 @@ class Cell(nn.Module, abc.ABC):
 
     @property
     def is_sparse(self) -> bool:
-        """True if R is block-sparse, before or after pruning."""
+        """True if the recurrent weights R are block-sparse, before or after pruning."""
         return self.recurrent.density is not None
 
     def held_zeros(self) -> int:
-        """Count the weights of a block-sparse R that stay zero after pruning (see `kept`); 0 for any other R."""
+        """Count the recurrent weights that pruning holds at zero; 0 if R is not block-sparse."""
         return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property
     def couples(self) -> bool:
-        """True if a normalisation combines all neurons, so that single neurons cannot be skipped."""
+        """True if a normalisation combines values of all neurons, so that single neurons cannot be skipped."""
         return self.norm is not None and self.norm.couples
 
     @property
@@ -198,7 +202,7 @@ class Cell(nn.Module, abc.ABC):
 
     @property
     def mid_size(self) -> int:
-        """M, the size of the intermediate vector m; H unless overridden."""
+        """Size M of the intermediate vector m that `mid` computes; H unless a subclass overrides it."""
         return self.hidden_size
 
     @torch.no_grad()
@@ -214,45 +218,51 @@ class Cell(nn.Module, abc.ABC):
                 getattr(self, name).fill_(vector.start)
 
     def mid(self, p: Gates, state: State) -> Tensor:
-        """Compute the intermediate vector m_t (B, M) from the gates with mid=True, if a gate has the term V m."""
+        """Compute the intermediate vector m_t (B, M) from the gates with mid=True; `state` holds the last states.
+
+        A cell must override this method if a gate has the term V m.
+        """
         raise TypeError(f"{type(self).__name__}: expected a method mid(p, state), as a gate has m=True; define it")
 
     @abc.abstractmethod
     def update(self, p: Gates, state: State) -> State:
-        """Compute the next states (B, H), in the order of `states`, point-wise from the gates and last states."""
+        """Compute the next states (B, H), in the order of `states`, by point-wise operations.
+
+        `p` holds the pre-activations of the gates without mid=True, x and the vectors; `state` the last states.
+        """
 
     def zero_state(self, batch: int, like: Tensor) -> State:
         return tuple(like.new_zeros(batch, self.hidden_size) for _ in self.states)
 
     def row_macs(self, inputs: int, hidden: int, middle: int) -> int:
-        """Count the multiply-adds of one neuron in the gates that `update` reads, for these sizes of x, state and m."""
+        """Count the multiply-adds of one neuron in the gates that `update` reads. Arguments: sizes of x, state, m."""
         columns, factor = inputs * (1 + self.reads_last), self.recurrent.columns(hidden)
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
-        """Count the multiply-adds of one element of m in the gates that `mid` reads, for these sizes of x and h."""
+        """Count the multiply-adds of one element of m in the gates that `mid` reads. Arguments: sizes of x and h."""
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     @property
     def sum_size(self) -> int:
-        """P, the number of rows of all gates that read x or h."""
+        """Number P of pre-activations in all gates that have a term W x or R h."""
         return sum(self._rows[g.name] for g in self.gates if g.x or g.h)
 
     def joined_sums(self, p: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate the result of `sums` to (B, P), in the order of the gates."""
+        """Concatenate `p`, the dict that `sums` returns, to one tensor (B, `sum_size`), in the order of the gates."""
         return torch.cat([p[g.name] for g in self.gates if g.x or g.h], -1)
 
     def macs(self) -> tuple[int, int]:
-        """Count the multiply-adds of a step, as a pair: in Q and the gates that `mid` reads, and in all other gates."""
+        """Count a step's multiply-adds, as a pair: of Q h and the gates that `mid` reads, and of all other gates."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def kept_macs(self) -> int:
-        """Count the multiply-adds of the products R h in the gates that `mid` reads.
+        """Count the multiply-adds of the products R h in the gates that `mid` reads, which kernels keep between steps.
 
-        Kernels keep these products between steps, and add only the columns of R of neurons that changed. 0 if R is
-        low-rank or block-sparse, as kernels then compute them anew.
+        Kernels add to a kept product only the columns of R whose neurons changed. The count is 0 if R is low-rank or
+        block-sparse, because kernels then compute the products anew in each step.
         """
         whole = self.recurrent.rank is None and not self.is_sparse
         return self.mid_size * self.mid_macs(0, self.hidden_size) if whole else 0
@@ -297,9 +307,9 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """Return a dict of "R" and "C", if the cell has them, with the rows of each gate times `mask` (H, H).
+        """Return a dict of "R" and "C", if the cell has them, with each gate's matrix multiplied by a mask (H, H).
 
-        Rows of gates that `mid` reads are unchanged. Low-rank R raises UsageError.
+        The product is element by element. Gates that `mid` reads are not masked. A low-rank R raises UsageError.
         """
         if self.recurrent.rank is not None:
             raise UsageError(
@@ -330,7 +340,7 @@ class Cell(nn.Module, abc.ABC):
         return self.finish(self.sums(a, state[0], constants, t), x, state, constants, t)
 
     def sums(self, a: Tensor, h: Tensor, constants: dict[str, Tensor], t: Tensor | None = None) -> dict[str, Tensor]:
-        """Compute W x + R h + b (B, rows) of each gate that reads x or h; `a` is W x + b. See `step`."""
+        """Compute W x + R h + b of each gate that has W x or R h, as a dict by gate. See `step` for the arguments."""
         p = self._split(a, self._x) if self._x else {}
         if self._h:
             factor = h if self.recurrent.rank is None else nn.functional.linear(h, self.Q)
@@ -340,7 +350,10 @@ class Cell(nn.Module, abc.ABC):
     def finish(
         self, p: dict[str, Tensor], x: Tensor, state: State, constants: dict[str, Tensor], t: Tensor | None = None
     ) -> State:
-        """Compute the next state from the result of `sums`, to which the other terms are added in place. See `step`."""
+        """Compute the next state from `p`, a result of `sums`, which is changed in place. See `step` for the others.
+
+        The terms C c and V m are added to `p`, and `update` computes the state.
+        """
         values = {"x": x, **constants}
         if self._c:
             self._add(p, self._c, state[1], "C", constants, t)
@@ -364,7 +377,10 @@ class Cell(nn.Module, abc.ABC):
             p[name] = p[name] + term if name in p else term
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
-        """Compute the product of `weight`, named `key`, with `factor`; normalise it if the cell does so; add `bias`."""
+        """Multiply `factor` by a weight matrix, normalise the product if the cell has a `norm`, and add the bias.
+
+        `key` is the name of the matrix: W, R, C or V. `t` is the index (B, 1) of the step, for the normalisation.
+        """
         if key not in self.norms:
             return nn.functional.linear(factor, weight, bias)
         product: Tensor = self.norms[key](nn.functional.linear(factor, weight), t)

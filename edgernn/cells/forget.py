@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optional bias of the forget gate, for cells whose papers have none."""
+"""Base class of cells whose published equations give the forget gate no bias: an option adds one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,8 +14,9 @@ from edgernn.errors import UsageError
 class ForgetBias(Cell):
     """Base class of cells with an optional learned bias (H,) of the forget gate, which their papers' equations lack.
 
-    The option forget_bias is the bias's initial value; None means no bias. The class attribute `forget_gate` names the
-    gate. `forget_sign` is -1 if that gate is an input gate 1 - f, whose bias starts at minus forget_bias.
+    The option forget_bias is the initial value of the bias; None means no bias. The class attribute `forget_gate` is
+    the name of the gate that gets the bias. `forget_sign` is 1 if this gate is the forget gate f. It is -1 if the gate
+    is an input gate i = 1 - f: its bias then starts at -forget_bias.
     """
 
     forget_gate: ClassVar[str] = "f"
@@ -27,7 +28,7 @@ class ForgetBias(Cell):
     ) -> None:
         if forget_bias is not None:
             if isinstance(forget_bias, bool) or not isinstance(forget_bias, int | float):
-                raise UsageError(f"forget_bias: expected a number or None, got {forget_bias!r}")
+                raise UsageError(f"forget_bias: expected a number, or None for no bias, got {forget_bias!r}")
             self.gates = tuple(replace(g, bias=True) if g.name == self.forget_gate else g for g in self.gates)
         self.forget_bias = forget_bias
         super().__init__(input_size, hidden_size, **parts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cell's gates: the table of their terms, and their values at one step."""
+"""Declaration of a cell's gates (`Gate`), and the values that the gates have at one time step (`Gates`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Gate:
-    """One pre-activation p = [W x] + [R h] + [C c] + [V m] + [b]; the terms in brackets are optional.
+    """Declaration of one gate: which terms its pre-activation p = W x + R h + C c + V m + b has; each is optional.
 
     Attributes:
-        name: Name by which `Cell.mid` and `Cell.update` read the pre-activation.
+        name: Name of the gate. The methods `Cell.mid` and `Cell.update` read its pre-activation as p.NAME.
         x: True if the gate has the term W x, where x is the input of the step.
         h: True if the gate has the term R h, where h is the cell's first state.
         c: True if the gate has the term C c, where c is the cell's second state.
-        m: True if the gate has the term V m, where m is the result of `Cell.mid`.
-        bias: True if the gate has a bias in b.
-        mid: True if `Cell.mid` reads the gate, not `Cell.update`. It then has the size of m, and no c or m term.
+        m: True if the gate has the term V m, where m is the intermediate vector that `Cell.mid` computes.
+        bias: True if the gate has the term b, a learned bias.
+        mid: True if `Cell.mid` reads the gate to compute m, False if `Cell.update` reads it. A gate with mid=True has
+            as many elements as m, and neither the term C c nor the term V m.
     """
 
     name: str
@@ -31,13 +32,15 @@ class Gate:
 
 
 class Gates:
-    """Argument p of `Cell.mid` and `Cell.update`: the values that one step reads, as attributes.
+    """Values that a cell's equations read at one time step, as attributes: the argument p of `Cell.update`.
 
-    They are the gates' pre-activations, (B, H) or (B, M) each, the input `x` (B, I) and the cell's `vectors`.
+    The attributes are the pre-activation of each gate by the gate's name, the input `x` (B, I), and the parameter
+    vectors that `Cell.vectors` declares. A pre-activation has the shape (B, H), or (B, M) if `Cell.mid` reads it, where
+    M is the size of the intermediate vector m. `Cell.mid` gets such an object, too.
 
     Args:
         values: Dict from attribute name to value.
-        norm_c: Normalisation of the cell state at this step. Default: none.
+        norm_c: Function that normalises the cell state c (B, H) at this step. Default: no normalisation.
     """
 
     def __init__(self, values: dict[str, Tensor], norm_c: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -47,5 +50,5 @@ class Gates:
         return self._values[name]
 
     def norm_c(self, c: Tensor) -> Tensor:
-        """Normalise the cell state c (B, H) before the output's non-linearity; return c itself without such a norm."""
+        """Normalise the cell state c (B, H) before the tanh of the output; return c itself without a normalisation."""
         return c if self._norm_c is None else self._norm_c(c)

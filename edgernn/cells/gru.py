@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated recurrent unit, in its two common versions.
+"""The gated recurrent unit, with its reset gate after (`gru`) or before (`gru-before`) the matrix product.
 
 Saves: a quarter of the weights and multiply-adds of an LSTM. It is the baseline for the lighter cells.
-Choose it if you want a cell that is known to train well. If an update rule skips neurons, `gru` skips all their work.
-`gru-before` computes its whole reset gate if any neuron is updated, so that a third of its work is not skipped.
+Choose it if you want a cell that is known to train well. An update rule may skip neurons at a step: `gru` then skips
+all work of these neurons. `gru-before` still computes the reset gate of all neurons if any neuron is updated, so that
+this third of its work is not skipped.
 """
 
 import torch

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells with an input residual or highway connection: their gates read the state only through a modified input v.
 
-Saves: they have one matrix from h to the size of x instead of one per gate, and no biases. `irc-gru` has 4IH weights,
-a GRU 3IH + 3H². `irc-lstm` has 5IH and `ihc-lstm` I² + 6IH, an LSTM 4IH + 4H². If I = H, `irc-t-lstm` has half the
-weights of `t-lstm`, and `irc-sru` has as many as `sru`.
+Saves: one matrix (I, H) multiplies the state h instead of one matrix (H, H) per gate, and the gates have no biases.
+`irc-gru` has 4IH weights, a GRU 3IH + 3H². `irc-lstm` has 5IH and `ihc-lstm` I² + 6IH, an LSTM 4IH + 4H². If I = H,
+`irc-t-lstm` has half the weights of `t-lstm`, and `irc-sru` has as many as `sru`.
 The authors' code gives every forget gate a bias, which their equations do not have: the option `forget_bias` adds it.
 Choose these cells if H is larger than I, where they save most. Their drawback: the gates see the state only through I
 numbers.
@@ -20,7 +20,11 @@ from edgernn.cells.vector import Vector
 
 
 class _InputResidual(ForgetBias):
-    """Base class of cells whose gates read v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1}) in place of x and h."""
+    """Base class of cells whose sigmoid gates read a vector v_t (B, I) in place of the input x_t and the state h_{t-1}.
+
+    v_t = x_t + σ(alpha) ⊙ u_t, where alpha (I,) is learned and u_t = R_u h_{t-1} (B, I) with weights R_u (I, H). A
+    subclass may compute u_t in another way: it overrides `feedback`.
+    """
 
     vectors = {"alpha": Vector("I", 2.0, torch.sigmoid)}  # noqa: RUF012
 
@@ -29,7 +33,7 @@ class _InputResidual(ForgetBias):
         return self.input_size
 
     def feedback(self, p: Gates, h: Tensor) -> Tensor:
-        """Compute the factor of σ(alpha) in v_t, (B, I), from the last output h (B, H)."""
+        """Compute u_t (B, I), the term of v_t = x_t + σ(alpha) ⊙ u_t that depends on the previous output h (B, H)."""
         return p.u
 
     def mid(self, p: Gates, state: State) -> Tensor:
@@ -38,9 +42,10 @@ class _InputResidual(ForgetBias):
 
 
 class _DiagonalInputResidual(_InputResidual):
-    """Base class of cells whose gates read v_t = x_t + σ(alpha) ⊙ u_t.
+    """Base class of cells whose sigmoid gates read a vector v_t (B, I) in place of the input x_t and the state h_{t-1}.
 
-    u_t = tanh(omega) ⊙ h_{t-1} if I = H, else R_u h_{t-1}.
+    v_t = x_t + σ(alpha) ⊙ u_t with u_t = tanh(omega) ⊙ h_{t-1} if I = H, else u_t = R_u h_{t-1}. alpha (I,), omega (H,)
+    and R_u (I, H) are learned.
     """
 
     other_if_square = True
@@ -71,9 +76,9 @@ class IRCGRU(_InputResidual):
     a_t = W_a x_t
     h_t = (1 - i_t) ⊙ h_{t-1} + i_t ⊙ (r_t ⊙ a_t)
 
-    Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I) for a; R (I, H) for u; V (2H, I) for i, r; alpha (I,). h_0 = 0.
+    Shapes: x (B, I), h (B, H), v (B, I), W (H, I) for a; R (I, H) for u; V (2H, I) for i, r; alpha (I,). h_0 = 0.
     Gates: u, i, r, a. alpha starts at 2, as in the authors' code.
-    These are the paper's equations. The code has a forget gate 1 - i_t with a learned bias that starts at 1.
+    These are the paper's equations. The authors' code has a forget gate 1 - i_t with a learned bias that starts at 1.
     Options: forget_bias adds a learned bias b_i (H,), so that i_t = σ(V_i v_t + b_i). It starts at minus
     forget_bias, because 1 - i_t is the forget gate. Default: none.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
@@ -110,7 +115,7 @@ class IRCLSTM(_InputResidual):
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
     h_t = o_t ⊙ tanh(N(c_t))
 
-    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I) for a; R (I, H) for u; V (3H, I) for f, i, o; alpha (I,).
+    Shapes: x (B, I), h and c (B, H), v (B, I), W (H, I) for a; R (I, H) for u; V (3H, I) for f, i, o; alpha (I,).
     Gates: u, f, i, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
     Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none.
@@ -149,7 +154,7 @@ class IRCFastGRNN(_InputResidual):
     a_t = W_a x_t
     h_t = f_t ⊙ h_{t-1} + σ(beta) (1 - f_t) ⊙ a_t
 
-    Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I) for a; R (I, H) for u; V (H, I) for f; alpha (I,), beta (1,).
+    Shapes: x (B, I), h (B, H), v (B, I), W (H, I) for a; R (I, H) for u; V (H, I) for f; alpha (I,), beta (1,).
     Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`; beta at 1, as FastGRNN's zeta.
     Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
     authors' code has it, at 1.
@@ -185,7 +190,7 @@ class IRCSRU(_DiagonalInputResidual):
     c_t = f_t ⊙ c_{t-1} + (1 - f_t) ⊙ a_t
     h_t = p_t ⊙ c_t + (1 - p_t) ⊙ s_t
 
-    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I) for a; V (2H, I) for f, p; alpha (I,), omega (H,).
+    Shapes: x (B, I), h and c (B, H), v (B, I), W (H, I) for a; V (2H, I) for f, p; alpha (I,), omega (H,).
     Gates: f, p, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     The paper's cell has I = H. If I and H differ, u is that of `irc-gru` and s that of `sru`:
     W (2H, I) for a, s; R (I, H) for u; no omega; gates u, f, p, a, s.
@@ -232,7 +237,7 @@ class IRCTLSTM(_DiagonalInputResidual):
     c_t = f_t ⊙ c_{t-1} + (1 - f_t) ⊙ a_t
     h_t = o_t ⊙ c_t
 
-    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I) for a; V (2H, I) for f, o; alpha (I,), omega (H,).
+    Shapes: x (B, I), h and c (B, H), v (B, I), W (H, I) for a; V (2H, I) for f, o; alpha (I,), omega (H,).
     Gates: f, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     The paper's cell has I = H. If I and H differ, u is computed as in `irc-gru`, with R (I, H) for u; no omega;
     gates u, f, o, a.
@@ -273,13 +278,14 @@ class IHCLSTM(ForgetBias):
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
     h_t = o_t ⊙ tanh(N(c_t))
 
-    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (I + H, I) for g, a; R (2I, H) for g, u; V (3H, I) for
+    Shapes: x (B, I), h and c (B, H), v (B, I), W (I + H, I) for g, a; R (2I, H) for g, u; V (3H, I) for
     f, i, o; b (I,) for g.
     Gates: g, u, f, i, o, a. h_0 = c_0 = 0.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
     Options: forget_bias is the initial value of a learned b_f (H,) in f_t = σ(V_f v_t + b_f), with b (I + H,) for g, f.
     Default: none; the authors' code has it, at 1.
-    These are the paper's equations, with its Γ (our R_g) of shape (I, H); the authors' code has neither W_g nor b_g.
+    These are the paper's equations. R_g is the paper's Γ, taken as a matrix (I, H). The authors' code has neither W_g
+    nor b_g.
     `eins` mixes x with a projection of x, and computes a from v.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 23-26, 52, 53; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC

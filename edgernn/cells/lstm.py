@@ -11,7 +11,13 @@ from edgernn.cells.base import Cell, Gate, Gates, State
 
 
 class _LSTM(Cell):
-    """Base class of the LSTMs: c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t, h_t = o_t ⊙ tanh(N(c_t)), where N may normalise c."""
+    """Base class of the LSTM cells, which share the equations of the states and differ in their gates i, f, g and o.
+
+    c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t
+    h_t = o_t ⊙ tanh(N(c_t))
+
+    N is the identity unless `norm=recurrent-batch` normalises the cell state.
+    """
 
     normalises_c = True
     states = ("h", "c")

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations of the matrix-vector products of any cell, one for each of W, R, C and V.
+"""Layer and recurrent batch normalisation of the matrix-vector products of any cell.
 
-`recurrent-batch` also normalises the cell state for the output, in every cell with the equation
-h_t = o_t ⊙ tanh(N(c_t)). The c that the next step reads is not normalised.
+A cell multiplies W by the input, R by the output h, C by the cell state c, and V by an intermediate vector, if it has
+these matrices. Each of the products is normalised separately. `recurrent-batch` also normalises the cell state for the
+output, in every cell with the equation h_t = o_t ⊙ tanh(N(c_t)). The c that the next step reads is not normalised.
 
-Set it with `SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`. Two more
-options of any cell change the storage of its recurrent weights R. `rank=r` makes R a product of (rows, r) and (r, H).
-`density=d` keeps a share d of its blocks of 16 neurons by one column; training prunes the others in three phases.
+Set it with `SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`.
 
-Saves: a normalisation saves nothing, it helps training. rank needs r (rows + H) weights and multiply-adds instead of
-rows · H; density needs a share d of them.
+Two more options of any cell change the storage of its recurrent weights R (rows, H), where rows is the sum of the sizes
+of the gates that read h. `rank=r` stores R as the product of two matrices (rows, r) and (r, H). `density=d` divides R
+into blocks of 16 neighbouring neurons by one column, and keeps a share d of the blocks, above 0 and at most 1. Training
+sets the other blocks to zero, in three phases.
+
+Saves: a normalisation saves nothing, it helps training. `rank=r` needs r (rows + H) weights and multiply-adds instead
+of rows · H, and `density=d` needs d · rows · H.
 Choose `layer` for batches of any size and sequences of any length, and `recurrent-batch` for long sequences of one
 length and large batches. Choose rank or density for a state so wide that R is most of the model.
 """
@@ -24,12 +28,12 @@ from edgernn.errors import UsageError, nearest
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation: each product gets mean 0 and variance 1 over its rows, times a learned gain.
+    """Layer normalisation of a matrix-vector product p: mean 0 and variance 1 over its rows, times a learned gain.
 
     N(p) = γ ⊙ (p - mean(p)) / √(var(p) + ε)
 
-    Shapes: p (…, rows), γ = gain (rows,), initially 1; ε = 1e-5, var biased. It has no shift, because the cell's biases
-    are added afterwards. The cell state is not normalised.
+    Shapes: p (…, rows), one row for each row of the matrix; γ = gain (rows,), initially 1; ε = 1e-5, var biased. It has
+    no shift, because the cell's biases are added afterwards. The cell state is not normalised.
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20. The learned
     optimisers of the DecayNet paper (section 6.2) have one for the input and one for the recurrent connections.
     """
@@ -53,9 +57,10 @@ class LayerNorm(nn.Module):
 
 
 class StepAffine(nn.Module):
-    """Affine map with its own scale and shift at each time step t: N_t(p) = scale_t ⊙ p + shift_t.
+    """Recurrent batch normalisation of an exported model: an affine map N_t(p) = scale_t ⊙ p + shift_t at time step t.
 
-    scale and shift are (steps, rows). Later steps use the last row.
+    The constants scale and shift (steps, rows) have a row for each of the first time steps. Later time steps use the
+    last row. p is (B, rows) or (T, B, rows).
     """
 
     couples = False
@@ -75,13 +80,14 @@ class StepAffine(nn.Module):
 
 
 class RecurrentBatchNorm(nn.Module):
-    """Recurrent batch normalisation: products and cell state get mean β and variance γ² over the batch, at each step.
+    """Recurrent batch normalisation of p, a product or the cell state: mean β and variance γ² over the batch per step.
 
     N_t(p) = γ ⊙ (p - mean_t) / √(var_t + ε) + β
 
     In training, mean_t and var_t (biased) are those of the batch. Evaluation uses their moving averages, which are
-    updated with momentum 0.1. Steps beyond `steps` use the statistics of the last one. An exported file has them folded
-    into one scale and one shift per step.
+    updated with momentum 0.1. The averages are kept for the first `steps` time steps; in evaluation, later time steps
+    use those of the last one. An exported file holds one scale and one shift per time step, computed from γ, β and the
+    averages.
     Shapes: p (B, rows) or (T, B, rows), t (B, 1): the index of the (first) step of p; γ = gain (rows,), initially 0.1,
     and β = shift (rows,), initially 0, are shared over time; ε = 1e-5. Only the cell state has a β, because the cell's
     biases are added to the products.
@@ -89,7 +95,8 @@ class RecurrentBatchNorm(nn.Module):
     training, or None in a single process.
     Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025. Its population
     statistics are averages over the training set; the authors' code has moving averages with a weight of 0.01. That
-    code also learns h_0 and c_0, which are 0 here, and starts the forget bias at 1 and R at the identity or orthogonal.
+    code also learns h_0 and c_0, which are 0 here. It initialises the forget bias to 1, and R to the identity or to an
+    orthogonal matrix.
     """
 
     name = "recurrent-batch"
@@ -110,7 +117,7 @@ class RecurrentBatchNorm(nn.Module):
 
     @classmethod
     def of_state(cls, size: int, steps: int) -> "RecurrentBatchNorm":
-        """Create the batch normalisation of a cell state (B, size), with a shift β."""
+        """Create the normalisation of a cell state (B, size), with a shift β and statistics for `steps` time steps."""
         return cls(size, steps, shifts=True)
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
@@ -125,10 +132,10 @@ class RecurrentBatchNorm(nn.Module):
         return normalised if self.shift is None else normalised + self.shift
 
     def _average(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
-        """Update the moving averages, one for each time step, with the mean and variance (T, rows) of a batch.
+        """Update the moving averages of T time steps with the mean and the variance (T, rows) of a batch.
 
-        `first` (1,) is the index of the first of these T steps. It is never read on the host, so that a CUDA graph can
-        record the loop over time.
+        `first` (1,) is the index of the first of these T time steps. Its value is never copied to the host, so that a
+        CUDA graph can record the loop over time.
         """
         at = first.to(torch.int64) + torch.arange(len(mean), device=mean.device)
         has_average = (at < len(self.mean)).unsqueeze(-1)
@@ -138,13 +145,16 @@ class RecurrentBatchNorm(nn.Module):
             average.index_add_(0, at, torch.where(has_average, change, 0.0))
 
     def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Compute the biased variance and the mean of p over a batch that processes share; `total` sums over them."""
+        """Compute the biased variance and the mean (…, rows) of p (…, B, rows) over the batches of all processes.
+
+        `total` sums a tensor over the processes of data-parallel training, each of which has a part p of the batch.
+        """
         count = total(p.new_tensor(float(p.shape[-2])))
         mean = total(p.sum(-2)) / count
         return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean
 
     def folded(self) -> StepAffine:
-        """Return a module that computes what this one computes in evaluation mode, as one affine map per time step."""
+        """Return an equivalent of this module in evaluation mode, with one affine map per time step, for export."""
         return StepAffine(*self._fold())
 
     def _fold(self) -> tuple[Tensor, Tensor]:
@@ -171,8 +181,8 @@ class Norm:
     """Choice of a cell's normalisation; an unknown name or `steps` below 1 raises UsageError.
 
     Attributes:
-        name: Name in `NORMS`.
-        steps: Number of steps with separate statistics; layer normalisation has none and ignores it.
+        name: "layer" or "recurrent-batch".
+        steps: Number of time steps for which "recurrent-batch" keeps separate statistics; "layer" ignores it.
     """
 
     name: str
@@ -186,18 +196,18 @@ class Norm:
 
     @property
     def couples(self) -> bool:
-        """True if the normalised value of a neuron depends on all other neurons."""
+        """True if the normalised value of a neuron depends on all other neurons, as in layer normalisation."""
         return NORMS[self.name].couples
 
     @property
     def counts_steps(self) -> bool:
-        """True if the normalisation differs from step to step."""
+        """True if the normalisation depends on the index of the time step, as recurrent batch normalisation does."""
         return NORMS[self.name].counts_steps
 
     def of_product(self, rows: int) -> nn.Module:
-        """Create a normalisation of a matrix-vector product (..., rows)."""
+        """Create the normalisation module for a matrix-vector product (…, rows)."""
         return NORMS[self.name](rows, self.steps)
 
     def of_state(self, size: int) -> nn.Module | None:
-        """Create a normalisation of a cell state (B, size), or return None if this kind normalises products only."""
+        """Create the normalisation of a cell state (B, size); return None for "layer", which leaves it unchanged."""
         return NORMS[self.name].of_state(size, self.steps)

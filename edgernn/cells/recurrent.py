@@ -17,43 +17,48 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Base class of the ways to store the recurrent weights R (rows, H): dense, low-rank (with a `rank`) or sparse.
+    """Base class of the ways to store a cell's recurrent weights (rows, H): dense, low-rank or block-sparse.
 
-    Sparse weights have a `density`, the share of them that is not zero.
+    The rows are those of all gates that read the output h. Low-rank weights have a `rank`, block-sparse weights a
+    `density`, the share of their blocks that is not zero; both are None otherwise.
     """
 
     rank: ClassVar[int | None] = None
     density: ClassVar[float | None] = None
 
     def check(self, cell: str, weights: bool) -> None:
-        """Raise UsageError if the cell named `cell` cannot store R in this way; `weights` is True if it has an R."""
+        """Raise UsageError if the cell named `cell` cannot store recurrent weights in this way.
+
+        Dense storage suits any cell; the other ways need `weights` to be True: the cell has recurrent weights.
+        """
 
     def columns(self, hidden: int) -> int:
-        """Number of columns of the parameter R: H, or the rank."""
+        """Return the number of columns of the parameter R: the rank if R is low-rank, else `hidden`, the size H."""
         return self.rank or hidden
 
     def parameters(self, hidden: int) -> dict[str, nn.Parameter]:
-        """Create the parameters that the cell needs besides R, as a dict from name to uninitialised parameter."""
+        """Create the parameters besides R, uninitialised, in a dict by name: Q (rank, H) if low-rank, else none."""
         return {}
 
     def buffers(self, weight: Tensor) -> dict[str, Tensor]:
-        """Create the buffers that the cell needs for its parameter R, here `weight`, as a dict from name to buffer."""
+        """Create the buffers for R, here `weight`, in a dict by name: its mask `kept` if block-sparse, else none."""
         return {}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        """Initialise recurrent weights in place; they already are U(-bound, bound), which a subclass may replace.
+        """Initialise the recurrent weights in place, if U(-bound, bound) is not right for the parameter R itself.
 
-        Elements of R, or of the product R Q, must have the variance of U(-bound, bound).
+        The cell calls it after it has filled all its parameters from U(-bound, bound). The recurrent weights, which are
+        R or a product R Q, must then have the variance of this distribution.
 
         Args:
-            weights: Dict from the names of the cell's parameters to the parameters.
-            bound: 1/√H.
+            weights: Dict from the names of all parameters of the cell to the parameters.
+            bound: 1/√H for a cell with H neurons.
         """
 
 
 @dataclass(frozen=True)
 class Dense(Recurrent):
-    """Dense recurrent weights R (rows, H)."""
+    """Dense recurrent weights, stored as one matrix R (rows, H)."""
 
 
 DENSE = Dense()
@@ -63,9 +68,10 @@ DENSE = Dense()
 class LowRank(Recurrent):
     """Low-rank recurrent weights, stored as the factors R (rows, rank) and Q (rank, H) of the product R Q.
 
-    It saves weights and multiply-adds if rank < rows·H / (rows + H). The factors start with a wider range, so that the
-    product has the variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
-    Source: the low rank of Kusupati et al. 2018, arXiv:1901.02358.
+    The product R Q has one row for each row of the gates that read h. Low rank saves weights and multiply-adds if
+    rank < rows·H / (rows + H). The elements of R and Q are drawn from a range for which those of the product have the
+    variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
+    Source: Kusupati et al. 2018, arXiv:1901.02358, who also use low-rank weights.
     """
 
     rank: int  # type: ignore[misc]
@@ -89,11 +95,12 @@ class LowRank(Recurrent):
 
 @dataclass(frozen=True)
 class BlockSparse(Recurrent):
-    """Block-sparse recurrent weights with a share `density` of nonzero blocks.
+    """Block-sparse recurrent weights R (rows, H), where `density` is the share of the blocks that are not zero.
 
-    A block is BLOCK neighbouring neurons by one column, the same in all gates. R starts dense; in training
-    `Cell.threshold` selects the blocks to keep and sets the others to zero. The native kernels of update rules with
-    `skips_zeros` skip zero blocks. A density outside (0, 1] raises UsageError.
+    A block is 16 neighbouring neurons (BLOCK) by one column. All gates that `Cell.update` reads have the same zero
+    blocks, and so do all gates that `Cell.mid` reads. R starts dense; in training `Cell.threshold` keeps the blocks
+    with the largest weights and sets the others to zero. The native library skips zero blocks if the update rule has
+    skips_zeros = True, as always and skip have. A density outside (0, 1] raises UsageError.
     Source: the method of Kusupati et al. 2018, arXiv:1901.02358, who set single weights to zero.
     """
 
@@ -111,9 +118,10 @@ class BlockSparse(Recurrent):
         return {"kept": torch.ones_like(weight, dtype=torch.bool)}
 
     def largest(self, gates: Tensor) -> Tensor:
-        """Return a mask (H, columns) that is True in the blocks to keep, those with the largest sums of squares.
+        """Return a mask (neurons, H) that is True in the blocks of R to keep, those with the largest sums of squares.
 
-        `gates` (gates, H, columns) is R, split by gate; the sum over a block includes all gates.
+        `gates` (number of gates, neurons, H) holds the rows of R of several gates. The gates share the mask: the sum of
+        squares of a block is taken over all of them.
         """
         size = gates.shape[1]
         energy = gates.square().sum(0)
@@ -125,7 +133,10 @@ class BlockSparse(Recurrent):
 
 
 def recurrent_weights(rank: int | None = None, density: float | None = None) -> Recurrent:
-    """Create the storage of recurrent weights; raise UsageError if both rank and density are set, or one is invalid."""
+    """Create the storage of recurrent weights: low-rank, block-sparse, or dense if both arguments are None.
+
+    Raise UsageError if both are set, or one is invalid.
+    """
     if rank is not None and density is not None:
         raise UsageError("density, rank: expected at most one of the two, got both; leave one out")
     if rank is not None:

@@ -20,8 +20,9 @@ class TLSTM(Cell):
     c_t = f_t ⊙ c_{t-1} + (1 - f_t) ⊙ a_t
     h_t = o_t ⊙ c_t
 
-    Shapes: x (B, I), h and c (B, H), W = [W U] (3H, 2I), b (3H,). Gates: f, o, a. h_0 = c_0 = 0.
-    x_{t-1} is zero at the first step; it is carried as the further state x_last (B, I).
+    Shapes: x (B, I), h and c (B, H), b (3H,); the parameter W (3H, 2I) is [W U], the two matrices side by side.
+    Gates: f, o, a. h_0 = c_0 = 0.
+    x_{t-1} is zero at the first step. The previous input is carried from step to step as a third state x_last (B, I).
     These are the equations of the IRC paper.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 36-39, after Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", ICML 2016,

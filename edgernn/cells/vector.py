@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declaration of a parameter vector, an entry of the table `Cell.vectors`."""
+"""Declaration of a parameter vector of a cell, a value of the dict `Cell.vectors`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Vector:
-    """Parameter vector that a cell has besides the weights of its gates; its equations read it as p.NAME.
+    """Declaration of a parameter vector that a cell has besides the weights of its gates.
+
+    A cell lists its vectors in `Cell.vectors`, a dict from name to Vector. The methods `mid` and `update`, which have
+    the cell's equations, read the vector as p.NAME.
 
     Attributes:
-        size: Length: "H", "I" or "1".
-        start: Initial value of all elements. None: random, as for the weights.
+        size: Length of the vector: "H" (neurons), "I" (inputs) or "1".
+        start: Initial value of all elements. None: random from U(-1/√H, 1/√H), as for the weights.
         map: Function that is applied to the vector before the equations read it. None: no function.
         learned: True for a trained parameter, False for a constant.
-        steps: True if a value of 0 is replaced by T, the length of the current sequence.
+        steps: True if an element of value 0 stands for T, the number of time steps of the current sequence.
     """
 
     size: Literal["H", "I", "1"]

@@ -88,7 +88,8 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     "--rule",
     metavar="NAME",
     is_eager=True,
-    help="Update rule of the model of --cell, such as selective.  [default: the rule that the cell's name implies]",
+    help="Update rule of the model of --cell, such as selective.  [default: the rule that the cell's name implies; "
+    'if none, the rule "always"]',
 )
 @click.option(
     "--input",
@@ -103,7 +104,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Share of updates that the model built from --cell skips, from 0 to 1.",
+    help="Share of neuron updates that the model of --cell skips, from 0 to 1.",
 )
 @click.option(
     "--peers",
@@ -114,14 +115,17 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     "--suite", is_flag=True, help="Time the fixed set of models of docs/background/performance.md, instead of MODEL."
 )
 @click.option(
-    "--quick", is_flag=True, help="Shorten --suite to fewer and shorter timing rounds; the report is marked as quick."
+    "--quick", is_flag=True, help="With --suite, run fewer and shorter timing rounds; the report is marked as quick."
 )
 @click.option(
     "--target",
     type=click.Choice(["cortex-m4", "cortex-m7", "cortex-m55", "riscv32"]),
-    help="Microcontroller, emulated by qemu, on which to count the model's instructions, flash and memory.",
+    help="Microcontroller to emulate with qemu, to count the instructions, flash and RAM of the model; nothing is "
+    "timed.",
 )
-@click.option("--only", metavar="TEXT", help="Time only the models of --suite whose names contain TEXT, such as lstm.")
+@click.option(
+    "--only", metavar="TEXT", help="With --suite, time only the models whose names contain TEXT, such as lstm."
+)
 def command(
     words: tuple[str, ...],
     device: str,
@@ -138,18 +142,19 @@ def command(
     target: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Time MODEL beside ONNX Runtime's GRU and LSTM of the same size, after a check of its outputs.
+    """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
 
-    MODEL is a file, or a name that `edgernn models` lists.
-    MODEL itself is timed twice: in the native library and as standard ONNX operators. The check is that both give the
-    same outputs. All contenders are timed in turns: times are medians over rounds, and each ratio compares times of the
-    same round. To time calls of a single step, give --steps 1.
+    MODEL is a file, or a name that `edgernn models` lists. It is timed twice: in the native library and as standard
+    ONNX operators. The check compares the outputs of these two implementations.
+
+    Each round times every implementation, in random order. The report shows medians over the rounds; each ratio
+    compares times of the same round. To time calls of a single step, give --steps 1.
 
     With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.
 
-    With --peers, each of the other runtimes (pip install 'edgernn[bench]') runs in a process of its own. A lower bound
-    of the time on this machine is measured, too.
+    With --peers, each of the other runtimes (pip install 'edgernn[bench]') runs in a process of its own. The report
+    also has a lower bound for this machine: the time of the multiply-adds alone.
 
     With --device cuda, the model runs on the GPU and is compared with cuDNN and with the native library on the CPU.
 
@@ -172,7 +177,11 @@ def command(
             )
         return (_suite_on_gpu if device == "cuda" else _suite)(out, quick, only)
     if cell is None and (peers or len(words) != 1):
-        raise UsageError("--peers: expected --cell gru or lstm" if peers else "expected one MODEL file, or --cell NAME")
+        raise UsageError(
+            "--peers: expected --cell gru or lstm, got no --cell; add it"
+            if peers
+            else "expected one MODEL file, or --cell NAME, got neither or several words; see edgernn models for names"
+        )
     model = find_model(Path(words[0])) if cell is None else None
     if cell is not None:
         from edgernn.cell_files import label
@@ -245,7 +254,9 @@ def _peers(out: Path | None, model: Any, settings: dict[str, Any]) -> dict[str, 
 
     case = Case("Peers", model, settings["steps"] or 500, settings["batch"], settings["threads"])
     if not case.is_plain:
-        raise UsageError("--peers: expected --cell gru or lstm with hidden_size as its only setting")
+        raise UsageError(
+            "--peers: expected --cell gru or lstm with hidden_size as its only setting; leave out other settings"
+        )
     path = (out or Path("bench")) / "peers.json"
     plan = replace(FULL, rounds=settings["rounds"], warmup=settings["warmup"])
     return {**run_suite(path, [case], plan, progress=Progress()), "files": [str(path)]}

@@ -39,16 +39,18 @@ def _text(result: dict[str, Any]) -> str:
     type=click.FloatRange(min=0, min_open=True),
     default=0.5,
     show_default=True,
-    help="Largest loss of the metric on validation sequences: in percentage points if higher is better, else in "
-    "percent of its value.",
+    help="Largest amount by which the metric on validation sequences may get worse: in percentage points for a metric "
+    "such as accuracy, where higher is better, else in percent of the dense model's value.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="ONNX file to write.  [default: RUN/model-delta.onnx]")
 def command(run: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
-    """Export the dense model of the run directory RUN with the rule delta, without training it.
+    """Make the dense model of the run directory RUN cheaper with the update rule delta, and export it; do not train.
 
-    Under this rule, products read only the values of x and h that moved by more than a threshold. The command measures
-    pairs of thresholds on the task's validation sequences, prints the multiply-adds and the metric of each, and exports
-    the model with the pair that executes the fewest multiply-adds while its metric is worse by at most --loss.
+    A dense model updates every neuron at every step. Under the rule delta, matrix products read a value of x or h only
+    if it changed by more than a threshold since it was last read; one threshold is for x, the other for h. The command
+    tries pairs of thresholds on the task's validation sequences, and prints the multiply-adds and the metric of each
+    pair. It exports the model with the pair that needs the fewest multiply-adds among those whose metric is worse by at
+    most --loss.
     """
     from edgernn.progress import Progress
     from edgernn.training.calibrate import calibrate

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs (parameters, multiply-adds) of every cell, and of the named pairs of a cell with an update rule or imputer."""
+"""Costs (parameters, multiply-adds) of every cell, and of every pair that has a name of its own.
+
+Such a pair is a cell with an update rule, as sarnn (gru with selective), or with an imputer, which fills in missing
+input values, as rits (lstm with rits).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +19,9 @@ from edgernn.runtime.library import native_kernels
 
 
 def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Compute the cost of every cell and named pair, for one step that updates every neuron.
+    """Compute the cost of every cell and of every pair with a name of its own, such as sarnn (gru with selective).
+
+    The cost is that of one step of one sequence that updates every neuron.
 
     Args:
         input_size: I. With an imputer, which fills in missing values, I is the number of features, and the model's
@@ -24,9 +30,10 @@ def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) ->
         custom: Custom cells as FILE.py:CLASS, listed last.
 
     Returns:
-        A JSON-compatible dict for each name: of cells, of pairs of a cell with a rule, of pairs of a cell with an
-        imputer, and of `custom`. Its keys are name, cell, rule, imputer (None for none), params, macs and flops_paper
-        as in `Cost`, native (if the native library can run the cell), portable, streaming and paper (the source).
+        A JSON-compatible dict per name. First come the cells, then the pairs of a cell with an update rule, the pairs
+        of a cell with an imputer, and `custom`. The keys are name; cell; rule; imputer, or None; params, the number of
+        parameters; macs and flops_paper, as in `edgernn.costs.Cost`; native, True if the native library can run the
+        model; portable, always True; streaming, True if a sequence may be processed in parts; and paper, the source.
     """
     native = native_kernels()
     return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING, *custom]]
@@ -55,7 +62,11 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
 
 
 def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """Return the name of a model's kernel in the native library, or "" for a custom cell that cannot run in it."""
+    """Return the name of the kernel that runs a model in the native library, or "" for a custom cell without one.
+
+    `name` is the cell's name or FILE.py:CLASS, from which `model` was created with I = `input_size` and
+    H = `hidden_size`.
+    """
     layer = model.recurrent_layers()[0]
     if not is_cell_file(name):
         return layer.kind

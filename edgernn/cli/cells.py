@@ -33,13 +33,17 @@ def _text(result: list[dict[str, Any]]) -> str:
     help="Number of neurons H of the cells whose costs are computed.",
 )
 def command(custom: tuple[str, ...], input_size: int, hidden_size: int) -> list[dict[str, Any]]:
-    """List all cells, and the named pairs of a cell and an update rule, with their parameters and multiply-adds.
+    """List all cells with their parameters and multiply-adds.
 
-    An update rule selects the neurons to update at each step: sarnn is the cell gru with the rule selective.
+    The list includes the pairs of a cell with an update rule or an imputer that have a name of their own. An update
+    rule selects the neurons to update at each step: sarnn is the cell gru with the rule selective. An imputer fills in
+    missing input values: rits is the cell lstm with the imputer rits.
+
     FILE.py:CLASS adds a custom cell: a subclass of edgernn.Cell in a Python file. The file is executed.
 
-    The column macs counts the multiply-adds of a step that updates every neuron; flops_paper counts operations as the
-    SA-RNN paper does. A cell is native if the native library can run it. Other cells run as standard ONNX operators.
+    The column macs counts the multiply-adds of a step that updates every neuron. The column flops_paper counts
+    multiplications and additions one by one, as the SA-RNN paper does. A cell is native if the native library can run
+    it. All cells can run as standard ONNX operators (portable).
     """
     from edgernn.cli.cell_costs import cell_costs
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that all commands share: their lookup, the options --json and --debug, and errors in one line.
+"""Code that all commands share: finding a command by its name, the options --json and --debug, one-line errors.
 
-A command is a module of the same name in this package. It defines `command`, made by `json_command` or a
-`CommandGroup`, and has a line in COMMANDS. Heavy imports stand inside functions: `edgernn --help` imports click alone.
+Each command is a module of the same name in this package, with an entry in COMMANDS. The module defines `command`: a
+function with the decorator `json_command`, or a `CommandGroup`. Modules import heavy packages inside functions, so that
+`edgernn --help` imports no package but click.
 """
 
 import contextlib
@@ -99,7 +100,7 @@ class CommandGroup(click.Group):
 
 
 class RootGroup(CommandGroup):
-    """The top-level Click group `edgernn`: imports the module of a command of COMMANDS only when its name is used."""
+    """The top-level Click group `edgernn`, which imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -134,15 +135,16 @@ def json_command(
 ) -> Callable[[Callable[..., Any]], Command]:
     """Return a decorator that turns a function into a Click command with the options --json and --debug.
 
-    The function returns a JSON-compatible result, or None to print nothing. Its other options are click decorators
-    below this one. Standard output holds the result alone: anything else that the function prints goes to standard
-    error.
+    The function returns a JSON-compatible result, or None to print nothing. Further options are declared by click
+    decorators between this decorator and the function. Only the result is printed to standard output: anything else
+    that the function prints goes to standard error.
 
     Args:
         example: A command line for the end of the help.
         text: Function that converts the result to the text printed without --json.
-        sections: Function that returns further sections of the help, for the options that stand before --help.
-            Default: no further sections.
+        sections: Function that returns further sections of the help, each a title, a text and a list of pairs (word,
+            meaning). Its arguments are the values of the eager options that stand before --help on the command line,
+            by name. Default: no further sections.
 
     Returns:
         The decorator.
@@ -180,7 +182,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _show(default: Callable[..., None], message: Warning | str, category: type[Warning], *location: Any) -> None:
-    """Print an EdgernnWarning in one line; leave other warnings to the `default` function."""
+    """Replace `warnings.showwarning`: print an EdgernnWarning in one line, and pass other warnings to `default`."""
     if issubclass(category, EdgernnWarning):
         print(f"edgernn: warning: {_one_line(str(message))}", file=sys.stderr)
     else:
@@ -216,7 +218,7 @@ def _main(words: list[str]) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """Return the message of an error, in one line, and the exit status of the process."""
+    """Return the message of an exception as one line, and the exit status with which the process should end."""
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f"; see {context.command_path} --help" if context else ""

@@ -16,7 +16,7 @@ _folder = click.option(
 
 
 class _Models(CommandGroup):
-    """A group that lists the models if no command is named."""
+    """Click group of `edgernn models`, which runs its command `list` if the command line names no command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
@@ -34,7 +34,7 @@ def command() -> None:
 
 
 def model_rows(models: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Format entries of models as the rows of a table; the first row has the headings."""
+    """Format the entries of trained models, from `edgernn.runtime.zoo.entries`, as table rows below a heading."""
     heading = ("name", "task", "cell + rule", "test metric", "skipped", "multiply-adds a step", "bytes", "int8")
     return [heading, *map(_row, models)]
 
@@ -64,10 +64,11 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 @json_command(example="edgernn models list", text=_list_text)
 @_folder
 def _list(folder: Path | None) -> list[dict[str, Any]]:
-    """List the models with their task, metric on the test data and its 95 % interval, work, and size.
+    """List the trained models: task, metric on the test data with its 95 % interval, multiply-adds, and file sizes.
 
-    The multiply-adds of a step are those executed on the test data, of those of a step that updates every neuron. The
-    front end of a model that reads audio is not counted there. The card of a model, model.md in its folder, says more.
+    The column "multiply-adds a step" shows two numbers: the mean per step on the test data, where updates are skipped,
+    and the number of a step that updates every neuron. They do not include the audio front end of a model that has one.
+    More is in the model's card, the file model.md in its folder.
     """
     from edgernn.runtime.zoo import entries
 
@@ -85,13 +86,14 @@ def _add_text(result: dict[str, Any]) -> str:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--name", help="Name of the model.  [default: the name of the run directory]")
 @_folder
-@click.option("--replace", is_flag=True, help="Replace the model of that name.")
+@click.option("--replace", is_flag=True, help="Replace an existing model of the same name.")
 def _add(run: Path, name: str | None, folder: Path | None, replace: bool) -> dict[str, Any]:
-    """Export the run directory RUN with float32 and int8 weights as a model with a card.
+    """Export the run directory RUN with float32 and int8 weights, and add it to the trained models.
 
-    The data of the task is read again, to measure the metric with int8 weights and its confidence interval. The card
-    names the data sets and their terms: check that they allow to distribute a trained model, and the sequences in
-    example.npz. All models together take at most 8 MB. Nothing is written if a step fails.
+    The command reads the test data of the task again, to measure the metric with int8 weights and the confidence
+    interval of the metric. It also writes a card, model.md, which names the data sets and their terms of use. Check
+    that these terms allow you to distribute the trained model and the sequences in example.npz. All models together may
+    take at most 8 MB. Nothing is written if the command fails.
     """
     from edgernn.zoo_entry import add_model
 

@@ -36,31 +36,31 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="File to write the packed model to; with --target c, the folder to write C files to.  [default: for "
-    "model.onnx, model.edgernn; with --target c, the folder model]",
+    help="File to write the packed model to; with --target c, the folder to write C files to.  [default: the "
+    "name of the .onnx file with the suffix .edgernn, or with --target c without a suffix]",
 )
 @click.option(
     "--name",
-    help="Name of the C files and prefix of the functions of --target c.  [default: model]",
+    help="With --target c, name of the C files and prefix of the names of their functions.  [default: model]",
 )
 @click.option(
     "--on-nonfinite",
     type=click.Choice(list(ACTIONS)),
-    help="Action of a step of the C files of --target c if a number of its input x is NaN or infinite: refuse x "
-    "(error); replace the number by the last finite one at its place (hold); or reset the state, then replace the "
-    "number (reset).  [default: error]",
+    help="With --target c, action of the C step function if its input x has a NaN or infinite number. error: return an "
+    "error code and keep the state. hold: replace the number by the last finite number of the same input channel. "
+    "reset: reset the state, then replace the number in the same way.  [default: error]",
 )
 def command(
     model: Path, target: str, out: Path | None, name: str | None, on_nonfinite: OnNonfinite | None
 ) -> dict[str, Any]:
     """Convert the exported ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
 
-    MODEL is a file, or a name that `edgernn models` lists; NAME.edgernn is then written to the present folder.
+    MODEL is a file, or a name that `edgernn models` lists; with a name, NAME.edgernn is written to the current folder.
 
     The header edgernn.h, in the folder of the native library, declares the C functions.
 
     With --target c, the result is a folder of C99 files for a microcontroller: the weights, which stay in flash, and
-    the code that this model needs. It calls no library and allocates no memory.
+    the code that this model needs. The code calls no library and allocates no memory.
     """
     from edgernn.runtime.zoo import find_model
 

@@ -20,8 +20,9 @@ def _text(result: dict[str, Any]) -> str:
     "kinds",
     multiple=True,
     metavar="NAME",
-    help="Kind of plot: learning (curves), pattern (updated neurons), tradeoff (metric over skipped updates), cobweb "
-    "(diagrams of the state) or kept (forget gate); may be repeated.  [default: all]",
+    help="Kind of plot: learning (learning curves), pattern (updated neurons), tradeoff (metric over skipped updates), "
+    "cobweb (cobweb diagram of a neuron's state) or kept (share of the state that is kept); may be repeated.  "
+    "[default: all]",
 )
 @click.option(
     "--out",
@@ -32,8 +33,9 @@ def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) ->
     """Plot training runs, given by their directories, as PNG and SVG files.
 
     The kinds of plots are: learning, the learning curves; pattern, the neurons that are updated at each step; tradeoff,
-    the metric against the share of skipped updates, and against the weight λ of the penalty on updates; cobweb, cobweb
-    diagrams of the state; kept, the forget gate (the share of the state that is kept) over time.
+    the metric against the share of skipped updates, and against the weight λ of the penalty on updates; cobweb, a
+    diagram of a neuron's new state over its old state, with the path of the state over time; kept, the share of its
+    state that each neuron keeps at each step (the derivative of the new by the old state: the forget gate of an LSTM).
     """
     from edgernn.training.plot import plot
 

@@ -37,13 +37,13 @@ def _trial(line: dict[str, Any]) -> str:
     "--list",
     "lists",
     is_flag=True,
-    help="List all tables, how much of each is measured, and how well each agrees with the paper; train nothing.",
+    help="List all tables, whether each is measured, and how well it agrees with the paper; train nothing.",
 )
 @click.option(
     "--results",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder in which --list looks for results, the files TABLE.json or TABLE/table.json.  [default: both runs and "
-    "docs/results]",
+    help="Folder in which --list looks for results, the files TABLE.json or TABLE/table.json.  [default: the folders "
+    "runs/ and docs/results/]",
 )
 @click.option(
     "--quick",
@@ -91,8 +91,8 @@ def _trial(line: dict[str, Any]) -> str:
 @click.option(
     "--known",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="table.json of an earlier reproduction. The results of runs with the same settings are copied from it; these "
-    "runs are not trained again.",
+    help="The file table.json of an earlier reproduction: results of runs with the same settings are copied from it, "
+    "and these runs are not trained again.",
 )
 def command(
     table: str | None,
@@ -112,8 +112,8 @@ def command(
     Interrupted runs are resumed. Each table is a TOML file in edgernn/training/recipes with the settings of each row.
     The result is saved as table.json and table.md in the folder of the runs.
 
-    --list shows all tables, the share of each that is measured, the hours on one core that its trainings take, and how
-    many figures agree with the paper's.
+    --list shows all tables: whether each is measured, how many hours its trainings take on one CPU core, and how many
+    of our figures agree with the paper's.
     """
     from edgernn.training.overview import RESULTS, overview
     from edgernn.training.reproduce import reproduce, search

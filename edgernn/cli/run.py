@@ -54,13 +54,13 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--threshold",
     type=float,
-    help="With --stream, report a word when its probability, averaged over the last steps, reaches this value.  "
-    "[default: 0.5]",
+    help="With --stream, report a word when its probability, averaged over the last --smoothing seconds, reaches this "
+    "value.  [default: 0.5]",
 )
 @click.option(
     "--smoothing",
     type=float,
-    help="With --stream, seconds over which probabilities are averaged.  [default: 0.3]",
+    help="With --stream, length in seconds of the window over which probabilities are averaged.  [default: 0.3]",
 )
 @click.option(
     "--refractory",
@@ -100,11 +100,11 @@ def command(
     The input x has shape (T, I) for one sequence or (N, T, I) for N sequences. A row of a csv file is a time step. A
     language model reads integer word indices of shape (T,) or (N, T).
 
-    The output y has shape (O,) or (N, O), or (T, O) or (N, T, O) if the model has an output at every step.
+    The output y has O numbers per sequence: shape (O,) or (N, O). If the model has an output at every step, the shape
+    is (T, O) or (N, T, O).
 
     With --stream, a keyword model (trained on the task keywords or on your own wav files) reads a recording step by
-    step, as in an app.
-    The detected words are printed with their times.
+    step, as in an app. The detected words are printed with their times.
     """
     from edgernn.errors import UsageError
     from edgernn.files import EXAMPLE
@@ -124,8 +124,8 @@ def command(
         return run_example(model, **options)
     if source is None or target is None:
         raise UsageError(
-            "expected --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav, got neither; add "
-            "one or the other"
+            "expected both --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav; add the "
+            "missing option"
         )
     if chosen:
         raise UsageError(

@@ -36,21 +36,26 @@ def _previews(run: Path) -> list[str]:
 
 
 def _restore(options: dict[str, Any]) -> tuple[str, ...]:
-    """Replace options by those with which the run in the folder options["out"] was started.
+    """Read the command line that started the run in the directory options["out"], and take over its options.
 
-    The options task, cell, rule, seed, data and devices are replaced in place. Raise UsageError without a folder.
+    The values of task, cell, rule, seed, data and devices are replaced in the dict `options`.
 
     Args:
-        options: Dict from option of `edgernn train` to its value.
+        options: Dict from the name of each option of `edgernn train` to its value.
 
     Returns:
-        The KEY=VALUE words with which the run was started.
+        The KEY=VALUE words of that command line.
+
+    Raises:
+        UsageError: options["out"] is None.
     """
     from edgernn.errors import UsageError
     from edgernn.store import read_config
 
     if options["out"] is None:
-        raise UsageError("--resume: expected --out with the directory of a run, or --task and --cell, got neither")
+        raise UsageError(
+            "--resume: expected --out with the directory of a run, or --task and --cell, got neither; add --out"
+        )
     started = command.make_context("train", read_config(options["out"])["command"][2:]).params
     for name in ("task", "cell", "rule", "seed", "data", "devices"):
         options[name] = started[name]
@@ -91,7 +96,7 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     metavar="NAME",
     is_eager=True,
     help="Update rule, which selects the neurons to update at each step, such as selective or skip.  [default: the "
-    "rule that the cell's name implies, as sarnn implies selective; else always]",
+    "rule that the cell's name implies, as sarnn implies selective; if none, the rule 'always']",
 )
 @click.option(
     "--out",

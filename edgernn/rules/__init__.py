@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Update rules, which decide which neurons change at a step.
 
-Saves: the work of the neurons that keep their value. The native kernels skip the weight rows of these neurons, and
-`skip` does not even read x. `delta` skips the weight columns of the values that did not move. A decision costs a
-product with a vector (`skip`), with one number per neuron and input (`variable`), a matrix (H, I) (`selective`), or a
-comparison (`delta`). `random`, `clockwork` and `phased` decide from the step index alone.
+Saves: the work of the neurons that keep their value. The native kernels skip the weight rows of these neurons. At a
+skipped step, `skip` does not even read x. `delta` skips the weight columns of values of x and h that hardly changed.
+A decision costs one multiply-add per neuron (`skip`), one per neuron and one per input (`variable`), the product of a
+matrix (H, I) with x (`selective`), or one comparison per value (`delta`). `random`, `clockwork` and `phased` decide
+from the step index alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `delta` if values change slowly, or to make a trained
 dense model cheaper without training it again. Choose `clockwork` or `phased` if the data have known periods, and

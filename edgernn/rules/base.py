@@ -27,10 +27,10 @@ class Decision:
         likelihood: Values that the penalty on updates sums in place of u. None if it sums u.
         masks: Factors (B, I) of x and (B, H) of the states that the cell reads. None if the rule masks neither.
         score: Result of `UpdateRule.score`, from which u follows. None if the rule computes no score.
-        sent: Values (B, columns of W) and (B, H) that products read in place of x and h, under a rule of the kind
-            COLUMN. u then marks the neurons whose value is sent anew, and all neurons change.
-        sent_inputs: Mask (B, columns of W) of the values of x that are sent anew, under such a rule.
-        sums: The pre-activations (B, P) that follow from `sent`, of the gates that read x or h.
+        sent: Under a rule of the kind COLUMN: values (B, columns of W) and (B, H) that matrix products read in place of
+            x and h, each new or from an earlier step. All neurons change; u is 1 where the value of h is new.
+        sent_inputs: Under such a rule: mask (B, columns of W), True where the value read in place of x is new.
+        sums: Under such a rule: pre-activations (B, P), computed from `sent`, of the P rows of gates that read x or h.
     """
 
     u: Tensor | None
@@ -43,7 +43,7 @@ class Decision:
 
 
 class Kind(enum.Enum):
-    """Scope of one decision of an update rule: a step, one neuron, the state of one sample, or one value read."""
+    """Scope of one decision of an update rule: a time step, a neuron, a whole sample, or a value (column) of x or h."""
 
     TIME = enum.auto()
     """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
@@ -52,7 +52,7 @@ class Kind(enum.Enum):
     SAMPLE = enum.auto()
     """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
     COLUMN = enum.auto()
-    """One decision for each value of x and h: products read its new value or the one that was last sent."""
+    """One decision for each value of x and h: products read either its new value or the one they read before."""
 
     @property
     def size(self) -> str:
@@ -64,12 +64,14 @@ class Kind(enum.Enum):
 class Memory:
     """State that an update rule carries from step to step, besides the states of the cell.
 
-    Kernels support only states with the size of the rule's decisions (`Kind.size`). A rule with a state of another size
-    trains in the torch loop. An exported file then runs it as a function of standard ONNX operators.
+    Kernels support states with the size of the rule's decisions (`Kind.size`); for the kind COLUMN, a native kernel
+    supports all sizes but "I". With other states a rule trains in the torch loop, and an exported file runs it as a
+    function of standard ONNX operators.
 
     Attributes:
         start: Initial value.
-        size: Size for each sample: "1", "H", "I", "W" or "P" (see `SIZES`); others raise UsageError.
+        size: Number of values for each sample: "1" for one, "H" for one per neuron, "I" per input, "W" per column of W,
+            "P" per row of the gates that read x or h. Others raise UsageError.
     """
 
     start: float
@@ -116,15 +118,16 @@ class UpdateRule(nn.Module, abc.ABC):
         paper: Paper that the rule is from.
         kind: Scope of one decision.
         can_skip: True if u may be 0.
-        inclusive: True if u is 1 at a score of 0 as well.
+        inclusive: True if u is also 1 where the score is 0.
         skips_zeros: True if the rule's kernels skip the zero blocks of block-sparse R.
-        tie: Distance to the threshold below which rounding in float32 may change a decision; see `margin`.
+        tie: Value of `margin` below which rounding in float32 may change a decision.
         memory: Dict from name to state of the rule. These states are carried along with those of the cell.
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         has_groups: True if the constructor has the option group_size.
-        check_options: Options of the constructor for gradient checks, with which u has no steep slopes.
-        period: Number of steps after which kernels of a rule of the kind COLUMN compute the kept pre-activations anew.
-        largest_change: Change of a value at which these kernels compute the kept pre-activations anew at once.
+        check_options: Options of the constructor for tests of gradients. With them u does not change steeply.
+        period: For the kind COLUMN: kernels keep the pre-activations and add changes to them, and compute them anew
+            after this number of steps.
+        largest_change: Change of a value of x or h above which these kernels compute the pre-activations anew at once.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
@@ -154,7 +157,7 @@ class UpdateRule(nn.Module, abc.ABC):
         self._columns, self._sums = input_size, 0
 
     def fit(self, cell: Cell) -> None:
-        """Take over the sizes of the cell that memories of the sizes "W" and "P" have."""
+        """Store two sizes of the cell for states of the rule: "W", columns of W, and "P", pre-activations."""
         self._columns, self._sums = cell.input_size * (1 + cell.reads_last), cell.sum_size
 
     @classmethod
@@ -183,7 +186,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def steerable(cls) -> bool:
-        """Return True if the decisions are learned, so that the weight λ of the penalty on updates affects them."""
+        """Return True if training can reach a share of skipped updates by the weight λ of the penalty on updates."""
         return cls.kind is not Kind.TIME
 
     @property
@@ -203,7 +206,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute e (T, B, E), the part of `score` that depends on the input x (T, B, I) alone; a rule chooses E."""
+        """Compute e (T, B, E), the part of `score` that depends on x (T, B, I) alone. A rule defines its size E."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
@@ -211,8 +214,8 @@ class UpdateRule(nn.Module, abc.ABC):
 
         Args:
             e: Input part of the score (B, E), one step of the result of `project`.
-            state: Last state of the cell.
-            memory: The rule's own states.
+            state: States of the cell before the step.
+            memory: The rule's own states before the step.
 
         Returns:
             The score, (B, H) or, for the kind SAMPLE, (B, 1).
@@ -227,9 +230,9 @@ class UpdateRule(nn.Module, abc.ABC):
         """Select the neurons that change at a step.
 
         Args:
-            e: Projection of the input (B, E), one step of `project`.
-            state: Last state of the cell.
-            memory: The rule's own states.
+            e: Input part of the score (B, E), one step of the result of `project`; x itself for the kind COLUMN.
+            state: States of the cell before the step.
+            memory: The rule's own states before the step.
 
         Returns:
             The decision.
@@ -263,11 +266,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """Return the update mask u (T, B, H) of the next T = `steps` steps, for the kind TIME; None if u is 1."""
+        """For the kind TIME: return the update mask u (T, B, H) of the next T = `steps` steps; None if all are 1."""
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """Return the rule's own states after `steps` more steps, for the kind TIME, which depends on the step alone."""
+        """For the kind TIME: return the rule's own states `steps` steps after `memory`, whatever the input is."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -277,7 +280,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        """Compute the rule's own states after a step, from its decision, the cell's new state and the last `memory`."""
+        """Compute the rule's own states after a step from its decision, the cell's new `state` and the old `memory`."""
         if not memory:
             return memory
         assert decision.u is not None
@@ -288,14 +291,14 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.advance(decision.u.to(evidence.dtype), decision.score, memory, self.drive(evidence))
 
     def evidence(self, state: State) -> Tensor:
-        """Compute the input (B, H) of `drive` from the new state. Default: the state c if the cell has one, else h.
+        """Compute the input (B, H) of `drive` from the cell's new states. Default: the second one (c), if any, else h.
 
         For the kind SAMPLE, `remember` sums the result over the neurons before it calls `drive`.
         """
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the input `drive` of `advance` from the result of `evidence`; constant while no neuron is updated."""
+        """Compute from `evidence` the tensor `drive` of `advance`. It must not change while no neuron is updated."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
@@ -313,7 +316,7 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
 
     def recurrent_mask(self) -> Tensor | None:
-        """Return a mask (H, H) of 0 and 1 that multiplies the rows (H, H) of each gate in R and C; None for no mask."""
+        """Return a mask (H, H) of 0 and 1 that multiplies each gate's matrix (H, H) in R and in C; None for no mask."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
@@ -342,7 +345,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Compute for each sample (B,) the distance of its closest decision to the threshold; see `tie`."""
+        """Return the distance (B,) of each sample's closest decision to its threshold: min |score|, or ∞ for TIME."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self.group_means(state), memory).abs().amin(-1)
@@ -367,14 +370,14 @@ class UpdateRule(nn.Module, abc.ABC):
         """Adapt the rule, such as the slope of its surrogate gradient, before each training epoch, counted from 0."""
 
     def force(self, rate: float) -> None:
-        """Set the parameters so that about a share `rate` of neurons changes on standard normal input, for benchmarks.
+        """Set the rule's parameters so that it updates about the share `rate` of the neurons per step, for benchmarks.
 
-        Raise UsageError for a rate that the rule cannot reach.
+        The share holds for standard normal input. Raise UsageError for a rate that the rule cannot reach.
         """
         if rate != 1:
             raise UsageError(
                 f"skip: expected 0 with the rule {self.name}, which updates every neuron at every step, got "
-                f"{1 - rate:g}"
+                f"{1 - rate:g}; choose another rule"
             )
 
     def macs(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of delta networks, under which products read only the values that moved."""
+"""The rule of delta networks, under which products read only the values that changed by more than a threshold."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
 
 
 class Send(torch.autograd.Function):
-    """Straight-through estimator: returns `sent`, and its gradient goes to the value that it stands for."""
+    """Straight-through estimator: returns `sent`, and passes its gradient to the current `value` in its place."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, sent: Tensor) -> Tensor:
@@ -32,15 +32,18 @@ class Delta(UpdateRule):
     ĥ_t = h_{t-1} where |h_{t-1} - ĥ_{t-1}| > Θ_h, else ĥ_{t-1}          x̂_0 = ĥ_0 = 0
     p_t = p_{t-1} + W (x̂_t - x̂_{t-1}) + R (ĥ_t - ĥ_{t-1})                that is, W x̂_t + R ĥ_t + b
 
-    All neurons change at every step, but only the columns of W and R whose value moved are read: `selective` skips
-    rows, delta skips columns. The products with c and m, of cells that have them, are computed in full, and point-wise
-    terms read x and h themselves. A cell that reads x_{t-1} compares [x_t, x_{t-1}], and W has a column for each.
-    States: rule_x = x̂ (B, columns of W), rule_h = ĥ (B, H), rule_p = p (B, P), the pre-activations of the gates that
-    read x or h, and rule_age (B, 1), the steps since p was computed from x̂ and ĥ alone. This happens at the first step,
-    at each 256th step, and in kernels where a value moves by more than 1,024, so that rounding errors stay small.
+    x̂ and ĥ are the values last sent: products read them in place of x and h. All neurons change at every step, but
+    only the columns of W and R whose value is sent anew are read: `selective` skips rows, delta skips columns. Products
+    of other matrices (C c and V m), in cells that have them, are computed in full. Point-wise terms read x and h
+    themselves. A cell that reads x_{t-1} compares [x_t, x_{t-1}], and W has a column for each.
+    States: rule_x = x̂ (B, columns of W), rule_h = ĥ (B, H), rule_p = p (B, P), the pre-activations of the P rows of
+    gates that read x or h, and rule_age (B, 1), the number of steps since p was last computed in full, as
+    W x̂ + R ĥ + b. It is computed so at the first step, at each 256th step, and in kernels if a value moves by more
+    than 1,024, so that rounding errors stay small.
     Options: theta_x = Θ_x and theta_h = Θ_h, at least 0; constants rule_theta_x and rule_theta_h (1,).
     The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). The penalty is the L1 cost of the paper: the
-    sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ. A value counts as updated if it is sent anew.
+    sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as updated if it is
+    sent anew.
     Source: Neil et al., "Delta Networks for Optimized Recurrent Network Computation", ICML 2017,
     https://arxiv.org/abs/1612.05571; kernels as in Gao et al., "EdgeDRNN", 2020, https://arxiv.org/abs/1912.12193
     """
@@ -95,12 +98,12 @@ class Delta(UpdateRule):
         return self.column_macs(cell, update_rate, update_rate)
 
     def column_macs(self, cell: Cell, input_rate: float, update_rate: float) -> float:
-        """Compute the multiply-adds of a step.
+        """Compute the multiply-adds of a step, without those of the columns that are not read.
 
         Args:
             cell: The cell.
             input_rate: Share of the columns of W that are read.
-            update_rate: Share of the columns of R, or of Q of low-rank weights, that are read.
+            update_rate: Share of the columns that are read of R or, if R is low-rank (a product R Q), of Q.
 
         Returns:
             The mean number of multiply-adds per step.
@@ -121,7 +124,7 @@ class Delta(UpdateRule):
 
 
 def _send(value: Tensor, last: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values that products read, `value` where it moved and else `last`, and the mask of moved values."""
+    """Return the values that products read (`value` where it differs from `last` by over `theta`) and their mask."""
     moved = (value - last).abs() > theta
     sent = torch.where(moved, value, last)
     if torch.is_grad_enabled():

@@ -20,14 +20,14 @@ class Random(Timed):
     """Random updates: each neuron changes at each step with the same probability, in training and inference.
 
     k_{t,j} = g(g(7919 t + 104729 j + 15485863 seed mod M))      g(k) = (k^5 + 12345) mod M,  M = 2^31 - 1
-    u_{t,j} = 1 where k_{t,j} < M rate, else 0
+    u_{t,j} = 1 where k_{t,j} < M·rate, else 0
 
     The mask depends only on the step t (the rule's state rule_t), the neuron j and the seed. In training every sequence
     of a batch starts from a different t, so that their masks differ: the first t of the batch are consecutive numbers
     from a random one below 2^20, in random order. In inference t counts from 0, so that the mask is the same for every
     sequence and every runtime.
     Options: rate is the share of updates, in [0, 1]. seed is below 2^24; by default it is the seed of the training.
-    Constants rule_rate and rule_seed (1,); k and M rate are compared in the precision of the state.
+    Constants rule_rate and rule_seed (1,); k and M·rate are compared in the dtype of the state.
     Source: the baseline "Random Updates" of Hartvigsen et al., "Learning to Selectively Update State Neurons in
     Recurrent Networks", CIKM 2020, section 4.1, which does not say how the numbers are drawn.
     """
@@ -77,7 +77,7 @@ class Clockwork(Timed):
 
     The rule's state rule_t counts the steps. The periods T_j are the constant rule_periods (H,).
     Options: groups is the number of periods.
-    R of gates that feed `mid` is not masked, nor is V.
+    In cells with an intermediate vector m (`Cell.mid`), V and the part of R from which m is computed are not masked.
     Source: Koutník et al., "A Clockwork RNN", ICML 2014, https://arxiv.org/abs/1402.3511
     """
 

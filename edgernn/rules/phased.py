@@ -26,8 +26,8 @@ class Phased(Timed):
     The leak α passes gradients to closed neurons. It acts in training only, where every neuron therefore counts as
     updated. In inference closed neurons keep their values bit for bit.
     Options: open is r, and leak is α. τ starts log-uniform in [shortest, longest], by default exp(U(1, 6)) as the
-    authors recommend; s starts as U(0, τ). The paper has one r for all neurons, which is not learned, and the time of
-    each sample in place of t.
+    authors recommend; s starts as U(0, τ). r is the same for all neurons and is not learned, as in the paper. The paper
+    has the time stamp of each input in place of the step index t.
     t is exact up to 2^24 in float32. t and s are reduced modulo τ before they are added, so that φ does not lose
     precision at late steps.
     Source: Neil et al., "Phased LSTM: Accelerating Recurrent Network Training for Long or Event-based Sequences",

@@ -17,13 +17,12 @@ BUDGETS = ("decisions", "likelihoods")
 class Selective(UpdateRule):
     """Selective updates: each neuron, or group of neurons, decides by a learned rule whether to update.
 
-    It decides from the input and its own state. With u_t = 0 it keeps its state.
-
     v_t = U x_t + b + d ⊙ h_{t-1}
     ũ_t = clamp((α v_t + 1) / 2, 0, 1)         the update likelihood
     u_t = 1 where ũ_t > 1/2, else 0            that is, where v_t > 0
 
     Shapes: x (B, I), h (B, H), rule_W = U (H, I), rule_d = d (H,), rule_b = b (H,).
+    A neuron decides from the input and from its own state. With u_t = 0 it keeps its state.
     The slope α is min(5, 1 + 0.04·epoch) in training; decisions do not depend on it. The gradient of u_t is that of
     ũ_t (straight-through). The paper omits b from its equations; its code has it.
     Options: budget selects the penalty on updates, which the loss contains times λ (setting lambda). "decisions"
@@ -89,5 +88,5 @@ class Selective(UpdateRule):
 
     @property
     def _additions(self) -> int:
-        """Number of additions per step for the means of h over groups of neurons; 0 without groups."""
+        """Number of additions per step for the means of h over groups of neurons; 0 if each neuron decides alone."""
         return self.hidden_size if self.group_size > 1 else 0

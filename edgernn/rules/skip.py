@@ -20,9 +20,9 @@ class Skip(UpdateRule):
     Shapes: s (B, H), rule_w = w (H,), rule_b = b (1,); the rule's state rule_pressure = ũ (B, 1), initially 1, so that
     the first step is an update. Δ is constant while steps are skipped, so that the number of skipped steps is known in
     advance.
-    s_t is the second state of a cell with several. b starts at 1; the cell's initial state is learned and starts as
-    N(0, 1). The penalty on updates is the mean over B of Σ_t u_t; the loss contains it times λ (setting lambda). The
-    gradient of u_t is that of ũ_t (straight-through).
+    If the cell has several states, s_t is the second one, usually called c. b starts at 1; the cell's initial state is
+    learned and starts as N(0, 1). The penalty on updates is the mean over B of Σ_t u_t; the loss contains it times λ
+    (setting lambda). The gradient of u_t is that of ũ_t (straight-through).
     Source: Campos et al., "Skip RNN: Learning to Skip State Updates in Recurrent Neural Networks", ICLR 2018,
     https://arxiv.org/abs/1708.06834
     """

@@ -24,9 +24,10 @@ class Variable(UpdateRule):
     keep their values bit for bit. Rounded values pass no gradient; all other operations are differentiable.
     Shapes: rule_h = w_h (H,), rule_x = w_x (I,), rule_b = b (1,), all initially 0, so that m is 1/2; the constants
     rule_sharpness = λ (1,) and rule_epsilon = ε (1,). About 2 ln(1/ε) / λ neurons, 230 by default, have an e
-    strictly between 0 and 1. A layer with few more neurons skips little unless the option `sharpness` raises λ.
-    The penalty on updates (budget) is the mean over B of Σ_t |m_t - target|, times its weight in training. Trainings
-    with the setting skip have target 0 by default, so that the penalty counts updates.
+    strictly between 0 and 1. A layer with hardly more neurons than that skips little unless the option `sharpness`
+    raises λ. The penalty on updates is the mean over B of Σ_t |m_t - target|; the loss contains it times the setting
+    lambda, which is not the λ above. Trainings with the setting skip have target 0 by default, so that the penalty
+    counts updates.
     Source: Jernite et al., "Variable Computation in Recurrent Neural Networks", ICLR 2017,
     https://arxiv.org/abs/1611.06188
     """

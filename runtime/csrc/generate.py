@@ -102,7 +102,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Return lists of a cell's variants, one list per name (`Cell.form`); its variants differ in their biases only."""
+    """Group a cell's variants by their name (`Cell.form`); variants of the same name differ only in their biases."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
@@ -144,8 +144,8 @@ def _gates(forms: list[Cell]) -> Iterator[str]:
         terms = [_TERMS[term] for term in _TERMS if getattr(gates[0], term)]
         if {gate_terms(gate) & ~TERMS["bias"] for gate in gates} != {gate_terms(gates[0]) & ~TERMS["bias"]}:
             raise ProgramError(
-                f"{forms[0].form}: gate {gates[0].name}: its terms, such as x and h, differ between variants of the "
-                "cell; only the bias may differ"
+                f"{forms[0].form}: gate {gates[0].name}: expected the same terms, such as x and h, in all variants of "
+                "the cell, got different ones; let only the bias differ"
             )
         if len({gate.bias for gate in gates}) > 1:
             terms = [term for term in terms if term != "kBias"] + ["kOptionalBias"]
@@ -261,7 +261,10 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
 
 
 def _weight_shape(rule: UpdateRule, name: str) -> str:
-    """Return the C++ expression of a weight's shape; `rule` has the sizes _INPUT and _HIDDEN, which tell axes apart."""
+    """Return the C++ expression of a weight's shape, such as "HiddenRows(), Columns::kInput" for (H, I).
+
+    `name` is a weight of the rule, which is built with I = _INPUT and H = _HIDDEN, so that a size tells the axis.
+    """
     shape = tuple(rule.weights[name].shape)
     sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
     shapes = {(size,): _ROWS[letter] for letter, size in sizes.items()}
@@ -269,12 +272,18 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
         (sizes[letter], _INPUT): f"{_ROWS[letter]}, Columns::kInput" for letter in sizes.keys() & {"H", "groups"}
     }
     if shape not in shapes:
-        raise ProgramError(f"{rule.name}: {name}: expected a weight of shape (H, I), (H,), (I,) or (1,), got {shape}")
+        raise ProgramError(
+            f"{rule.name}: {name}: expected a weight of shape (H, I), (H,), (I,) or (1,), got {shape} for H={_HIDDEN} "
+            f"and I={_INPUT}; change the shape"
+        )
     return shapes[shape]
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """Return the names of a rule's weights W (H, I) and b (H,) in `project(x)` = W x + b; None if W or b is missing."""
+    """Find the names of the weights W (H, I) and b (H,) of a rule whose method `project(x)` computes W x + b.
+
+    b is None if the rule has no bias. Both are None if `project` returns an empty tensor.
+    """
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():
@@ -324,7 +333,10 @@ def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
             # the parameter s of Evidence is traced as the state c
             text = "s" if method == "evidence" and name == "s_c" else text
             if text.partition("[")[0] not in declared:
-                raise ProgramError(f"{rule.name}: {method}: expected arguments of the C++ function, got {name}")
+                raise ProgramError(
+                    f"{rule.name}: {method}: expected an equation of {', '.join(declared)}, got the argument {name}; "
+                    "rewrite it"
+                )
             arguments[key] = text
         results = {memories[name]: name.removeprefix("rule_") for name in rule.memory} if method == "advance" else None
         yield member_function(signature, declared, program, arguments, results)
@@ -343,7 +355,10 @@ def _rule_file(rule: type[UpdateRule]) -> str:
 
 
 def _header(path: str, comment: Iterable[str], content: str) -> str:
-    """Return the text of a C++ header with license, comment and include guard, formatted by clang-format."""
+    """Return the text of a C++ header with license, comment and include guard, formatted by clang-format.
+
+    `path` is relative to runtime/csrc, `comment` has the paragraphs of the comment, and `content` is the C++ code.
+    """
     guard = f"EDGERNN_{re.sub('[/.]', '_', path).upper()}_"
     # wrapped here, as clang-format would merge an overlong line with the next one
     comments = "\n".join(f"// {part}" for line in comment for part in textwrap.wrap(line, 97))

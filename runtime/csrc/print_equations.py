@@ -25,13 +25,13 @@ def member_function(
 
     Args:
         signature: The return type and the name of the function.
-        parameters: Dict from name to declaration. Unused parameters are declared without a name.
+        parameters: Dict from the name of each C++ parameter to its declaration. Unused ones are declared without name.
         program: The equations of the function.
-        arguments: Dict from the key of each argument of the program to its C++ expression.
-        results: Dict from the C++ destination of each result, such as state[0], to its name. None: The function returns
-            its only result.
-        names: Dict from an argument's key to the C++ variable name of a value that an op computes from this argument
-            alone.
+        arguments: Dict from the integer key of each argument of the program to its C++ expression.
+        results: Dict from the C++ expression to which each result is assigned, such as state[0], to the name of the
+            result, such as h. None if the function returns its only result.
+        names: Dict from the key of an argument to a C++ variable name, such as i for an input gate. The variable holds
+            the value of an op whose only operand is this argument, such as sigmoid.
 
     Returns:
         The lines of the function's C++ code.
@@ -103,7 +103,15 @@ class _Printer:
         return uses
 
     def _operands(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the operands that the C++ expression of an operation contains, each as often as it occurs there."""
+        """Return the operands that occur in the C++ expression of an op, one entry per occurrence.
+
+        Args:
+            op: Name of the op, such as lerp.
+            operands: Indices of the op's operands in the program's values.
+
+        Returns:
+            Indices of values. They differ from `operands` if the expression repeats an operand or leaves one out.
+        """
         if op == "lerp":
             return (*operands, operands[2])
         if op == "cos":
@@ -112,16 +120,19 @@ class _Printer:
         return operands if clamped is None else clamped[:1]
 
     def _quarter(self, number: int) -> int:
-        """Return the operand v of a value clamp(v, 0, pi / 2); Cos in C++ clamps its argument itself."""
+        """Return the index of v if value `number` of the program is clamp(v, 0, pi / 2); else raise ProgramError.
+
+        The C++ function Cos needs no clamp around its argument, because it clamps it itself.
+        """
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
             clamped = self._clamped(instruction.op, instruction.operands)
             if clamped is not None and clamped[1] == 0 and abs(clamped[2] - np.pi / 2) < 1e-7:
                 return clamped[0]
-        raise ProgramError("cos: expected an argument clamped to [0, pi / 2], the range of Cos in cpu/simd.h")
+        raise ProgramError("cos: expected an argument clamped to [0, pi / 2], the range of Cos in cpu/simd.h; clamp it")
 
     def _clamped(self, op: str, operands: tuple[int, ...]) -> tuple[int, float, float] | None:
-        """Return the operand and the bounds of a clamp, min(max(operand, low), high), or None for other ops."""
+        """Return the operand's index and the bounds if an op is a clamp, min(max(operand, low), high), else None."""
         if op != "min" or operands[0] < self._first or not self._is_literal(operands[1]):
             return None
         inner = self._program.instructions[operands[0] - self._first]
@@ -133,9 +144,10 @@ class _Printer:
         return inner.operands[0], low, high
 
     def _name(self, number: int) -> str | None:
-        """Return the C++ variable name of a value, or None for a value that is printed inline.
+        """Return the name of the C++ variable for value `number` of the program, or None if the value needs none.
 
-        A value has a variable if it is read more than once, or if the equations name it.
+        A value gets a variable if it is read more than once or has a name in `member_function`. Other values are
+        written as a part of the expression that reads them.
         """
         operands = self._program.instructions[number - self._first].operands
         if len(operands) == 1 and operands[0] < len(self._program.arguments):

@@ -15,7 +15,15 @@ _COMMENTS = {
 
 
 def step_comment(action: OnNonfinite, has_mean: bool) -> str:
-    """Return a sentence for the C header: what a step does with NaN; `has_mean` says if the model subtracts a mean."""
+    """Return a sentence for the C header about what a step does with NaN and infinite numbers in x.
+
+    Args:
+        action: What the step does.
+        has_mean: True if the mean replaces them before the first finite numbers, because the model subtracts it.
+
+    Returns:
+        The sentence.
+    """
     return _COMMENTS[action].format(start="the mean" if has_mean else "0")
 
 
@@ -23,7 +31,8 @@ def check(action: OnNonfinite, size: str, refusal: str) -> Iterator[str]:
     """Generate the C code that checks x for NaN and infinite numbers at the start of a step.
 
     With "error", the code ends the step at such a number. With "hold" and "reset", it copies the finite numbers to the
-    array `held`, and counts the steps at which x had other numbers; "reset" also resets the state at these steps.
+    array `held`, which then has the last finite number at each place and is read instead of x. It also counts the steps
+    at which x had other numbers; "reset" also resets the state at these steps.
 
     Args:
         action: What the step does if x has a NaN or infinite number.

@@ -86,11 +86,22 @@ class CellTable:
         return [g for g, terms in enumerate(self.gates) if bool(terms & MID) == mid]
 
     def with_term(self, term: int, *, mid: bool) -> list[int]:
-        """Return the indices of those gates in `group` that have a term; `term` is its bit, such as X for W x."""
+        """Return the indices of the gates that have a term and that the equation `mid` reads, or does not read.
+
+        Args:
+            term: Bit of the term, such as X for W x.
+            mid: True for the gates that `mid` reads, False for all others.
+
+        Returns:
+            The indices.
+        """
         return [g for g in self.group(mid=mid) if self.gates[g] & term]
 
     def rows(self, gate: int, hidden: int, inputs: int) -> int:
-        """Return the number of rows of a gate's weights: I if m has the size I and the gate feeds it, else H."""
+        """Return the number of rows of a gate's weights.
+
+        It is `inputs` (I) if m has the size I and is computed from this gate, and otherwise `hidden` (H).
+        """
         return inputs if self.gates[gate] & MID and self.mid_is_input else hidden
 
 
@@ -98,7 +109,8 @@ class CellTable:
 class RuleTable:
     """An update rule, which decides which neurons a step updates: its weights, own states (memories) and equations.
 
-    A rule with equations updates where its score is above 0. A memory is a state of the rule itself.
+    A rule with equations computes a score, and updates the neurons whose score is above 0. A memory is a state of the
+    rule itself.
 
     Attributes:
         kind: TIME if the step number alone decides, NEURON if the rule decides for each neuron, SAMPLE if it makes one
@@ -145,7 +157,15 @@ def built_in_rules() -> dict[str, RuleTable]:
 
 
 def cell_table(lists: Mapping[str, Any]) -> CellTable:
-    """Build the table of a cell from a dict of the lists (INTS and NUMBERS) that describe it in a packed model."""
+    """Build the table of a cell from its description in equations.json or in a packed model.
+
+    Args:
+        lists: Dict from name to list of numbers; the names are INTS and NUMBERS of edgernn.runtime.packed. A list that
+            is missing counts as empty. The entry "constants", a number, may be missing.
+
+    Returns:
+        The table.
+    """
     states, mid_is_input, reads_last, square, _ = lists["layout"]
     update, mid, map = (_cell_equation(lists, name) for name in ("update", "mid", "map"))
     assert update is not None
@@ -179,7 +199,16 @@ def _rule_table(entry: dict[str, Any]) -> RuleTable:
 
 
 def _equation(ints: Sequence[int], numbers: Sequence[float], name: Callable[[int], str]) -> PointwiseEquation:
-    """Decode a serialised program (see `Program.serialise`); `name` maps an argument's integer key to its name."""
+    """Decode an equation from the two lists of a serialised program (`Program.serialise`).
+
+    Args:
+        ints: Counts, argument keys, op codes with operands, and results.
+        numbers: Values of the constants.
+        name: Function from the integer key of an argument to its name, such as "gate 0".
+
+    Returns:
+        The equation.
+    """
     names = {code: (op, arity) for op, (code, arity) in _tables()["ops"].items()}
     arguments, constants, operations, results = (int(count) for count in ints[:4])
     first, last = 4 + arguments, len(ints) - results
@@ -221,7 +250,15 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
 
 
 def mapped_vectors(equation: PointwiseEquation | None, vectors: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-    """Convert a cell's stored parameter vectors to those it reads, by its equation `map` in float64, if any."""
+    """Convert the parameter vectors that a model stores to those that the cell's other equations read.
+
+    Args:
+        equation: The cell's equation `map`, which is computed in float64. None if the vectors are used as stored.
+        vectors: The stored vectors.
+
+    Returns:
+        One float32 vector for each stored vector, with its shape.
+    """
     if equation is None:
         return [vector.astype(np.float32) for vector in vectors]
     values: list[Any] = [vectors[int(name.split()[1])].astype(np.float64) for name in equation.arguments]

@@ -44,7 +44,11 @@ def vector_fields(kind: LayerKind) -> list[str]:
 
 
 def _state_count(kind: LayerKind) -> int:
-    """Count the arrays that a layer keeps between steps: states of cell and rule, x_{t-1} if read, a SAMPLE's drive."""
+    """Count the arrays that a layer keeps between steps.
+
+    These are the states of the cell and of the rule, x_{t-1} if the cell reads it, and the result of the equation
+    `drive` for a rule of the kind SAMPLE.
+    """
     return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + (kind.rule.kind == "SAMPLE")
 
 
@@ -112,7 +116,15 @@ class _LayerCode:
         return ">=" if self._rule.inclusive else ">"
 
     def _rule_places(self, index: str, memory_index: str) -> dict[str, str]:
-        """Map the names of a rule's weights and own states to C expressions, for the neuron or group `index`."""
+        """Map the names of a rule's weights and memories (its own states) to C expressions.
+
+        Args:
+            index: C expression of the neuron or group, which indexes the weights.
+            memory_index: C expression that indexes the memories.
+
+        Returns:
+            Dict from name to C expression.
+        """
         places = {
             name: f"layer->{identifier(name)}[{'0' if name in self._rule.numbers else index}]"
             for name in self._rule.weights
@@ -120,7 +132,11 @@ class _LayerCode:
         return places | {name: f"{identifier(name)}[{memory_index}]" for name in self._rule.memories}
 
     def _decide(self) -> Iterator[str]:
-        """Generate the update rule's decision: an early return, or a list of the neurons to update."""
+        """Generate the C code in which the update rule decides what to update.
+
+        A rule of the kind SAMPLE returns from the step early if it skips it. A rule of the kind NEURON lists the
+        neurons to update. Other rules update all neurons and need no code.
+        """
         if self._rule.kind == "SAMPLE":
             score = call(f"score_{self._id}", self._rule.equations["score"], self._rule_places("0", "0"))
             yield f"const float score = {score};"
@@ -165,7 +181,11 @@ class _LayerCode:
         yield "}"
 
     def _prepare(self) -> Iterator[str]:
-        """Generate code for the vectors that matrices multiply: Q h of low-rank R Q, and quantised ones for int8."""
+        """Generate the code that prepares the vectors for the products with the weight matrices.
+
+        It computes Q h if the recurrent weights are a low-rank product R Q, and quantises the vectors if the weights
+        are int8.
+        """
         kind = self._kind
         if kind.low_rank:
             yield "for (int32_t k = 0; k < layer->rank; ++k) {"
@@ -205,7 +225,15 @@ class _LayerCode:
                 yield f"    {sums});"
 
     def _sums(self, row: str, *, mid: bool) -> Iterator[str]:
-        """Generate the pre-activations p of neuron `row`, for the gates that `Cell.mid` reads or for all others."""
+        """Generate the C code that computes the pre-activations p of one neuron.
+
+        Args:
+            row: C variable with the index of the neuron, or of an element of m if mid is True.
+            mid: True for the gates that `Cell.mid` reads, False for all others.
+
+        Yields:
+            Lines of C.
+        """
         gates, cell = self._cell.group(mid=mid), self._cell
         yield f"float p[{len(cell.gates)}];"
         for i, gate in enumerate(gates):
@@ -214,7 +242,16 @@ class _LayerCode:
         yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
 
     def _places_of(self, equation: PointwiseEquation, row: str) -> dict[str, str]:
-        """Map the names of an equation's arguments to C expressions, for the C variable `row` (a neuron)."""
+        """Map the names of the arguments of a cell's equation, such as "gate 0", to C expressions.
+
+        Args:
+            equation: The equation.
+            row: C variable with the index of the neuron. For an equation that computes the intermediate vector m, it is
+                the index of an element of m.
+
+        Returns:
+            Dict from name to C expression.
+        """
         places = {}
         for argument in equation.arguments:
             what, number = argument.split()
@@ -263,7 +300,17 @@ class _LayerCode:
             yield "}"
 
     def _advance(self, u: str, score: str, drive: str, index: str) -> Iterator[str]:
-        """Generate the update of the rule's memories (its own states) by its equation `advance`."""
+        """Generate the update of the rule's memories (its own states) by its equation `advance`.
+
+        Args:
+            u: C expression that is 1 if the step updates the neuron, else 0.
+            score: C expression of the rule's score.
+            drive: C expression of the result of the rule's equation `drive`.
+            index: C expression of the index of the neuron, or 0 if the rule makes one decision for all.
+
+        Yields:
+            Lines of C.
+        """
         equation = self._rule.equations["advance"]
         memories = list(self._rule.memories)
         places = self._rule_places(index, index) | {"u": u, "score": score, "drive": drive}
@@ -274,7 +321,10 @@ class _LayerCode:
             yield f"{call(f'advance_{self._id}', equation, places, [f'&{target}' for target in targets])};"
 
     def _evidence(self, index: str) -> str:
-        """Generate the rule's equation `evidence` for a neuron, which reads the state c if the cell has one, else h."""
+        """Return a C call of the rule's equation `evidence` for the neuron with the index `index`.
+
+        The equation reads the cell's second state, such as c of an LSTM, or its only state h.
+        """
         read = min(1, self._cell.states - 1)
         places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
         return call(f"evidence_{self._id}", self._rule.equations["evidence"], places)
@@ -293,7 +343,10 @@ class _LayerCode:
             yield "}"
 
     def _drive(self) -> str:
-        """Generate the C function that computes the rule's equation `drive`, called only when the state has changed."""
+        """Generate the C function that computes the equation `drive` of a rule of the kind SAMPLE.
+
+        Its input is the sum of `evidence` over the neurons. A step calls it only after it has changed the state.
+        """
         read = min(1, self._cell.states - 1)
         places = self._rule_places("0", "0") | {"evidence": "sum"}
         state = self._places().index("drive")

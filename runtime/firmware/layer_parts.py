@@ -19,8 +19,8 @@ class GateProduct:
     """A matrix-vector product that is a term of several gates (pre-activations) of a cell.
 
     Attributes:
-        name: Name of the vector: x, last (x of the last step), h, c or m (the result of `Cell.mid`).
-        weight: Name of the matrix: W, R, C or V.
+        name: Name of the vector: x, last (x of the previous step), h, c or m (the result of `Cell.mid`).
+        weight: Name of the matrix: W for x and last, R for h, C for c, V for m.
         term: The term as a bit of `CellTable.gates`.
         mid: True for gates that `Cell.mid` reads, False for all others.
         gates: Indices of the gates that have the term.
@@ -34,7 +34,7 @@ class GateProduct:
 
     @property
     def field(self) -> str:
-        """Name of the matrix in the layer's C struct."""
+        """Name of the matrix in the layer's C struct, such as h or mid_h."""
         return f"mid_{self.name}" if self.mid else self.name
 
 
@@ -79,20 +79,24 @@ class LayerKind:
 
     @property
     def vectors(self) -> list[str]:
-        """Names of the vectors in `products`, each once and without m."""
+        """Names of the vectors that `products` multiply, such as x and h, each once, without m."""
         return [name for name in dict.fromkeys(product.name for product in self.products) if name != "m"]
 
     def columns(self, name: str) -> str:
-        """Return the C expression of the length of the vector `name`: x, last, h, c or m."""
+        """Return the C expression of the length of a vector that is multiplied by a weight matrix.
+
+        `name` is x, last (x of the previous step), h (or Q h, if the recurrent weights are low-rank), c or m.
+        """
         recurrent = "rank" if self.low_rank else "hidden"
         sizes = {"x": "inputs", "last": "inputs", "h": recurrent, "c": "hidden", "m": "middle"}
         return f"layer->{sizes[name]}"
 
     @property
     def kept_apart(self) -> list[int]:
-        """Indices of the states whose new values need a buffer of their own.
+        """Indices of the states whose new values are first written to a buffer.
 
-        Neurons are computed one by one, and the dot products of later neurons still read the old states.
+        Neurons are computed one by one, and the dot products of later neurons still read the old states. With int8
+        weights they read quantised copies, so that no state needs a buffer.
         """
         if self.int8:
             return []
@@ -110,7 +114,7 @@ class LayerKind:
 
 
 def kind_of(layer: LayerContent, number: int) -> LayerKind:
-    """Return the kind of a layer; `number` becomes `LayerKind.number`, which makes the C identifier unique."""
+    """Return the kind of a layer; `number` is the count of earlier kinds in the model with the same C identifier."""
     gates, cell = set(biased_gates(layer)), layer.cell
     biased = (bool(gates & set(cell.group(mid=True))), bool(gates & set(cell.group(mid=False))))
     int8 = layer.weights["W"].scales is not None
@@ -131,13 +135,24 @@ def quantised(kind: LayerKind) -> list[str]:
 
 
 def depth(layer: LayerContent, vector: str) -> int:
-    """Return the length of a vector (x, last, h, c or m) in a layer: the number of columns of its weights."""
+    """Return the length of the vector that multiplies a weight matrix of a layer: the number of its columns.
+
+    Args:
+        layer: The layer.
+        vector: Name of the vector: x, last (x of the previous step), h (Q h for low-rank weights R Q), c or m.
+
+    Returns:
+        The length.
+    """
     recurrent = len(layer.weights["Q"].values) if "Q" in layer.weights else layer.hidden
     return {"x": layer.inputs, "last": layer.inputs, "h": recurrent, "c": layer.hidden, "m": layer.middle}[vector]
 
 
 def largest_quantised(depth: int) -> int:
-    """Return the largest quantised input for which a sum of `depth` products with int8 weights stays below 2^31."""
+    """Return the largest magnitude of quantised inputs with which no int32 sum of products overflows.
+
+    A sum has `depth` products of an int16 input and an int8 weight. The result is at most 127 * 257.
+    """
     return min(_MOST_INT16, _MOST_INT32 // (127 * max(depth, 1)))
 
 
@@ -159,7 +174,11 @@ class Field:
 
 
 def workspace(layer: LayerContent, kind: LayerKind) -> list[Field]:
-    """Return the temporary arrays that a layer's step needs, always the same ones; the count of unused ones is 0."""
+    """Return the temporary arrays that a step of a layer needs.
+
+    The list has the same arrays in the same order for every layer. An array that the layer does not need has a count
+    of 0.
+    """
     rank = len(layer.weights["Q"].values) if kind.low_rank else 0
     fields = [
         Field("float", "next", len(kind.kept_apart) * layer.hidden, "new states"),

@@ -39,11 +39,13 @@ class FrontendContent:
 
     Attributes:
         hop: Number of samples that a step reads.
-        settings: Energy floor, index in NORMALISATIONS, and smoothing rates of the tracked value as it rises and falls.
-        window: Window of the FFT.
+        settings: Four numbers: energy floor, index of the normalisation in `packed.NORMALISATIONS`, and the smoothing
+            rates of the tracked value (see starts) when it rises and when it falls.
+        window: Window of the FFT, one factor per sample.
         filters: Mel filters (bands, N/2 + 1), where N is the size of the FFT.
         pcen: Parameters alpha, delta and r of PCEN; empty for other normalisations.
-        starts: Initial value of each state: kept samples if windows overlap, and the tracked value, if any.
+        starts: Initial value of each state: earlier samples if windows overlap, and the value that the normalisation
+            tracks per band, if any (the noise floor, or the smoothed energy of PCEN).
     """
 
     hop: int
@@ -177,7 +179,18 @@ def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
 
 
 def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
-    """Split the layer name in a LAYER record of the file; raise UsageError for an imputer or a normalisation."""
+    """Split the name of a layer into its parts.
+
+    Args:
+        record: The layer's record in the file, as unpacked by `packed.LAYER`.
+        path: Path of the model's file, for errors.
+
+    Returns:
+        The parts of the name.
+
+    Raises:
+        UsageError: The layer has an imputer or a normalisation.
+    """
     name, in_file = record[0].rstrip(b"\0").decode(), record[2] != 0
     parts, rules = name.split("+"), built_in_rules()
     low_rank = parts[-1] == _LOW_RANK
@@ -194,7 +207,18 @@ def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
 
 
 def _layer(name: _LayerName, cell: CellTable, tensors: list[Weight], group_size: int, inputs: int) -> LayerContent:
-    """Build a layer from its tensors in the order of the file: first the weights, then the initial states."""
+    """Build a layer from its tensors in a packed model.
+
+    Args:
+        name: Parts of the layer's name.
+        cell: The cell.
+        tensors: Tensors of the layer in the order of the file: first the weights, then the initial states.
+        group_size: Number of adjacent neurons that the update rule updates or skips together.
+        inputs: I, the size of the layer's input.
+
+    Returns:
+        The layer.
+    """
     rule = name.rule
     states = cell.states + len(rule.memories) + cell.reads_last
     weights = tensors[: len(tensors) - states]
@@ -241,7 +265,16 @@ def biased_gates(layer: LayerContent) -> list[int]:
 
 
 def gate_rows(layer: LayerContent, name: str, term: int) -> dict[int, tuple[int, int]]:
-    """Return a dict from each gate that has rows in the weight `name` (W, R, C, V, b) to (first row, row count)."""
+    """Find the rows of each gate in a stacked weight of a layer.
+
+    Args:
+        layer: The layer.
+        name: Name of the weight: W, R, C, V or b.
+        term: Bit of the weight's term in `CellTable.gates`, such as X for W; ignored for b.
+
+    Returns:
+        Dict from the index of each gate that has rows in the weight to a pair: first row and number of rows.
+    """
     gates = biased_gates(layer) if name == "b" else [g for g, terms in enumerate(layer.cell.gates) if terms & term]
     rows, first = {}, 0
     for gate in gates:

@@ -75,7 +75,7 @@ def function(name: str, comment: str, equation: PointwiseEquation) -> str:
 
 
 def call(name: str, equation: PointwiseEquation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
-    """Generate a call of the C function that `function` printed for an equation.
+    """Generate a call of the C function that `function` generates for an equation.
 
     Args:
         name: Name of the function.
@@ -95,7 +95,7 @@ def _operand(number: float) -> str:
 
 
 def _used(equation: PointwiseEquation) -> set[int]:
-    """Return the indices of the values of an equation that any of its results depends on."""
+    """Return the indices of those values of an equation that its results depend on; code for others is left out."""
     used, first = set(equation.results), len(equation.arguments) + len(equation.constants)
     for place in range(first + len(equation.operations) - 1, first - 1, -1):
         if place in used:
@@ -110,7 +110,16 @@ def block_comment(text: str) -> str:
 
 
 def array(type: str, name: str, values: NDArray[Any]) -> str:
-    """Format a constant C array; `type` is float, int8_t, uint16_t or int32_t."""
+    """Format the definition of a constant one-dimensional C array.
+
+    Args:
+        type: C type of an element: float, int8_t, uint16_t or int32_t.
+        name: Name of the array.
+        values: Values of any shape, in row-major order.
+
+    Returns:
+        The C code.
+    """
     flat = values.ravel()
     words: Iterable[str] = map(float_literal, flat.tolist()) if type == "float" else map(str, flat.tolist())
     text = textwrap.fill(", ".join(words), 110, initial_indent="  ", subsequent_indent="  ")

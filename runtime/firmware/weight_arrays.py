@@ -14,7 +14,7 @@ BLOCK = 4
 
 
 def padded(columns: int) -> int:
-    """Round a number of columns up to a multiple of 4, the length of zero-padded rows of int8 weights."""
+    """Round a number of columns up to a multiple of 4; rows of int8 weights are padded with zeros to this length."""
     return -(-columns // BLOCK) * BLOCK
 
 
@@ -52,10 +52,11 @@ def gate_biases(layer: LayerContent, gates: Sequence[int]) -> NDArray[np.float32
 
 
 def in_blocks(matrix: Weight) -> Weight:
-    """Flatten a matrix (rows, gates, columns) to 2-D, each row in the order [block of four columns][gate][column].
+    """Reorder a matrix (rows, gates, columns) to (rows, gates * columns), the order in which the C code reads it.
 
-    Columns after the last whole block follow as [column][gate]. Rows of int8 weights are first padded with zeros to
-    whole blocks.
+    A row has the weights of all gates for one neuron, in the order [block of four columns][gate][column]. Columns after
+    the last whole block follow as [column][gate]. The columns of int8 weights are first padded with zeros to whole
+    blocks.
     """
     values = matrix.values
     rows, gates, columns = values.shape

@@ -2,9 +2,9 @@
 """Downloader for pooch that resumes interrupted downloads.
 
 The bytes received so far are kept in NAME.part, and their source in NAME.part.json. The remaining bytes are requested
-with If-Range, so that they are sent only if the file on the server has not changed. If-Range needs an ETag or a date
-from the server. Without one, a download is only resumed if the file's checksum is known, which detects a mix of two
-versions.
+with the HTTP header If-Range: if the file on the server has changed, the server sends the whole file instead. If-Range
+needs an ETag or a date from the server. Without them, a download is resumed only if the file's checksum is known,
+because the checksum detects a mix of two versions of the file.
 """
 
 import errno
@@ -35,9 +35,10 @@ _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLErro
 
 @dataclass
 class _RemoteFile:
-    """The file on a server that a partial download came from: URL, size in bytes, and ETag or date (`mark`).
+    """The file on a server that a partial download came from: URL, size in bytes, and `mark`.
 
-    Size and mark are None if the server does not tell them.
+    The mark identifies the version of the file: its ETag, or else the date of its last change. Size and mark are None
+    if the server does not send them.
     """
 
     url: str
@@ -48,8 +49,8 @@ class _RemoteFile:
 class Resuming:
     """Downloader of one file, called by pooch with a URL and the path to save to.
 
-    A call raises EdgernnError if the server has no such file, if the file has another size, or if the connection keeps
-    breaking, and OSError if the disk is full. The bytes received are kept for the next call.
+    A call raises EdgernnError if the server has no such file, if the file's size is not `size`, or if the connection
+    keeps breaking, and OSError if the disk is full. The bytes received are kept for the next call.
 
     Args:
         part: Path of the partial download.
@@ -57,7 +58,7 @@ class Resuming:
         checked: True if the file's checksum is known. Only then can a partial download without an ETag or date be
             resumed.
         progress: Progress bar.
-        pause: Seconds to wait after a broken connection.
+        pause: Seconds to wait after a broken connection, before the next attempt.
     """
 
     def __init__(self, part: Path, size: int | None, checked: bool, progress: Progress, pause: float = 1.0) -> None:
@@ -138,7 +139,8 @@ class Resuming:
     def _read_source(self, url: str) -> _RemoteFile:
         """Return the file on the server that the partial download came from, as stored in NAME.part.json.
 
-        If the download of `url` cannot continue the partial one, delete the latter and return a file with an empty URL.
+        If a download of `url` cannot resume from the partial download, delete the partial download, and return a file
+        with an empty URL.
         """
         try:
             source = _RemoteFile(**read_json(self._notes))
@@ -155,16 +157,17 @@ class Resuming:
             path.unlink(missing_ok=True)
 
     def _start_and_size(self, answer: Any, have: int) -> tuple[int, int | None]:
-        """Return the offset in the file at which the server's answer starts, and the file's size, None if unknown.
+        """Return the byte offset in the file at which the server's answer starts, and the file's size in bytes.
 
-        `have` is the number of bytes received before. ConnectionError is raised if the answer continues elsewhere.
+        The size is None if it is unknown. `answer` is the HTTP response, and `have` the number of bytes received before
+        it. ConnectionError is raised if the answer is a part of the file that does not start at the offset `have`.
         """
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
                 self._delete_part()
                 raise ConnectionError(
-                    f"expected the bytes from {have:,} on, got the range {answer.headers.get('Content-Range')}"
+                    f"expected the rest of the file from byte {have:,} on, got {answer.headers.get('Content-Range')}"
                 )
             return have, None if span[2] == "*" else int(span[2])
         # a server without ranges, or with another version, sends the whole file
@@ -176,7 +179,8 @@ class Resuming:
             return
         if self.size is not None and total != self.size:
             raise EdgernnError(
-                f"{url}: expected a file of {self.size:,} bytes, got one of {total:,}: the file has changed; report it"
+                f"{url}: expected a file of {self.size:,} bytes, got one of {total:,}: the file has changed on the "
+                "server; report it to the authors of edgernn"
             )
         if total > LIMIT:
             raise EdgernnError(
@@ -199,7 +203,8 @@ class Resuming:
                 have += len(chunk)
                 if have > most:
                     raise EdgernnError(
-                        f"{url}: expected at most {most:,} bytes, got more: the file was changed; report it"
+                        f"{url}: expected at most {most:,} bytes, got more: the file has changed on the server; "
+                        "report it to the authors of edgernn"
                     )
                 file.write(chunk)
                 self.progress.update(have, f"{have:,} of {size} bytes")

@@ -37,21 +37,24 @@ def find_set(name: str) -> DataSet:
 def fetch(name: str, data: Path | None = None, progress: Progress | None = None, pause: float = 1.0) -> dict[str, Any]:
     """Download a data set, or verify it if its files exist.
 
-    An interrupted download is resumed: automatically a few times, and by the next call.
+    If the connection breaks, the download is resumed automatically a few times. After that, or after an interruption,
+    the next call resumes it.
 
     Args:
         name: Name of the data set.
-        data: The user's data folder. Default: EDGERNN_DATA, else the user's cache.
+        data: The user's data folder. Default: the environment variable EDGERNN_DATA, or the user's cache if it is not
+            set.
         progress: Progress bar. Default: none.
-        pause: Seconds to wait after a broken connection.
+        pause: Seconds to wait after a broken connection, before the next attempt.
 
     Returns:
         A dict with name, the name of the data set; folder, the path of its folder; fetched, true if files were
-        downloaded; cache, true if the folder is in the user's cache; and files, a list with a dict for each file: file
-        (its name), bytes, sha256, and known (true if there was a checksum to compare).
+        downloaded; cache, true if the folder is in the user's cache; and files, a list with a dict for each file. This
+        dict has the keys file (its name), bytes (its unpacked size), sha256 (of its unpacked content), and known (true
+        if there was a checksum to compare).
 
     Raises:
-        UsageError: The name is unknown.
+        UsageError: The name is unknown, or another process downloads this data set.
         EdgernnError: The set cannot be downloaded, or a file is corrupt or has another checksum.
         OSError: The disk is full.
     """
@@ -82,9 +85,10 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[None]:
-    """Context in which a folder for the partial downloads of a data set exists and is locked.
+    """Create and lock a folder for the partial downloads of a data set, as a context manager.
 
-    It is deleted at the end, except after an error, so that its downloads can be resumed.
+    `folder` is the folder of the data set. The new folder in it is deleted at the end. After an error it is kept, so
+    that its downloads can be resumed.
     """
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
@@ -100,10 +104,11 @@ def _work_folder(folder: Path) -> Iterator[None]:
 
 
 def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
-    """Find the files of a data set in the folders `where`; return None if some are missing.
+    """Find the files of a data set in the folders `where`; return None if no form of the data set is complete.
 
-    The files are pairs of an entry in the registry and a path. A data set may be published as different sets of files
-    (`DataSet.forms`). Only the set that can be downloaded, and sets that are preferred to it, are considered.
+    The result has a pair for each file: its entry in the registry, and its path. A data set may be published in several
+    forms, each a complete set of files (`DataSet.forms`). The forms are tried in order of preference, up to the form
+    that `edgernn data fetch` can download.
     """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
@@ -118,9 +123,10 @@ def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Pa
 def _fetch_or_check(
     download: Download, folder: Path, where: list[Path], progress: Progress, pause: float
 ) -> list[dict[str, Any]]:
-    """Verify the files of a download if they exist, else download them from the first URL that has them.
+    """Verify the files of a download if they exist, else download them from the first URL that works.
 
-    Returns a dict for each file, see `_check`. EdgernnError is that of the last URL.
+    Returns a list with the result of `_check` for each file: a dict with its name, size and checksum. EdgernnError is
+    raised if an existing file is invalid, or if all URLs fail. Its message is then that of the last URL.
     """
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:
@@ -147,7 +153,7 @@ def _download(url: str, download: Download, folder: Path, progress: Progress, pa
     except EdgernnError:
         raise
     except ValueError as error:
-        raise EdgernnError(f"{url}: the download failed: {error}") from None
+        raise EdgernnError(f"{url}: the download failed; try again, or download it by hand: {error}") from None
     try:
         files = _install(url, path, download, folder)
     except EdgernnError:
@@ -161,7 +167,14 @@ def _download(url: str, download: Download, folder: Path, progress: Progress, pa
 def _install(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
     """Unpack and verify a download in a temporary folder, then move its files to the folder of the data set.
 
-    Returns a dict for each file, see `_check`.
+    Args:
+        url: Address that the download came from.
+        path: The downloaded file or archive.
+        download: Its entry in the registry.
+        folder: Folder of the data set.
+
+    Returns:
+        A list with the result of `_check` for each file: a dict with its name, size and checksum.
     """
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         staged = Path(name)
@@ -191,16 +204,18 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
-    """Verify size and checksum of a file's unpacked content, or raise EdgernnError.
+    """Verify size and checksum of a file's unpacked content, or raise EdgernnError if they differ.
 
     Args:
-        path: The file.
-        file: Its entry in the registry.
-        known: Content of RECORD, a dict from file name to its entry. Default: read from the file's folder.
-        url: Address that the file was just downloaded from, for errors.
+        path: The file, plain, .gz or .xz.
+        file: Its entry in the registry, with the expected size and checksum if they are known.
+        known: Checksums of earlier downloads, the content of fetched.json: a dict from the name of a file to a dict
+            with its url, bytes and sha256. Default: read from the folder of the file.
+        url: Address that the file was just downloaded from, for errors. None if the file was not downloaded now.
 
     Returns:
-        A dict with file (its name), bytes, sha256, and known: true if there was a checksum to compare.
+        A dict with file (its name), bytes (its unpacked size), sha256, and known (true if there was a checksum to
+        compare).
     """
     first = (_record(path.parent) if known is None else known).get(file.name, {})
     expected = file.sha256 or first.get("sha256")
@@ -214,7 +229,9 @@ def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str
         wanted = [f"SHA-256 {expected}"] if expected else []
         wanted += [f"{file.size:,} bytes"] if file.size is not None else []
         origin = "" if file.sha256 or not expected else f", recorded in {RECORD} at the first download"
-        hint = "" if url else "; move the file away to download it again"
-        text = f"expected {' and '.join(wanted)}{origin}, got SHA-256 {got} and {size:,} bytes{hint}"
-        raise EdgernnError(f"{url or path}: {file.name}: {text}")
+        hint = "; download it by hand" if url else "; move the file away to download it again"
+        raise EdgernnError(
+            f"{url or path}: {file.name}: expected {' and '.join(wanted)}{origin}, got SHA-256 {got} and {size:,} bytes"
+            f"{hint}"
+        )
     return {"file": path.name, "bytes": size, "sha256": got, "known": expected is not None}

@@ -13,13 +13,14 @@ def list_sets(data: Path | None = None) -> list[dict[str, Any]]:
     """List all data sets; no file is opened.
 
     Args:
-        data: The user's data folder, or None for EDGERNN_DATA.
+        data: The user's data folder; None to use the environment variable EDGERNN_DATA.
 
     Returns:
         One dict per data set, with values that JSON can represent. "here" has the paths of its files on this machine,
         or None if any are missing. "files" has a dict with name, size and sha256 for each unpacked file; size and
-        sha256 are None if unknown. "unchecked" names the files to download for which neither their own checksum nor
-        that of their archive is known. The other keys are attributes of `DataSet` and the URLs of its downloads.
+        sha256 are None if unknown. "unchecked" has the names of files whose download cannot be verified, because
+        neither their own checksum nor that of their archive is known. "urls" has the URLs of all downloads. The other
+        keys are the name of the data set and attributes of `DataSet`.
     """
     return [
         {

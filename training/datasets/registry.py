@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registry of the data sets that tasks read: origin, terms, files and checksums.
 
-A SHA-256 of None is unknown: the first download is trusted, and `edgernn data list` says so. Checksums of files were
-computed from files whose content was verified. Those of archives and of SVHN are published by several public projects.
+A SHA-256 of None means that the checksum is unknown. The first download is then trusted, and `edgernn data list` says
+so. The checksums of files were computed from files whose content was verified. The checksums of archives and of SVHN
+are published by several public projects.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ Form = tuple[str, ...]
 
 @dataclass(frozen=True)
 class File:
-    """A file of a data set: its name, and the size in bytes and SHA-256 of its unpacked content, None if unknown."""
+    """A file of a data set: its name, and the size in bytes and SHA-256 of its unpacked content.
+
+    Size and SHA-256 are None if they are unknown.
+    """
 
     name: str
     size: int | None = None
@@ -25,11 +29,11 @@ class Download:
     """How to download one file or archive of a data set.
 
     Attributes:
-        urls: Alternative URLs, tried in this order; their suffix is the packing, see `unpack`.
+        urls: Alternative URLs, tried in this order. Their suffix, such as .gz or .zip, is the packing, see `unpack`.
         gives: Files to keep: the downloaded file itself, or members of the archive with these names, in any of its
             folders. A name that ends in / stands for all .txt files of the archive's folder of that name.
-        size: Size of the downloaded file in bytes, if known and the same at all addresses.
-        sha256: SHA-256 of the downloaded file, if known and the same at all addresses.
+        size: Size of the downloaded file in bytes. None if it is unknown, or if it depends on the URL.
+        sha256: SHA-256 of the downloaded file. None if it is unknown, or if it depends on the URL.
     """
 
     urls: tuple[str, ...]

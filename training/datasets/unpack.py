@@ -23,10 +23,11 @@ def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) 
     """Unpack the wanted files of a download.
 
     Args:
-        path: The download. Its suffix is the packing: .gz, .tar.gz, .tgz, .zip, or any other for none.
+        path: The download. Its suffix is the packing: .gz, .tar.gz, .tgz or .zip. A file with any other suffix is
+            copied.
         gives: The wanted files, see `Download.gives`.
         folder: Folder to write to.
-        limit: Maximal size of all files together in bytes.
+        limit: Maximal unpacked size of all wanted files together, in bytes.
 
     Raises:
         EdgernnError: The download is corrupt, lacks a file, exceeds the limit, or has unsafe members.
@@ -64,9 +65,9 @@ class _Writer:
 def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
     """Copy the wanted files `gives` of an archive to a folder; raise EdgernnError if one is missing.
 
-    `members` are pairs of a path in the archive and a stream, None for a folder. A wanted file may be in any folder of
-    the archive, because archives from different URLs have different folders. EdgernnError is also raised for a path
-    that leaves the target folder, and for too many members.
+    `members` has a pair for each member: its path in the archive, and a stream with its content, or None for a folder.
+    A wanted file may be in any folder of the archive, because archives from different URLs have different folders.
+    EdgernnError is also raised if a path leaves the target folder, and if the archive has too many members.
     """
     missing = {file.name for file in gives}
     for count, (member, stream) in enumerate(members):
@@ -132,7 +133,10 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _BoundedReader:
-    """A file with a limit on the size of a read, because a header of a damaged tar archive may claim any length."""
+    """Wrapper of an open file that limits the number of bytes of one read; a longer read raises EdgernnError.
+
+    Without the limit, a damaged header of a tar archive, which may claim any length, would allocate that much memory.
+    """
 
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file

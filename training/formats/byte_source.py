@@ -41,7 +41,8 @@ class ByteSource(Protocol):
 def opened(path: Path) -> Iterator[Any]:
     """Open a plain, .gz or .xz file as a stream of its unpacked bytes.
 
-    A missing file, and corrupt data read in the block, raise EdgernnError.
+    It is a context manager. A missing file raises EdgernnError, and so does corrupt data that the body of the with
+    statement reads.
     """
     with unpacking(path), _open(path) as file:
         yield file
@@ -49,7 +50,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """Context in which errors of gzip, lzma, tarfile and zipfile become an EdgernnError with the file's name.
+    """Convert errors of gzip, lzma, tarfile and zipfile to an EdgernnError with the file's name, as a context manager.
 
     A missing file becomes an EdgernnError, too. Other errors of the operating system are raised unchanged.
     """
@@ -79,11 +80,13 @@ def _corrupt(path: Path, error: Exception) -> EdgernnError:
 
 
 def take(stream: ByteSource, size: int) -> bytearray:
-    """Read bytes in chunks, so that a header that claims terabytes allocates nothing.
+    """Read bytes from a stream in chunks.
+
+    Memory grows with the bytes that are read, not with `size`, which may come from the header of a malicious file.
 
     Args:
         stream: The stream.
-        size: Number of bytes.
+        size: Number of bytes to read.
 
     Returns:
         The next `size` bytes, or fewer if the stream ends before.

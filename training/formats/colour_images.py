@@ -64,12 +64,12 @@ def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Ima
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 
     Args:
-        files: Batches of the binary version (plain, .gz or .xz), the last one for the test; or one npz archive with
-            x_train, y_train, x_test and y_test.
+        files: Two or more batch files of the binary version (plain, .gz or .xz), of which the last has the test images;
+            or one npz archive with the arrays x_train, y_train, x_test and y_test.
         limit: Maximal unpacked size of a file in bytes.
 
     Returns:
-        Training and test images.
+        Training images and test images, both with labels.
 
     Raises:
         EdgernnError: A file is invalid.
@@ -82,7 +82,10 @@ def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Ima
 
 
 def _cifar_batch(path: Path, limit: int) -> Images:
-    """Read a batch of the binary version: records of a label byte and the red, green and blue planes, 32 x 32 each."""
+    """Read a batch file of the binary version of CIFAR-10.
+
+    The file has a record of 3073 bytes for each image: its label, and its red, green and blue planes of 32 x 32 bytes.
+    """
     content = read_all(path, limit)
     if not content or len(content) % _CIFAR_RECORD:
         raise EdgernnError(

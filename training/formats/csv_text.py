@@ -64,7 +64,8 @@ class CsvTable:
 def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", limit: int = LIMIT) -> CsvTable:
     """Read a csv file of numbers.
 
-    A first row with a cell that is not a number is the header. nan and inf are numbers; an empty cell is not.
+    If any cell of the first row is not a number, this row is the header. The words nan and inf count as numbers. An
+    empty cell does not.
 
     Args:
         path: The file, plain, .gz or .xz.
@@ -115,7 +116,11 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
 
 
 def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Iterate over the rows that are not empty, as pairs (number of the row's last line in the file, cells)."""
+    """Iterate over the rows of a csv file that are not empty, as pairs of a line number and the row's cells.
+
+    `content` is the text of the file. A row may extend over several lines; its line number is that of the last one,
+    counted from 1.
+    """
     # split lazily, because StringIO would copy a large text to four times its memory
     lines = (line[0] for line in re.finditer(r"[^\n]*\n|[^\n]+", content))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)

@@ -79,14 +79,12 @@ def _byte_order(path: Path, header: bytearray) -> str:
         )
     order = {b"IM": "<", b"MI": ">"}.get(bytes(header[126:]))
     if order is None or struct.unpack(order + "H", header[124:126])[0] != _VERSION:
-        got = (
-            "a newer one (save it with -v7)"
+        got, remedy = (
+            ("a newer one", "save it with the option -v7")
             if header.startswith(b"MATLAB 7.3")
-            else "another kind of file (download it again)"
+            else ("another kind of file", "download it again")
         )
-        raise EdgernnError(
-            f"{path}: expected a MATLAB file of version 5 to 7.2, got {got}; save it with the option -v7"
-        )
+        raise EdgernnError(f"{path}: expected a MATLAB file of version 5 to 7.2, got {got}; {remedy}")
     return order
 
 
@@ -102,7 +100,11 @@ def _corrupt(path: Path) -> EdgernnError:
 
 
 class _Inflated:
-    """Stream that decompresses an element of a MATLAB file; `size` is its number of compressed bytes."""
+    """Stream of the decompressed bytes of one element of a MATLAB file.
+
+    `path` names the file in errors. `file` is the open file at the element's first byte, and `size` the element's
+    compressed size in bytes.
+    """
 
     def __init__(self, path: Path, file: ByteSource, size: int) -> None:
         self._path, self._file, self._left = path, file, size
@@ -121,7 +123,7 @@ class _Inflated:
         return b""
 
     def finish(self) -> None:
-        """Verify that the stream is at its end, and its checksum; raise EdgernnError if bytes are left or missing."""
+        """Verify that the stream is at its end and that its checksum is right, or raise EdgernnError."""
         if take(self, 8) or not self._unpacker.eof:
             raise _corrupt(self._path)
 
@@ -137,34 +139,39 @@ class _Matrix:
         self.name = self._read_element(_INT8, _LONGEST_NAME).decode("latin-1")
 
     def numbers(self, limit: int) -> Array:
-        """Read the numbers of the array; raise EdgernnError if it is empty, not real or exceeds `limit` bytes.
+        """Read the numbers of the array, in the array's shape.
 
-        The error is also raised if the number of bytes does not match the shape.
+        EdgernnError is raised if the array is empty, is not of real numbers or exceeds `limit` bytes, and if the number
+        of bytes does not match the shape.
         """
         where = f"{self._path}: {self.name}"
         if self._class not in _CLASSES or self._complex:
             raise EdgernnError(
-                f"{where}: expected an array of real numbers, got one of MATLAB class {self._class}; convert it"
+                f"{where}: expected an array of real numbers, got one of MATLAB class {self._class}"
+                f"{' with complex numbers' if self._complex else ''}; convert it to real double"
             )
         if min(self._shape, default=0) < 1:
-            raise EdgernnError(f"{where}: expected an array that is not empty, got shape {self._shape}; fill it")
+            raise EdgernnError(f"{where}: expected an array that is not empty, got shape {self._shape}; add data")
         kind, size, small = self._read_head()
         if kind not in _TYPES:
-            raise EdgernnError(f"{where}: expected numbers, got MATLAB data of type {kind}; convert them")
+            raise EdgernnError(f"{where}: expected numbers, got MATLAB data of type {kind}; convert it to double")
         stored, dtype = np.dtype(self._order + _TYPES[kind]), np.dtype(_CLASSES[self._class])
         count = math.prod(self._shape)
         if size != count * stored.itemsize:
-            expected = f"{count * stored.itemsize} bytes for {stored} {self._shape}"
-            raise EdgernnError(f"{where}: expected {expected}, got {size}; download it again")
+            raise EdgernnError(
+                f"{where}: expected {count * stored.itemsize} bytes for the shape {self._shape} of type {stored}, got "
+                f"{size} bytes; download it again"
+            )
         if count * max(stored.itemsize, dtype.itemsize) > limit:
             raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {self._shape}; split the file")
         numbers = np.frombuffer(self._read_data(size, small), stored).astype(dtype, copy=False)
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read an element of type `kind` with `count` 32-bit numbers; `form` is the struct format of one number.
+        """Read the next element, which must have the type `kind` and consist of `count` 32-bit integers.
 
-        A count of None means any number up to _MOST_DIMENSIONS. EdgernnError is raised for any other element.
+        If `count` is None, the element may have up to 32 integers. `form` is the format character of the module struct
+        for one integer, such as "i". EdgernnError is raised if the element has another type or size.
         """
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of NumPy archives; NumPy's own reader would allocate whatever size a header claims."""
+"""Reader of NumPy archives (npz).
+
+It replaces numpy.load, which allocates the memory that the header of a file claims, even if the file is corrupt.
+"""
 
 import ast
 import io
@@ -33,8 +36,8 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
     Args:
         path: The file: .npz, .npz.gz or .npz.xz.
         names: Names of the arrays to read, all required. Default: all arrays of the file.
-        limit: Maximal unpacked size in bytes, of the archive and of all arrays together. If the file is larger, its
-            size is the limit.
+        limit: Maximal unpacked size in bytes, of the archive and of all arrays together. If the file on disk is already
+            larger, the size of the file is the limit instead.
 
     Returns:
         The arrays, as a dict from name to array.
@@ -70,7 +73,8 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
     # the other compressions of zip archives unpack without a bound on memory, and NumPy does not write them
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise EdgernnError(
-            f"{where}: {_EXPECTED} as NumPy writes it, got compression {info.compress_type}; use numpy.savez"
+            f"{where}: {_EXPECTED} as NumPy writes it, got zip compression method {info.compress_type}; "
+            "write it with numpy.savez"
         )
     try:
         with archive.open(info) as stream:
@@ -112,7 +116,7 @@ def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], 
         raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt header; write it with numpy.savez") from None
     if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
         got = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
-        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {got}; convert them with numpy.asarray")
+        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {got}; convert it with array.astype(float)")
     sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not sizes or not isinstance(fortran, bool):
         raise EdgernnError(

@@ -40,13 +40,13 @@ class Stays:
     Source: Silva et al., "Predicting In-Hospital Mortality of ICU Patients", Computing in Cardiology, 2012.
 
     Attributes:
-        record_id: Number of each stay (N,), ascending.
-        row_start: Index of the first measurement of each stay (N + 1,); stay i has the measurements row_start[i] to
-            row_start[i + 1] - 1.
+        record_id: Record number of each stay (N,), ascending.
+        row_start: Index of the first measurement of each stay, and M at the end (N + 1,). Stay i has the measurements
+            row_start[i] to row_start[i + 1] - 1.
         minute: Minutes from admission to each measurement (M,).
-        param: What was measured, as an index into PARAMETERS (M,).
-        value: Measured value (M,); -1 means unknown if param is a general descriptor, such as the height.
-        outcomes: Outcomes of each stay (N, 6), with the columns OUTCOMES.
+        param: Measured quantity, as an index into `PARAMETERS` (M,).
+        value: Measured value (M,). For a general descriptor, such as the height, -1 means unknown.
+        outcomes: Outcomes of each stay (N, 6), with the columns in `OUTCOMES`, such as the length of the stay.
     """
 
     record_id: npt.NDArray[np.int32]
@@ -61,7 +61,8 @@ def read_physionet(files: Sequence[Path], limit: int = LIMIT) -> Stays:
     """Read the intensive care stays of set-a of PhysioNet 2012.
 
     Args:
-        files: set-a.npz (plain, .gz or .xz); or the folder set-a of text files, and Outcomes-a.txt.
+        files: Paths: either the archive set-a.npz alone (plain, .gz or .xz), or the folder set-a, which has a text file
+            for each stay, and the file Outcomes-a.txt.
         limit: Maximal unpacked size of a file in bytes.
 
     Returns:
@@ -98,19 +99,19 @@ def _read_archive(path: Path, limit: int) -> Stays:
 
 
 def _checked(path: Path, stays: Stays) -> Stays:
-    """Return `stays` unchanged, or raise EdgernnError if its arrays contradict each other; `path` is the npz file."""
+    """Return `stays` unchanged, or raise EdgernnError if its arrays are invalid; `path` is the npz file, for errors."""
     N, M = len(stays.record_id), len(stays.value)
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():
         raise EdgernnError(
-            f"{path}: row_start: expected {N + 1} rising numbers from 0 to {M}, got others; download it again"
+            f"{path}: row_start: expected {N + 1} non-decreasing numbers from 0 to {M}, got others; download it again"
         )
     for name in ("minute", "param"):
         if len(getattr(stays, name)) != M:
             got = len(getattr(stays, name))
             raise EdgernnError(f"{path}: {name}: expected {M} rows as in value, got {got}; download it again")
     if (np.diff(stays.record_id) <= 0).any():
-        raise EdgernnError(f"{path}: record_id: expected rising numbers, got others; sort the stays by record")
+        raise EdgernnError(f"{path}: record_id: expected ascending numbers, got others; sort the stays by number")
     if M and (stays.minute.min() < 0 or stays.minute.max() > _LAST_MINUTE):
         raise EdgernnError(
             f"{path}: minute: expected 0 to {_LAST_MINUTE}, got {stays.minute.min()} to {stays.minute.max()}; "
@@ -140,7 +141,7 @@ def _read_folder(folder: Path, outcomes_file: Path, limit: int) -> Stays:
     for record in sorted(paths):
         if record not in outcomes:
             raise EdgernnError(
-                f"{outcomes_file}: expected a row for {record}, whose record is in {folder}, got none; download it "
+                f"{outcomes_file}: expected a row for record {record}, which is in {folder}, got none; download it "
                 "again"
             )
         for minute, name, value in _read_record(paths[record], record):
@@ -203,5 +204,5 @@ def _read_outcomes(path: Path, limit: int) -> dict[int, list[int]]:
         raise EdgernnError(f"{path}: expected whole numbers in every column, got others; download it again")
     rows = {int(row[0]): [int(value) for value in row] for row in table.values}
     if len(rows) < len(table.values):
-        raise EdgernnError(f"{path}: expected one row for each record, got two for one; download it again")
+        raise EdgernnError(f"{path}: expected one row for each record, got two for the same; download it again")
     return rows

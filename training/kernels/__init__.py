@@ -15,16 +15,17 @@ WIDEST = 512
 
 
 def attach(model: RecurrentModel, backend: str, device: str) -> str:
-    """Replace the loop over time steps of a model's recurrent layers by fused kernels, as a backend says.
+    """Select the implementation of the loop over time steps for each recurrent layer of a model.
 
     Args:
-        model: The network, whose layers get a new `unroller`.
-        backend: "torch": no kernels, a loop in torch. "fused": kernels for all layers. "auto": kernels for the layers
-            that have them; on a GPU, CUDA graphs of the loop for layers wider than `WIDEST` or with a normalisation.
-        device: The device of the model.
+        model: The network. The attribute `unroller` of its recurrent layers is set in place.
+        backend: "torch": a Python loop in torch. "fused": fused kernels for all layers. "auto": fused kernels for the
+            layers that have them, and the Python loop for the others. On a GPU, "auto" replays CUDA graphs of the loop
+            for layers with more than 512 neurons (`WIDEST`) or with a normalisation.
+        device: The device of the model, such as "cpu".
 
     Returns:
-        The backends of the layers, sorted and separated by commas, such as "fused, torch".
+        The names of the implementations in use, sorted and separated by commas, such as "fused, torch".
 
     Raises:
         UsageError: The backend is unknown, or it is "fused" and a layer has no kernels.
@@ -44,9 +45,15 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
 
 
 def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | str:
-    """Build the implementation that replaces a layer's loop over time steps, or return the reason why there is none.
+    """Build the implementation that replaces a layer's Python loop over time steps: fused kernels or CUDA graphs.
 
-    The argument device is a device type, such as "cuda". On a GPU, the backend "auto" may give CUDA graphs.
+    Args:
+        layer: The layer.
+        device: Device type, such as "cuda".
+        backend: "fused" for fused kernels alone; "auto" to allow CUDA graphs on a GPU.
+
+    Returns:
+        The implementation, or a text with the reason why there is none.
     """
     if device == "cpu":
         try:

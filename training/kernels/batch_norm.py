@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent batch normalisation in the native training library: arguments of the C functions, running statistics."""
+"""Recurrent batch normalisation in the native training library.
+
+The module builds the arguments of the library's C functions, and updates the running statistics after a call.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -47,13 +50,14 @@ class BatchNorms:
     """The batch normalisations of a cell, as arguments of one call of the training library, which runs T steps.
 
     Attributes:
-        names: What is normalised, in the order of `Cell.norms`: "W", "R", "C" and "V" for the products W x, R h, C c
-            and V m, and "c" for the cell state c.
+        names: Normalised quantities, in the order of `Cell.norms`. "W", "R", "C" and "V" stand for the products of
+            these weights with the input x, the state h, the cell state c and the intermediate vector m (`Cell.mid`).
+            "c" stands for the cell state itself.
         learns: True in training, where the call computes the statistics of the batch. False in evaluation, where it
             reads the running statistics.
-        means: Dict from each of `names` to the means of each step, (T, features). In training, the call writes them.
-        variances: Dict from each of `names` to the biased variances, (T, features). In training, the call writes them.
-        output_gate: Index of the output gate in `Cell.gates`; -1 if the cell state is not normalised.
+        means: Dict from each of `names` to the means at each step (T, features). In training, the call writes them.
+        variances: Dict from each of `names` to the biased variances (T, features). In training, the call writes them.
+        output_gate: Index of the output gate o in `Cell.gates`; -1 if the cell state is not normalised.
     """
 
     names: tuple[str, ...]
@@ -66,7 +70,8 @@ class BatchNorms:
     def of(cls, cell: Cell, first: int, steps: int) -> "BatchNorms":
         """Create the arguments for a cell and `steps` time steps of a sequence, from step `first` on.
 
-        In training, the statistics are allocated; else, they are read from the running statistics of these steps.
+        In training, the means and variances are allocated without values. In evaluation, they are copies of the running
+        statistics of these steps.
         """
         means, variances = {}, {}
         for name, norm in cell.norms.items():
@@ -87,11 +92,11 @@ class BatchNorms:
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Names of the weight matrices, such as "W", whose product with a vector is normalised."""
+        """Names of the weight matrices whose products are normalised, such as "W" for W x with the input x."""
         return tuple(name for name in self.names if name != _STATE)
 
     def allocate(self, steps: int, batch: int) -> list[Tensor]:
-        """Allocate tensors for the normalised products: (steps, B, features) for each name in `products`, in order."""
+        """Allocate a tensor (steps, batch, features) for each normalised product, in the order of `products`."""
         return [torch.empty(steps, batch, self.means[name].shape[1]) for name in self.products]
 
     def describe(
@@ -104,7 +109,7 @@ class BatchNorms:
 
         Args:
             normalised: Tensors for the normalised products, from `allocate`.
-            vectors: Gains and shift, from the function `vectors` of this module.
+            vectors: Learned gains and shift, from the function `vectors` of this module.
             grads: Tensors that a backward call fills with the gradients of `vectors`; empty for a forward call.
 
         Returns:
@@ -122,9 +127,10 @@ class BatchNorms:
         return norms
 
     def follow(self, cell: Cell, first: int) -> None:
-        """Update a cell's running statistics with `means` and `variances` of a training call from step `first` on.
+        """Update a cell's running statistics with the `means` and `variances` that a training call computed.
 
-        Steps beyond the last one that has running statistics are ignored.
+        `first` is the index of the call's first step in the sequence. Steps after the last one that has running
+        statistics are ignored.
         """
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
@@ -135,15 +141,15 @@ class BatchNorms:
 
 
 def has_statistics(cell: Cell, t: Tensor) -> bool:
-    """Check whether one call of the training library can normalise a batch.
+    """Check whether one call of the training library can compute or read the statistics that a batch needs.
 
     Args:
         cell: The cell.
-        t: Number of steps before the call for each sample (B, 1). In training, all are equal.
+        t: Number of steps that each sample has done before the call (B, 1). In training, all are equal.
 
     Returns:
-        In training, False if statistics are summed over several processes, which the library cannot do. In evaluation,
-        False if samples are at different steps, which need different statistics.
+        True if it can. In training, it cannot if the statistics are summed over several processes. In evaluation, it
+        cannot if samples are at different steps, which need different running statistics.
     """
     if cell.training:
         return all(isinstance(norm, RecurrentBatchNorm) and norm.total is None for norm in cell.norms.values())
@@ -153,7 +159,8 @@ def has_statistics(cell: Cell, t: Tensor) -> bool:
 def vectors(cell: Cell) -> list[Tensor]:
     """List the learned vectors of a cell's batch normalisations.
 
-    They are the gains in the order of `Cell.norms`, then the shift if the cell state is normalised.
+    The list has the gain of each normalisation, in the order of `Cell.norms`. At the end it has the shift if the cell
+    state is normalised.
     """
     norms = [norm for norm in cell.norms.values() if isinstance(norm, RecurrentBatchNorm)]
     gains: list[Tensor] = [norm.gain for norm in norms]
@@ -161,7 +168,10 @@ def vectors(cell: Cell) -> list[Tensor]:
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Explain why the CPU kernels cannot run the normalisation of a layer; None if they can, or if it has none."""
+    """Return the reason why the CPU kernels cannot run the normalisation of a layer.
+
+    None is returned if they can run it, or if the layer has no normalisation.
+    """
     norm = layer.cell.norm
     if norm is None:
         return None

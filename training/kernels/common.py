@@ -13,9 +13,9 @@ RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Explain why no training kernel can run a layer, on any device; None if there is no such reason.
+    """Return a reason why no training kernel, on any device, can run a layer; None if no reason is known.
 
-    A kernel of one device may have further limits.
+    The kernels of one device may have further limits, which are not checked here.
     """
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"

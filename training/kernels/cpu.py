@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused training kernels on the CPU: one call of the native training library runs forward or backward of a sequence.
 
-`Unrolled` is an autograd function, not a torch.library op: the dispatch of a registered op with a gradient took 250 to
-400 µs per training step, more than all other work for small H and T. torch.compile and the export use the Python loop.
+`Unrolled` is an autograd function, not a torch.library op, because the dispatch of a registered op with a gradient took
+250 to 400 µs per training step. For small H and T, this is more than all other work of a step. torch.compile and the
+export use the Python loop over time steps.
 """
 
 import ctypes
@@ -33,17 +34,18 @@ _WEIGHTS = ("w", "r", "c", "v", "b", "u")
 
 @dataclass(frozen=True)
 class _Plan:
-    """Description of one call of the autograd function `Unrolled`: its arguments other than inputs with gradients.
+    """Description of one call of the autograd function `Unrolled`: all arguments that are not tensors with gradients.
 
     Attributes:
-        program: The cell, if it is user-defined; None for a built-in one.
+        program: The cell in the native library, if it is user-defined; None for a built-in cell.
         sizes: Dict from the name of an integer field of `TrainCall`, such as "steps", to its value.
-        middle: M, the size of m (`Cell.mid`); None for a cell without m.
-        vectors: Number of vectors (`Cell.vectors`) that the cell's equations read.
-        rule: The update rule.
-        rule_weights: Number of weights that the rule's equations read.
-        memories: Number of memories (`UpdateRule.memory`) that the rule's equations read.
-        likelihoods: True if `UpdateRule.budget` sums likelihoods, false if it sums decisions.
+        middle: M, the size of the cell's intermediate vector m (`Cell.mid`); None for a cell without m.
+        vectors: Number of parameter vectors (`Cell.vectors`) among the inputs of `Unrolled`.
+        rule: The update rule, which decides which neurons change at a step.
+        rule_weights: Number of weights of the rule among the inputs.
+        memories: Number of the rule's own states (`UpdateRule.memory`) among the inputs.
+        likelihoods: True if the penalty on updates (`UpdateRule.budget`) sums update likelihoods, false if it sums the
+            update masks.
         step_weights: Factors of the steps in the penalty on updates (T, B); None stands for 1.
         norms: Batch normalisations, whose gains and shift are the last inputs of `Unrolled`; None if there are none.
     """
@@ -65,7 +67,10 @@ class _Plan:
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split the inputs of `Unrolled`, or their gradients, in two: all others, and the vectors of normalisations."""
+        """Split the inputs of `Unrolled`, or their gradients, in two parts.
+
+        The second part has the gains and the shift of the batch normalisations, and the first part all other tensors.
+        """
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
@@ -73,7 +78,7 @@ class _Plan:
         """Build the C structure of a call of the library, with the fields that forward and backward share.
 
         Args:
-            keep: True if forward stores the values of all steps that backward needs.
+            keep: True to store the values of all steps that the backward pass needs.
             tensors: The inputs of `Unrolled`; None becomes a null pointer.
 
         Returns:
@@ -85,11 +90,11 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Assign inputs of `Unrolled`, or their gradients, to the fields of `TrainCall` that point to them.
+        """Map the pointer fields of `TrainCall` to the inputs of `Unrolled`, or to their gradients.
 
         Args:
-            tensors: The inputs or gradients, without the vectors of normalisations (see `split`).
-            suffix: Suffix of the field names, "_grad" for gradients.
+            tensors: The inputs or gradients, without the gains and the shift of batch normalisations (see `split`).
+            suffix: Suffix of the field names: "" for inputs, "_grad" for gradients.
 
         Returns:
             Dict from the name of a field to its tensor, or to a list of tensors.
@@ -107,10 +112,11 @@ class _Plan:
 class Unrolled(torch.autograd.Function):
     """Autograd function that runs all steps of a layer by one call of the native training library.
 
-    The inputs after the plan are, in this order: x (T, B, columns of W), the cell's weights, the update mask u (kind
-    TIME), the cell's vectors, the rule's weights, the initial states (B, H), the rule's own initial states (memories)
-    that its equations read, and the vectors of normalisations. The outputs are y (T, B, H) and the final states. A rule
-    of the kind NEURON or SAMPLE adds its own final states, the update mask u (T, B, H) and its penalty on updates.
+    The first input is a `_Plan`. Then follow, in this order: x (T, B, columns of W); the cell's weights W, R, C, V and
+    b; the update mask u (T, B, H) of an update rule of the kind TIME, else None; the cell's parameter vectors; the
+    rule's weights; the cell's initial states (B, H); the rule's own initial states; and the gains and the shift of the
+    batch normalisations. The outputs are y (T, B, H) and the cell's final states (B, H). For a rule of the kind NEURON
+    or SAMPLE, the rule's own final states, the update mask u (T, B, H) and the penalty on updates (scalar) follow.
     """
 
     @staticmethod
@@ -185,12 +191,12 @@ def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[
 
     Args:
         rule: The update rule.
-        named: The inputs of `Unrolled`, from `_Plan.named`.
-        memories: The rule's own states after each step, (T, B, H or 1) each.
+        named: The inputs of `Unrolled`, as the dict that `_Plan.named` returns.
+        memories: The rule's own states after each step, each (T, B, H), or (T, B, 1) for the kind SAMPLE.
         y: The cell's first state after each step (T, B, H).
 
     Returns:
-        The likelihoods (T, B, H or 1).
+        The likelihoods (T, B, H), or (T, B, 1) for the kind SAMPLE.
     """
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
@@ -201,7 +207,8 @@ def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[
 class CpuUnroller:
     """Runs all steps of one layer by a single call of the native training library, on a CPU.
 
-    It returns None, so that the layer runs its own loop in torch, in these cases: tensors other than float32 on the
+    A call returns the outputs, the final state and the trace of updates, as `RecurrentLayer.forward` does. It returns
+    None in these cases, so that the layer runs its own loop in torch: a tensor that is not float32 or not on the
     CPU, an empty batch, torch.compile, and statistics that the library cannot compute (`batch_norm.has_statistics`).
 
     Args:
@@ -219,15 +226,22 @@ class CpuUnroller:
     def __init__(self, layer: RecurrentLayer) -> None:
         loaded = library()
         if loaded is None:
-            raise UsageError(f"the native library {TRAIN} is not installed or does not support this processor")
+            raise UsageError(
+                f"the native library {TRAIN} is not installed or does not support this processor; install edgernn "
+                "again, or use another processor"
+            )
         if why := refusal(layer):
             raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
         if self._rule < 0:
-            raise UsageError(f"there is no kernel for the rule {layer.rule.name} in the native library {TRAIN}")
+            raise UsageError(
+                f"there is no kernel for the rule {layer.rule.name} in the native library {TRAIN}; choose another rule"
+            )
         cell = layer.cell
         if cell.recurrent.rank is not None:
-            raise UsageError(f"there is no kernel for {layer.kind}: its recurrent weight has a low rank")
+            raise UsageError(
+                f"there is no kernel for {layer.kind}: its recurrent weight has a low rank; leave out rank"
+            )
         if why := batch_norm.refusal(layer):
             raise UsageError(why)
         self.program: ProgramCell | None = None
@@ -297,7 +311,7 @@ class CpuUnroller:
 
 
 def why_not(layer: RecurrentLayer) -> str | None:
-    """Explain why the native training library cannot run a layer; None if it can."""
+    """Return the reason why the native training library cannot run a layer; None if it can run it."""
     try:
         CpuUnroller(layer)
     except UsageError as error:
@@ -306,14 +320,14 @@ def why_not(layer: RecurrentLayer) -> str | None:
 
 
 def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
-    """Return the number by which the training library knows a built-in cell; negative for any other cell."""
+    """Return the index of a built-in cell in the training library; negative for a cell that it does not have."""
     if CELLS.get(cell.name) is not type(cell):
         return -1
     return int(loaded.edgernn_train_cell(cell.form.encode(), cell.biases))
 
 
 def _rule_number(loaded: ctypes.CDLL, rule: UpdateRule) -> int:
-    """Return the number by which the training library knows an update rule; negative if it has no kernel for it."""
+    """Return the index of an update rule in the training library; negative for a rule that it does not have."""
     return int(loaded.edgernn_train_rule(rule.name.encode())) if RULES.get(rule.name) is type(rule) else -1
 
 

@@ -33,9 +33,10 @@ _LAYOUTS: dict[str, Layout] = {}
 
 
 def register(layout: Layout) -> str:
-    """Register the layout of a layer for the torch op `sequence`, and return the key that the op takes.
+    """Register the description of a layer (`Layout`) for the torch op `sequence`, and return its key.
 
-    The key is a string that depends on the layout alone, so that it is the same in every process.
+    The op takes this key in place of the layout. The key is a string that depends on the layout alone, so that it is
+    the same in every process.
     """
     key = f"{layout.name}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:16]}"
     _LAYOUTS[key] = layout
@@ -44,12 +45,13 @@ def register(layout: Layout) -> str:
 
 @cache
 def kernels(key: str, resident: bool, held: int) -> ModuleType:
-    """Generate and load the Python module with the Triton kernels of a layout.
+    """Generate and load the Python module with the Triton kernels of a layer.
 
     Args:
-        key: Key of the layout, from `register`.
-        resident: True if the weights stay in shared memory or registers for all steps, false if each step reads them.
-        held: If resident, number of matrix products whose weights are read once and stay in shared memory.
+        key: Key of the layer's layout, from `register`.
+        resident: True for the resident form of the kernels, in which the states stay in registers for all steps. False
+            for the streamed form, in which they pass through memory.
+        held: In the resident form, number of matrix products whose weights are read once and stay in shared memory.
 
     Returns:
         A module with the kernels `forward` and `backward`.
@@ -104,9 +106,9 @@ def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dic
 
 
 def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the outputs of `sequence` as a dict from name to shape.
+    """Return the shapes of the outputs of the torch op `sequence`, as a dict from name to shape.
 
-    Unless `keep` is set, the pre-activations p are empty.
+    `keep` is True if the backward pass needs the pre-activations p. Otherwise the output p is empty.
     """
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
@@ -115,7 +117,7 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return number of steps T and batch size B, from the shapes of the named inputs of `sequence`."""
+    """Return the number of steps T and the batch size B of inputs of the torch op `sequence`, a dict by name."""
     T = next(named[name].shape[0] for name in ("a", "x", "e", "blend") if name in named)
     return T, named[f"s_{layout.states[0]}"].shape[0]
 
@@ -126,9 +128,10 @@ def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> li
 
     Args:
         inputs: Tensors in the order of `Layout.inputs`.
-        key: Key of the layout, from `register`.
-        keep: True to return the pre-activations p, which backward needs.
-        slope: Slope of the update rule's likelihood (`UpdateRule.likelihood`).
+        key: Key of the layer's layout, from `register`.
+        keep: True to return the pre-activations p, which the backward pass needs; False to return an empty tensor.
+        slope: Steepness of the update likelihood, which replaces the update mask u in the backward pass
+            (`UpdateRule.likelihood`).
 
     Returns:
         Tensors in the order of `Layout.outputs`.
@@ -171,8 +174,9 @@ def sequence_backward(
         inputs: Inputs of `sequence`.
         outputs: Outputs of `sequence`.
         grads: Gradients of the outputs in the order of `Layout.output_grads`; None for a gradient of zero.
-        key: Key of the layout, from `register`.
-        slope: Slope of the update rule's likelihood (`UpdateRule.likelihood`).
+        key: Key of the layer's layout, from `register`.
+        slope: Steepness of the update likelihood, which replaces the update mask u in the backward pass
+            (`UpdateRule.likelihood`).
 
     Returns:
         Gradients of the inputs, in their order.
@@ -213,15 +217,15 @@ def sequence_backward(
 def _gradients(
     layout: Layout, named: Mapping[str, Tensor], kept: Mapping[str, Tensor], outs: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """Compute the gradients of all inputs of `sequence` from the outputs of the backward kernel.
+    """Compute the gradients of all inputs of the torch op `sequence` from the outputs of the backward kernel.
 
-    Gradients of weights and biases are matrix products and sums over all steps.
+    The gradients of weights are matrix products, and those of biases are sums, over all steps and samples.
 
     Args:
-        layout: Layout of the layer.
-        named: Inputs of `sequence`, by name.
-        kept: Outputs of `sequence`, by name.
-        outs: Outputs of the backward kernel, by name (`Layout.gradients`).
+        layout: Description of the layer.
+        named: Dict from name to input of `sequence`.
+        kept: Dict from name to output of `sequence`.
+        outs: Dict from name (`Layout.gradients`) to output of the backward kernel.
 
     Returns:
         The gradients, in the order of `Layout.inputs`.
@@ -290,7 +294,8 @@ sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)
 class GpuUnroller:
     """Runs all steps of one layer by one launch of a Triton kernel, on a GPU.
 
-    It returns None, so that the layer runs its own loop in torch, for tensors other than float32 on a GPU.
+    A call returns the outputs, the final state and the trace of updates, as `RecurrentLayer.forward` does. It returns
+    None if a tensor is not float32 or not on a GPU, so that the layer runs its own loop in torch.
 
     Args:
         layer: The layer.
@@ -349,10 +354,10 @@ class GpuUnroller:
 
 
 def _layout(layer: RecurrentLayer) -> Layout:
-    """Build the layout of a layer for the Triton kernels; raise UsageError with the reason if they cannot run it."""
+    """Build the description of a layer for the Triton kernels, or raise UsageError if they cannot run the layer."""
     cell = layer.cell
     if find_spec("triton") is None:
-        raise UsageError("the package triton, which compiles GPU kernels, is not installed")
+        raise UsageError("the package triton, which compiles GPU kernels, is not installed; install it with pip")
     if why := refusal(layer):
         raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
@@ -365,7 +370,7 @@ def _layout(layer: RecurrentLayer) -> Layout:
     except ProgramError as error:
         raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
     if not any(name in layout.inputs for name in ("a", "x", "e", "blend")):
-        raise UsageError(f"there is no kernel for {layer.kind}: none of its gates reads x")
+        raise UsageError(f"there is no kernel for {layer.kind}: none of its gates reads the input x; add one that does")
     return layout
 
 

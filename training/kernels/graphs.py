@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA graphs of a layer's loop over time steps, forward and backward.
 
-They run layers with a normalisation, which have no fused kernels on a GPU, and states too wide for the fused kernels.
-All kernel launches of a sequence are recorded once per shape and replayed by one call. cuBLAS computes matrix products.
+They run layers with a normalisation, which have no fused kernels on a GPU, and layers so wide that the fused kernels
+would be slower. All kernel launches of a sequence are recorded once for each input shape, and replayed by one call.
+cuBLAS computes the matrix products.
 """
 
 from collections.abc import Callable
@@ -22,10 +23,10 @@ _MOST_RECORDINGS = 4
 
 
 class _Steps(nn.Module):
-    """Module that runs a layer's loop over time steps, with a flat tuple of tensors as output, as CUDA graphs need.
+    """Module that runs a layer's loop over time steps and returns a flat tuple of tensors, as CUDA graphs need.
 
-    They are y (T, B, H), the final states, the penalty on updates and the mask of updated neurons. The mask is left out
-    if every neuron is updated at every step.
+    The tuple has the outputs y (T, B, H), the final states, the penalty on updates (scalar) and the mask of updated
+    neurons. The mask is left out if every neuron is updated at every step.
     """
 
     def __init__(self, layer: RecurrentLayer) -> None:
@@ -47,15 +48,16 @@ def _capture(steps: nn.Module, examples: tuple[Tensor, ...]) -> Recorded:
 class GraphUnroller:
     """Runs all steps of one layer by replaying a CUDA graph of its loop over time steps.
 
-    It returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices; a forward
-    without gradients; torch.compile; weights other than those recorded, such as weights after dropout; a layer with
-    `step_weights`; batch statistics that several processes share; and a second forward before the backward of the
-    first, because it would overwrite tensors of the first.
+    A call returns the outputs, the final state and the trace of updates, as `RecurrentLayer.forward` does. It returns
+    None in these cases, so that the layer runs its own loop in torch: tensors on another device; a forward pass without
+    gradients; torch.compile; weights other than those recorded, such as weights after dropout; a layer with
+    `step_weights`; batch statistics that several processes share; and a second forward pass before the backward pass of
+    the first, because it would overwrite tensors of the first.
 
     Args:
         capture: Function that records a module on example inputs and returns a function that replays it. Default:
             `torch.cuda.make_graphed_callables`.
-        device: Device type of the tensors that it runs.
+        device: Device type of the tensors, such as "cuda".
 
     Attributes:
         name: Name of the backend.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the variant and the tile sizes of a layer's Triton kernels."""
+"""Choice of the form (resident or streamed) and the tile sizes of a layer's Triton kernels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +17,18 @@ _SHARED = 227 * 1024
 
 @dataclass(frozen=True)
 class KernelForm:
-    """Variant and tile sizes of a layer's Triton kernels.
+    """Form and tile sizes of a layer's Triton kernels.
 
-    In the resident form, states stay in registers for all steps; in the streamed form, they pass through memory in
-    blocks. The module `sequence` describes both.
+    In the resident form, states stay in registers for all steps. In the streamed form, states pass through memory in
+    blocks of columns. The module `sequence` describes both forms.
 
     Attributes:
         resident: True for the resident form, false for the streamed one.
         held: Number of matrix products whose weights are read once and stay in shared memory, in the resident form.
-        rows: Number of sequences of the batch per program instance.
-        block: Columns of a tile, in the streamed form.
-        block_k: Length of a tile of weights along the summed axis, in the streamed form.
-        warps: Warps per program instance.
+        rows: Number of sequences of the batch that one Triton program instance processes.
+        block: Number of columns of a tile, in the streamed form.
+        block_k: Size of a tile of weights along the axis that a matrix product sums over, in the streamed form.
+        warps: Number of warps per program instance.
     """
 
     resident: bool
@@ -47,14 +47,15 @@ def precision() -> str:
 
 
 def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
-    """Choose variant and tile sizes of a layer's Triton kernels.
+    """Choose the form and the tile sizes of a layer's Triton kernels.
 
-    float32 products ("ieee") do not use tensor cores, and their tiles need many registers, so that blocks are small.
+    Matrix products in float32 ("ieee") do not use tensor cores, and their tiles need many registers. Their kernels
+    therefore have the streamed form with small tiles.
 
     Args:
-        layout: Layout of the layer.
-        precision: Precision of the products, as returned by `precision`.
-        shared: Bytes of shared memory per block.
+        layout: Description of the layer.
+        precision: Precision of the matrix products, as returned by the function `precision`.
+        shared: Shared memory in bytes that a thread block may use.
 
     Returns:
         The form.
@@ -82,9 +83,9 @@ def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any
     """Return the sizes and the precision that a layer's Triton kernels take as compile-time constants.
 
     Args:
-        layout: Layout of the layer.
-        form: Variant and tile sizes of the kernel.
-        precision: Precision of the products, as returned by `precision`.
+        layout: Description of the layer.
+        form: Form and tile sizes of the kernel.
+        precision: Precision of the matrix products, as returned by the function `precision`.
 
     Returns:
         Dict from name to value of the constants.

@@ -16,15 +16,17 @@ from edgernn.training.kernels.pointwise import Pointwise, print_map
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix-vector product of a step: a gate's rows of a weight matrix times a state or m (result of `Cell.mid`).
+    """One matrix-vector product of a step: the rows of a weight matrix that belong to a gate, times a vector.
+
+    The vector is a state of the cell, or its intermediate vector m (result of `Cell.mid`), which has the size M.
 
     Attributes:
-        key: Name of the weight matrix: R multiplies the first state, C the second state, V multiplies m.
+        key: Name of the weight matrix: "R" multiplies the first state, "C" the second state, "V" multiplies m.
         gate: Name of the gate.
         offset: Index of the gate's first row in the matrix.
-        rows: Number of rows, "H" or "M" (the size of m).
-        columns: Number of columns, "H" or "M".
-        factor: Name of the state that is multiplied, or "m".
+        rows: Symbol of the number of rows, "H" or "M".
+        columns: Symbol of the number of columns, "H" or "M".
+        factor: Variable of the vector: "s_" and the name of the state, or "m".
     """
 
     key: str
@@ -47,9 +49,10 @@ class Rule:
         kind: Scope of one decision: a whole time step, one neuron, or the whole state of one sample.
         vectors: Pairs of name and size, "H" or "1", of the rule's weights that the equations read.
         memory: Names of the rule's own states, which have one value per decision.
-        inclusive: True if a score of 0 is an update, too.
-        maps: Triton functions of the rule's methods `score` and `likelihood` and, with a `memory`, `evidence`, `drive`
-            and `advance`. A rule of the kind TIME has none: its update mask u is the kernel's input `blend`.
+        inclusive: True if neurons are updated at a score of 0 as well, not only above 0.
+        maps: Triton functions of the methods of `UpdateRule` that define the rule: `score` and `likelihood`, and for a
+            rule with own states `evidence`, `drive` and `advance`. Empty for a rule of the kind TIME: its update mask u
+            is the kernel's input `blend`.
         blend_grad: True if the gradient of the input `blend` is needed.
         group_size: Number of neighbouring neurons that share a decision.
     """
@@ -63,14 +66,15 @@ class Rule:
     group_size: int = 1
 
     def map(self, method: str) -> Pointwise:
-        """Return the entry of `maps` for a method of the update rule, such as "score"."""
+        """Return the Triton functions in `maps` for a method of the update rule, such as "score"."""
         return next(part for part in self.maps if part.name == f"rule_{method}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the kernel's inputs for the rule, other than its states.
+        """Names of the kernel's inputs for the update rule, except the rule's own states.
 
-        They are the update mask `blend` for the kind TIME; else the projection e, if read, and the weights.
+        For the kind TIME, the only input is the update mask `blend`. For other kinds, the inputs are e, the part of the
+        score that depends on x alone (`UpdateRule.project`), if the score reads it, and the rule's weights.
         """
         if self.kind is Kind.TIME:
             return ("blend",)
@@ -78,7 +82,7 @@ class Rule:
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
-        """Names of the cell's states that `UpdateRule.evidence` reads; empty for a rule without own states."""
+        """Names of the cell's states that the rule's method `evidence` reads; empty for a rule without own states."""
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
@@ -88,23 +92,22 @@ class Rule:
 class Layout:
     """Description of a layer that determines its Triton kernels: gates, sizes, update rule and equations.
 
-    The pre-activations p (T, B, P) have one block of columns per gate. Gates with the term W x come first, in the order
-    of the rows of W.
+    The kernels keep the pre-activations of all gates in one tensor p (T, B, P). Its P columns are one block for each
+    gate. Gates with the term W x come first, in the order of the rows of W.
 
     Attributes:
         name: Names of the layer's cell and rule (`RecurrentLayer.kind`).
         gates: Gates of the cell.
         states: Names of the cell's states, all of size H.
         H: Size of a state: the number of neurons.
-        M: Size of m (`Cell.mid`).
-        X: Columns of x: I, or 2I if the cell also reads the previous input.
-        vectors: Pairs of name and size, "H", "M" or "1", of the cell's vectors. (A further size, "U", in this class is
-            the number of groups of neurons that share a decision.)
-        biases: Names of the vectors with the biases of gates without x: "bR" for gates whose first term is R h, "bC"
-            for C c, "bV" for V m.
+        M: Size of the cell's intermediate vector m (`Cell.mid`).
+        X: Number of columns of the input x: I, or 2I if the cell also reads the previous input.
+        vectors: Pairs of name and size, "H", "M" or "1", of the cell's parameter vectors.
+        biases: Names of the vectors with the biases of gates that do not read x: "bR" for gates whose first term is
+            R h (h is the first state), "bC" for C c (c is the second state), "bV" for V m.
         update: Triton functions of `Cell.update`.
         mid: Triton functions of `Cell.mid`; None for cells without it.
-        rule: Equations of the rule; None if u is 1 at every step.
+        rule: Equations of the update rule; None for a rule that updates every neuron at every step.
     """
 
     name: str
@@ -136,12 +139,16 @@ class Layout:
 
     @property
     def decision_size(self) -> str:
-        """Size of the projection e and of the rule's vectors: "H", or "U" if groups of neurons share decisions."""
+        """Symbol of the size of the update rule's weight vectors: "H", or "U" for one value per group of neurons.
+
+        It is "U" if groups of neurons share update decisions. Vectors with a single value are an exception. The input
+        part e of the rule's score (`UpdateRule.project`) has this size as well.
+        """
         return "U" if self.group_size > 1 else "H"
 
     @cached_property
     def offsets(self) -> dict[str, int]:
-        """Dict from a gate's name to its first column in the pre-activations p."""
+        """Dict from the name of a gate to the index of its first column in the pre-activations p (T, B, P)."""
         offsets, at = {}, 0
         for gate in sorted(self.gates, key=lambda g: not g.x):
             offsets[gate.name] = at
@@ -150,7 +157,7 @@ class Layout:
 
     @property
     def A(self) -> int:
-        """Number of columns of the pre-activations p that have the term W x; they come first."""
+        """Number of columns of the pre-activations p (T, B, P) of the gates with the term W x; they come first."""
         return sum(self.length(self.size(g)) for g in self.gates if g.x)
 
     @property
@@ -159,7 +166,7 @@ class Layout:
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """Matrix-vector products of a step: those with R, then with C, then with V, each in the order of the gates."""
+        """Matrix-vector products of a step: first with R, then with C, then with V, each in the order of the gates."""
         products = []
         for key, term, columns, factor in (
             ("R", "h", "H", f"s_{self.states[0]}"),
@@ -174,9 +181,10 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Return where the kernel finds a gate's bias: the name of a vector in `biases`, and an offset in it.
+        """Return the place of a gate's bias: the name of a vector in `biases`, and the offset of the bias in it.
 
-        Return None for a gate without a bias, and for a gate with the term W x, whose bias is in W x + b.
+        Return None for a gate without a bias, and for a gate with the term W x. The bias of such a gate is already in
+        the kernel's input a = W x + b.
         """
         if gate.x or not gate.bias:
             return None
@@ -209,8 +217,9 @@ class Layout:
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs of the torch op `sequence`, in order.
 
-        They are a = W x + b, the input x, the weights R, C and V, and the biases, each if needed; vectors v_NAME of the
-        cell; inputs of the rule (`Rule.inputs`); initial states s_NAME of the cell; and initial states of the rule.
+        They are: the input part a = W x + b of the gates, the input x, the weights R, C and V, and the biases, each if
+        the layer needs it; the cell's parameter vectors v_NAME; the inputs of the update rule (`Rule.inputs`); the
+        cell's initial states s_NAME; and the rule's own initial states.
         """
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
         rule = self.rule.inputs if self.rule else ()
@@ -220,11 +229,12 @@ class Layout:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs of the torch op `sequence`.
+        """Names of the outputs of the torch op `sequence`, in order.
 
-        They are the initial states and those after each step (T + 1, B, H), the pre-activations p (T, B, P), m of
-        `Cell.mid` (T, B, M) if the cell has it, the rule's own states (T + 1, B, H or 1), and for a rule of the kind
-        SAMPLE with such states its evidence, summed over neurons (T, B, 1).
+        They are: the cell's states before the first and after each step, s_NAME (T + 1, B, H); the pre-activations p
+        (T, B, P), with P columns for all gates; m, the result of `Cell.mid`, (T, B, M) if the cell has it; and the
+        rule's own states, all_NAME (T + 1, B, H), or (T + 1, B, 1) for the kind SAMPLE. If a rule of the kind SAMPLE
+        has own states, the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1).
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
@@ -232,10 +242,11 @@ class Layout:
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
-        """Gradients of vectors that the backward kernel sums over the steps.
+        """Gradients of parameter vectors, which the backward kernel sums over the steps, one sum for each reader.
 
-        It is a dict from a name, FUNCTION_VECTOR for the Triton function that reads the vector, to the name of the
-        input of `sequence` and its size, such as "H".
+        Each is named FUNCTION_VECTOR, after the Triton function that reads the vector and the vector itself. The result
+        is a dict from this name to a pair: the name of the vector among the inputs of the torch op `sequence`, and the
+        symbol of its size, such as "H".
         """
         sizes = dict(self.vectors)
         sums: dict[str, tuple[str, str]] = {}
@@ -257,11 +268,12 @@ class Layout:
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """Names of the outputs of the backward kernel, which are gradients.
+        """Names of the outputs of the backward kernel, which are gradients, in order.
 
-        They are the gradients of the pre-activations p, the input x, the rule's projection e and the update mask
-        `blend` at every step; of the initial states of cell and rule; of the update mask u at one step if groups of
-        neurons share decisions (a buffer of the kernel); and `sums`, with the prefix sum_.
+        The first ones have a value for every step: the gradients d_p of the pre-activations, d_x of the input, d_e of
+        the input part of the rule's score, and d_blend of the update mask. Then follow the gradients of the initial
+        states of cell and rule; d_u, a buffer for the gradient of the update mask at one step, if groups of neurons
+        share decisions; and the gradients in `sums`, with the prefix sum_.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []
@@ -271,7 +283,7 @@ class Layout:
 
     @cached_property
     def output_grads(self) -> tuple[str, ...]:
-        """Names of the outputs of `sequence` whose gradients the backward kernel reads: all states of cell and rule."""
+        """Names of the outputs of `sequence` whose gradients the backward kernel reads: the states of cell and rule."""
         return (*(f"s_{name}" for name in self.states), *(f"all_{name}" for name in self.memory))
 
 
@@ -307,7 +319,7 @@ def make_layout(layer: RecurrentLayer) -> Layout:
 
 
 def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
-    """Trace the equations of an update rule for the Triton kernels; raise ProgramError if that is impossible.
+    """Translate the equations of an update rule for the Triton kernels; raise ProgramError if that is impossible.
 
     `states` has the names of the cell's states, which the equations may read.
     """

@@ -76,9 +76,9 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
     """Generate the Triton functions of a program: the function and its derivative.
 
     Args:
-        name: Name of the function.
+        name: Name of the function; the derivative has the suffix _back.
         program: The program, a list of elementary operations.
-        names: Dict from the key (a number) of each argument of the program to its name.
+        names: Dict from the key of an argument, the integer that stands for it in the program, to its name.
 
     Returns:
         The source of the function and its derivative.
@@ -100,7 +100,7 @@ def _function(name: str, parameters: list[str], program: Program, known: Mapping
         name: Name of the function.
         parameters: Names of its parameters, in order.
         program: The program, a list of elementary operations.
-        known: Dict from the key (a number) of each argument of the program to the name of the parameter.
+        known: Dict from the key of an argument, the integer that stands for it in the program, to the parameter's name.
 
     Returns:
         The source.

@@ -45,7 +45,10 @@ class _CellSource(ctypes.Structure):
 
 @dataclass(frozen=True)
 class ProgramNumbers:
-    """A serialised program (`Program.serialise`): its integers and its constants; both empty for a missing program."""
+    """A program (list of elementary operations), serialised by `Program.serialise`.
+
+    `ints` encodes the operations, and `numbers` has the constants. Both are empty if a cell lacks the program.
+    """
 
     ints: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
@@ -56,13 +59,13 @@ class CellSource:
     """A user-defined cell, serialised for the native training library.
 
     Attributes:
-        gates: Terms of each gate, as bits of `cell_program.TERMS`.
-        vectors: Size code, from `cell_program.SIZES`, of each vector that the equations read.
-        layout: The attributes states, mid_is_input, reads_last, square and mid_vanishes of `CellProgram` as integers.
-        update: Program of `Cell.update`.
+        gates: Terms of each gate, such as W x and R h, as bits of `cell_program.TERMS`.
+        vectors: Size of each parameter vector that the equations read, as a code of `cell_program.SIZES`.
+        layout: Five integers, in the order of `CellProgram.layout`. The last one, mid_vanishes, is always 0 here.
+        update: Program of `Cell.update`, which computes the next states.
         update_back: Program of the gradients of `update`.
         mid: Program of `Cell.mid`, which computes the intermediate vector m; empty for cells without it.
-        mid_back: Program of the gradients of `mid`.
+        mid_back: Program of the gradients of `mid`; empty for cells without it.
     """
 
     gates: tuple[int, ...]
@@ -81,7 +84,7 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
         cell: The cell.
 
     Returns:
-        The serialised cell, and the names (keys of `Cell.constants`) of the vectors that its equations read, in order.
+        The serialised cell, and the names of the parameter vectors that its equations read, in order.
 
     Raises:
         ProgramError: The cell overrides `project` or exceeds a limit of the library, its equations cannot be traced, or
@@ -130,7 +133,7 @@ def to_c(source: CellSource) -> ctypes.Structure:
 
 
 def _without_unread_vectors(equations: Equations) -> Equations:
-    """Remove the vectors that no equation reads, and renumber the others."""
+    """Return the equations of a cell without the parameter vectors that none reads; the others are renumbered."""
     programs = [program for program in (equations.update, equations.mid) if program is not None]
     keys = {VECTOR + i: name for i, name in enumerate(equations.vectors)}
     kept = [key for key in keys if any(key in program.arguments for program in programs)]
@@ -145,7 +148,7 @@ def _without_unread_vectors(equations: Equations) -> Equations:
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
-    """Derive the size of a cell's vector from the equations that read it.
+    """Return the symbol of the size of a cell's parameter vector, from the equations that read it.
 
     Args:
         equations: Traced equations of the cell.
@@ -153,7 +156,7 @@ def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
         mid_is_input: True if the result of `Cell.mid` has size I, False if it has size H.
 
     Returns:
-        "1", "I" or "H".
+        "1", "I" or "H", for one value, one value per input, or one per neuron.
     """
     if list(equations.vectors.values())[i] == 1:
         return "1"

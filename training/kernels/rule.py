@@ -10,13 +10,17 @@ from edgernn.training.kernels.writer import KernelSource
 class RuleGradients(KernelSource):
     """Generator of the part of a layer's backward kernel that depends on the update rule.
 
-    Most methods append Triton code, and their docstrings say what this code does. The evidence and the drive are
-    results of `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the rule's own
-    states (memories) after a step. u is the mask of updated neurons.
+    Most methods append Triton code, and their docstrings say what this code does. u is the mask of updated neurons. The
+    rule's own states (memories) after a step are computed in three stages: `UpdateRule.evidence` reads the cell's new
+    states, `UpdateRule.drive` reads the evidence, and `UpdateRule.advance` reads the drive.
     """
 
     def memory_grads(self, rule: Rule) -> None:
-        """Propagate the gradients of the rule's own states after a step to its states before it, u and the evidence."""
+        """Propagate the gradients of the update rule's own states, through one step.
+
+        The gradients of the states after the step become those of the states before the step, of the update mask u and
+        of the result of `UpdateRule.evidence`.
+        """
         if not self.resident:
             self.read_memory()
         for name in self.layout.sample_memory:
@@ -35,7 +39,7 @@ class RuleGradients(KernelSource):
         self.put(f"to_evidence = {self.grad_of(rule.map('drive'), 'evidence')}", "u = changes")
 
     def evidence_grads(self, rule: Rule) -> None:
-        """Propagate the gradient of the result of `UpdateRule.evidence` to the cell's states after a step."""
+        """Propagate the gradient of the result of `UpdateRule.evidence` to the cell's new states, which it reads."""
         part = rule.map("evidence")
         self.through(part, ["to_evidence"], self.after_step(part))
         for state in rule.evidence_states:
@@ -45,7 +49,8 @@ class RuleGradients(KernelSource):
     def after_step(evidence: Pointwise) -> tuple[str, ...]:
         """Return the names of the variables that the generated code passes to the function for `UpdateRule.evidence`.
 
-        The rule reads the cell's states after a step, so the variable for `s_h` is `after_h`. Other names stay.
+        This function reads the cell's states after a step. For its argument `s_h`, the variable is therefore `after_h`,
+        as `s_h` is the state before the step. For other arguments, the variable has the name of the argument.
         """
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
@@ -65,7 +70,9 @@ class RuleGradients(KernelSource):
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
     def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """Propagate gradients from the results of a rule's method to its arguments; sum those of weights over steps.
+        """Propagate gradients from the results of a method of the update rule to the method's arguments.
+
+        The gradients of the rule's weights are added to their sums over the steps.
 
         Args:
             part: Triton functions of the method.
@@ -80,16 +87,17 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def grad_of(part: Pointwise, argument: str) -> str:
-        """Return the name of the variable with the gradient of a method's argument, as set by `through`.
+        """Return the name of the variable that holds the gradient of an argument of a rule's method.
 
-        Return "0.0" if the method does not read the argument.
+        The code of `through` sets this variable. Return "0.0" if the method does not read the argument.
         """
         return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
 
     def read_memory(self) -> None:
-        """Load the rule's own states before the step.
+        """Load the update rule's own states before the step.
 
-        States with one value per sample come with the evidence and with the gradients of these states as outputs.
+        If these states have one value per sample, the evidence of the step is loaded, too, and so are the gradients of
+        the states as outputs of the layer, if there are any.
         """
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")
@@ -103,10 +111,10 @@ class RuleGradients(KernelSource):
             self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
 
     def rule_grads(self) -> None:
-        """Propagate gradients through the blend of new and old states by an update rule, for one step.
+        """Propagate gradients through one step's blend of states: u · new + (1 - u) · old.
 
-        The gradients of the states after the step become those of the new states that the cell computes, of the states
-        before the step, and of u, the mask of updated neurons.
+        u is the mask of updated neurons, `new` are the states that the cell computes, and `old` the states before the
+        step. The gradients of the blended states become those of new, old and u.
         """
         layout, states = self.layout, self.layout.states
         rule = layout.rule
@@ -135,14 +143,14 @@ class RuleGradients(KernelSource):
                 self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}{share}")
 
     def grad_of_u(self) -> None:
-        """Compute the gradient of the update mask u of each neuron, the variable by_u, from those of the states."""
+        """Compute the variable by_u, the gradient of the update mask u, from the gradients of the states."""
         states = self.layout.states
         new_states = ", ".join(f"n_{state}" for state in states)
         self.put(f"{new_states} = update({self.arguments(self.layout.update)})")
         self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
 
     def _sum_over_groups(self) -> None:
-        """Replace by_u, the gradient of u, by its sum over each group of neurons that share an update decision."""
+        """Replace by_u, the gradient of the update mask u, by its sum over each group of neurons with one decision."""
         if self.resident and self.loads_groups:
             self.store("by_u", "H", "d_u", "row")
             self.put("tl.debug_barrier()")
@@ -152,9 +160,10 @@ class RuleGradients(KernelSource):
             self.put("tl.debug_barrier()")
 
     def add(self, name: str, value: str, size: str = "H") -> None:
-        """Add the Triton expression `value` to the gradient sum_NAME, which is summed over steps.
+        """Add the Triton expression `value` to the variable sum_NAME, a gradient that is summed over the steps.
 
-        The sum is in registers in the resident form or for the size "1", else in memory.
+        `size` is the symbol of the gradient's size. The sum is in registers if the size is "1" or the kernel has the
+        resident form (states in registers), else in memory.
         """
         if self.resident or size == "1":
             self.put(f"sum_{name} += {value}")

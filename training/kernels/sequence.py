@@ -9,7 +9,8 @@ have one of two forms:
 - streamed: tiles have BLOCK columns. States pass through memory, and weights are read from the L2 cache in blocks.
 
 Products outside the recurrence are not part of the kernels: W x + b of all steps is an input, and the gradients of all
-pre-activations are an output. Sums are float32; factors have the type of the weights, or PRECISION for float32.
+pre-activations are an output. Sums are float32. Factors have the type of the weights. The constant
+PRECISION is the precision in which float32 factors are multiplied: "tf32", or "ieee" for float32.
 """
 
 from edgernn.rules import Kind
@@ -23,8 +24,8 @@ def source(layout: Layout, resident: bool, held: int) -> str:
     """Generate the source of a Python module with the Triton kernels `forward` and `backward` of a layer.
 
     Args:
-        layout: The layer.
-        resident: True for the resident form, false for the streamed one (see the module).
+        layout: Description of the layer.
+        resident: True for the resident form (states in registers), false for the streamed one (states in memory).
         held: Number of matrix products whose weights are read once, in the resident form.
 
     Returns:
@@ -80,7 +81,7 @@ class _Forward(KernelSource):
                     self.put(f"tl.store(all_{name}_ptr + at + B, {name}, live)")
 
     def _advance(self, rule: Rule) -> None:
-        """Generate the code that computes the update rule's own states (its memory) after a step."""
+        """Append the code that computes the update rule's own states (its memory) after a step."""
         self.put(
             f"drive = rule_drive({', '.join(rule.map('drive').arguments)})",
             "u = tl.where(u, 1.0, 0.0)",
@@ -247,7 +248,7 @@ class _Backward(RuleGradients):
         return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
 
     def _read(self, part: Pointwise, size: str) -> None:
-        """Generate code that loads the values of forward that the derivative of a point-wise function reads."""
+        """Append code that loads the values of the forward pass that the derivative of a point-wise function reads."""
         layout = self.layout
         for gate in self.gates_of(part):
             if gate.name in part.arguments:
@@ -313,7 +314,7 @@ class _Backward(RuleGradients):
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _store_grad_of_u(self) -> None:
-        """Generate code that stores the gradient of u for all neurons; a group may extend over two column blocks."""
+        """Append code that stores the gradient of the update mask; a group of neurons may be in two column blocks."""
         self._read(self.layout.update, "H")
         self.vectors(self.needed(self.layout.update), "H")
         for state in self.layout.states:
@@ -322,9 +323,9 @@ class _Backward(RuleGradients):
         self.store("by_u", "H", "d_u", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
-        """Generate code that propagates gradients from the results of a point-wise function to its arguments.
+        """Append code that propagates the gradients `grads` of a point-wise function's results to its arguments.
 
-        Gradients of pre-activations and x are stored, those of vectors are summed, those of states added to d_STATE.
+        Gradients of pre-activations and of x are stored. Those of vectors and states are added to sum_NAME and d_STATE.
         """
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python interface of the native training library: loading, arguments of a call, and user-defined cells."""
+"""Python interface of the native training library: loading it, calling it, and adding user-defined cells to it."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -53,10 +53,10 @@ class TrainCall(ctypes.Structure):
     ]
 
     def set_tensors(self, tensors: Mapping[str, Tensor | Sequence[Tensor | None] | None]) -> None:
-        """Set pointer fields to the addresses of contiguous tensors, which must outlive the call.
+        """Set pointer fields of the C struct to the addresses of contiguous tensors, which must outlive the call.
 
-        `tensors` is a dict from field to a tensor, or to a list of tensors for an array of pointers. A field with None
-        is not set; None in a list becomes a null pointer.
+        `tensors` is a dict from the name of a field to a tensor, or to a list of tensors if the field is an array of
+        pointers. A field with the value None is left unchanged, and None in a list becomes a null pointer.
         """
         for name, value in tensors.items():
             if isinstance(value, Tensor):
@@ -118,7 +118,9 @@ def library() -> ctypes.CDLL | None:
 
 
 class ProgramCell:
-    """A user-defined cell in the memory of the native library, which is freed with this object.
+    """A user-defined cell in the memory of the native training library, which is freed with this object.
+
+    `address` is the cell's address in that memory, for calls of the library.
 
     Args:
         source: The serialised cell.

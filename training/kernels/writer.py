@@ -60,20 +60,21 @@ def load_group_sums(at, live, first, H: tl.constexpr, G: tl.constexpr):
 
 
 def padded(length: int) -> int:
-    """Return the width of a tile for `length` columns: the next power of two, and at least 16, as tl.dot needs."""
+    """Return the width of a tile for `length` columns: the next power of two, at least 16, as Triton's tl.dot needs."""
     return max(16, 1 << (length - 1).bit_length())
 
 
 class KernelSource:
     """Base class of generators of the source of one Triton kernel.
 
-    Most methods append lines to the source, and their docstrings say what these lines do; others return an expression
-    or a name. Names in the source: s_h is the state h, g_r the pre-activation of gate r, v_alpha the vector alpha. d_…
-    and to_… are gradients, NAME_ptr is an address.
+    Most methods append lines to the source, and their docstrings say what these lines do. Other methods return an
+    expression or a name. Examples of names in the source: s_h is the state h, g_r the pre-activation of the gate r, and
+    v_alpha the cell's parameter vector alpha. Names with d_ and to_ are gradients, and NAME_ptr is an address.
 
     Args:
-        layout: Layout of the layer.
-        resident: True for the form with states in registers, see the module `sequence`.
+        layout: Description of the layer.
+        resident: True for the resident form, with states in registers; False for the streamed form, with states in
+            memory (see the module `sequence`).
         held: Number of matrix products whose weights are read once, before the first step.
 
     Attributes:
@@ -123,9 +124,10 @@ class KernelSource:
             yield
 
     def before_steps(self, names: list[str]) -> None:
-        """Load values once, before the loop over steps: vectors of size 1 and, in the resident form, those in `names`.
+        """Load parameter vectors once, before the loop over steps.
 
-        In the resident form, the column numbers of the tiles are set here, too.
+        These are the vectors with a single value. In the resident form (states in registers), they are also the vectors
+        in `names`, and the column indices of the tiles are set here, too.
         """
         if self.resident:
             for size in self._sizes():
@@ -144,9 +146,10 @@ class KernelSource:
 
     @contextmanager
     def stage(self, size: str) -> Iterator[None]:
-        """Enclose the code of a stage of a step, such as `Cell.update`, in a loop over blocks of columns.
+        """Enclose the code of one stage of a step, such as `Cell.update`, in a loop over blocks of columns.
 
-        `size` is the size of the stage's results, "H" or "M". The resident form has no such loop.
+        `size` is the symbol of the number of columns of the results: "H", or "M" for `Cell.mid`. The resident form
+        (states in registers) has no such loop, as its tiles have all columns.
         """
         if self.resident:
             yield
@@ -169,9 +172,10 @@ class KernelSource:
             self.put(f"u_share = 1.0 / tl.maximum(tl.minimum(H - u_first, {G}), 1)")
 
     def _vector(self, name: str, size: str = "") -> None:
-        """Load a vector of parameters, which is the same for all sequences of the batch, into the variable `name`.
+        """Load a parameter vector, which is the same for all sequences of the batch, into the variable `name`.
 
-        `size` replaces the size in `_vectors`, unless that is "U".
+        `size` is the symbol of the columns to load, "H" or "M". Default: the vector's size in `_vectors`. A vector with
+        a value for each group of neurons (size "U") ignores it.
         """
         default_size, at = self._vectors()[name]
         size = default_size if default_size == "U" else size or default_size
@@ -179,9 +183,10 @@ class KernelSource:
         self.put(f"{name} = tl.load({at} + {size.lower()}_col, {limit}, 0.0)")
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
-        """List the vectors of cell, biases and rule with more than one value.
+        """List the parameter vectors with more than one value: those of the cell, the biases, and those of the rule.
 
-        It is a dict from the name of the variable to the size, such as "H", and the address as a Triton expression.
+        The result is a dict from the name of the variable to a pair: the symbol of its size ("H", "M", or "U" for one
+        value per group of neurons), and its address as a Triton expression.
         """
         layout = self.layout
         vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
@@ -194,9 +199,13 @@ class KernelSource:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
-        """Load the vectors in `names` at the start of a stage of size `size`.
+        """Write the kernel code that loads parameter vectors, such as biases, at a step of the loop over time.
 
-        The resident form has loaded them in `before_steps`.
+        A kernel that keeps the vectors in registers gets no code here: `before_steps` has written it.
+
+        Args:
+            names: Names of the vectors.
+            size: Symbol of their number of elements, such as "H".
         """
         if not self.resident:
             for name in names:
@@ -211,15 +220,26 @@ class KernelSource:
         self.put(f"tl.store({self._place(size, pointer, at, width, offset)}, {name}, {size.lower()}_mask)")
 
     def _place(self, size: str, pointer: str, at: str, width: str, offset: int) -> str:
-        """Return the address of a tile as a Triton expression.
+        """Return the addresses of a tile as a Triton expression.
 
-        The tile is in row `at` of the array `pointer`, which has `width` columns, from column `offset` on.
+        Args:
+            size: Symbol of the tile's number of columns, such as "H".
+            pointer: Name of the array, without the suffix _ptr.
+            at: Triton expression for the row indices.
+            width: Number of columns of the array. "" stands for `size`.
+            offset: Index of the tile's first column in the array.
+
+        Returns:
+            The expression.
         """
         width = width or (str(self.layout.groups) if size == "U" else size)
         return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
 
     def width(self, size: str) -> str:
-        """Return the name of the constant in the source with the number of columns of a tile of this size."""
+        """Return the name of the constant in the source that is the number of columns of a tile.
+
+        `size` is the symbol of the data's number of columns, such as "H".
+        """
         return f"{'H' if size == 'U' else size}P" if self.resident else "BLOCK"
 
     def barrier(self) -> None:
@@ -227,14 +247,14 @@ class KernelSource:
             self.put("tl.debug_barrier()")
 
     def arguments(self, part: Pointwise) -> str:
-        """Return the arguments of a call of a point-wise Triton function: variables in the source, with commas."""
+        """Return the arguments for a call of a point-wise Triton function: names of variables, separated by commas."""
         names = {gate.name: f"g_{gate.name}" for gate in self.layout.gates}
         names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
         names["x"] = "x_m" if part is self.layout.mid else "x_h"
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
-        """Compute the score of an update rule and the update mask u, true where a neuron or a sample changes."""
+        """Compute the score of an update rule, and from it the mask u, true where a neuron or a sample is updated."""
         limit = ">=" if rule.inclusive else ">"
         if rule.group_size > 1:
             for name in rule.map("score").arguments:
@@ -246,7 +266,8 @@ class KernelSource:
     def score_arguments(rule: Rule) -> tuple[str, ...]:
         """Return the names of the variables that the generated code passes to the function for `UpdateRule.score`.
 
-        If groups of neurons share a decision, the mean state of the group replaces the state of the neuron.
+        If groups of neurons share a decision, the function gets the mean state of a group, such as mean_h, in place of
+        the state s_h of a neuron.
         """
         arguments = rule.map("score").arguments
         if rule.group_size == 1:
@@ -255,21 +276,22 @@ class KernelSource:
 
     @property
     def loads_groups(self) -> bool:
-        """True if the kernel sums over groups of neurons that share a decision from memory, not in registers."""
+        """True if sums over groups of neurons that share a decision read memory; False if they are in registers."""
         G = self.layout.group_size
         return G > 1 and not (self.resident and G & (G - 1) == 0)
 
     def group_sums(self, tile: str, at: str) -> str:
-        """Return a Triton expression for the sums of a tile over groups of neurons that share a decision.
+        """Return a Triton expression that sums the columns of a tile over each group of neurons that share a decision.
 
-        `tile` is the name of the tile's variable, and `at` the address of its rows, which are in memory as well.
+        `tile` is the name of the tile's variable. `at` is a Triton expression for the address of the same rows in
+        memory, which is used if `loads_groups`.
         """
         if self.loads_groups:
             return f"load_group_sums({at}, live, u_first, H, {self.layout.group_size})"
         return f"group_sums({tile}, ROWS, HP, {self.layout.group_size})"
 
     def needed(self, part: Pointwise) -> list[str]:
-        """List the names of the cell's vectors with more than one value that a point-wise Triton function reads."""
+        """List the variables of the cell's parameter vectors, of more than one value, that a Triton function reads."""
         return [f"v_{name}" for name, size in self.layout.vectors if size != "1" and name in part.arguments]
 
     def states_of(self, part: Pointwise) -> list[str]:
@@ -292,7 +314,7 @@ class KernelSource:
     def multiply(self, total: str, factor: str, product: Product) -> None:
         """Add the matrix product of the tile `factor` and the weights of `product` to the variable `total`.
 
-        It is for the resident form, with tiles as wide as the state.
+        Only the resident form uses this method: its tiles are as wide as the state.
         """
         tile = product.name if self.is_held(product) else self.tile(product)
         self.put(f"{total} = multiply({total}, {factor}, {tile}, PRECISION)")

@@ -14,16 +14,19 @@ _NO_IMPUTER = "imputer: expected gru-d or rits, got none; set imputer=rits, or u
 
 
 class BRITS(RecurrentModel):
-    """Bidirectional recurrent imputation: two models that fill in missing values, one per direction.
+    """Bidirectional recurrent imputation: two models that fill in missing values, one per direction of time.
 
-    model(x (T, B, 3F)) returns the outputs y (2, B, O) and the standardised values with imputed gaps (2, T, B, F), both
-    in the time order of x. x is a result of `with_gaps` for F features. Index 0 comes from the model `ahead`, which
-    reads x, and index 1 from the model `behind`, which reads backwards(x). Callers average over index 0 and 1. The
-    imputation loss is the sum over both directions. The paper adds the losses of both outputs and a consistency loss,
-    0.1 times the mean absolute difference of both imputations.
+    The input x (T, B, 3F) is built by `with_gaps` from a series of F features: their values, their observation masks,
+    and the times since their last observations. The model `ahead` reads x; the model `behind` reads x reversed in time
+    (`backwards`). model(x) returns two tensors: the outputs y (2, B, O) for O outputs per model, and the standardised
+    values with imputed gaps (2, T, B, F), in the time order of x. Index 0 of their first axis is the result of `ahead`,
+    index 1 that of `behind`. Callers average over this axis.
 
-    The arguments are those of `SequenceModel`, for each of the two models, which share no weights. UsageError is raised
-    for arguments without an imputer.
+    `imputation_loss` is the sum over both models. The paper's training loss also has the loss of each output, and a
+    consistency loss: 0.1 times the mean absolute difference between the two imputations.
+
+    The arguments are those of `SequenceModel`. Both models are built with them, and share no weights. UsageError is
+    raised if they name no imputer.
 
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.2,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.
@@ -44,7 +47,7 @@ class BRITS(RecurrentModel):
 
 
 def filled_by(model: SequenceModel) -> Tensor:
-    """Return the standardised values with imputed gaps (T, B, F) of the model's last forward pass.
+    """Return the standardised values with imputed gaps (T, B, F) of the model's last forward pass, for F features.
 
     UsageError is raised for a model without an imputer.
     """

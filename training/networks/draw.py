@@ -19,7 +19,9 @@ ENCODERS = ("lstm", "same")
 class Window(NamedTuple):
     """Attention window: N x N Gaussian filters on B images of C channels, height A_Y and width A_X.
 
-    rows is F_Y (B, N, A_Y), columns is F_X (B, N, A_X), and intensity is a factor γ (B, 1, 1, 1).
+    rows is F_Y (B, N, A_Y): N filters over the vertical positions. columns is F_X (B, N, A_X): N filters over the
+    horizontal positions. intensity is γ (B, 1, 1, 1): a patch that is read is multiplied by γ, one that is written is
+    divided by γ.
     """
 
     rows: Tensor
@@ -27,23 +29,30 @@ class Window(NamedTuple):
     intensity: Tensor
 
     def read(self, images: Tensor) -> Tensor:
-        """Read a patch γ F_Y x F_Xᵀ, (B, C, N, N), from images x (B, C, A_Y, A_X)."""
+        """Read an N x N patch γ F_Y x F_Xᵀ (B, C, N, N) from each of the images x (B, C, height, width).
+
+        F_Y are the filters `rows`, F_X are the filters `columns`, and γ is `intensity`.
+        """
         return self.intensity * (self.rows[:, None] @ images @ self.columns[:, None].mT)
 
     def write(self, patch: Tensor) -> Tensor:
-        """Return images F_Yᵀ w F_X / γ, (B, C, A_Y, A_X), with a patch w (B, C, N, N) written to them."""
+        """Write N x N patches w (B, C, N, N) onto empty images: F_Yᵀ w F_X / γ (B, C, height, width).
+
+        F_Y are the filters `rows`, F_X are the filters `columns`, and γ is `intensity`.
+        """
         return self.rows[:, None].mT @ patch @ self.columns[:, None] / self.intensity
 
 
 def window(parameters: Tensor, size: int, height: int, width: int) -> Window:
-    """Build the N x N Gaussian filters of an attention window.
+    """Build the N x N Gaussian filters of an attention window for each image of a batch.
 
-    The parameters of an image are g̃_X, g̃_Y, log σ², log δ̃ and log γ, in this order.
+    Each image has five parameters: relative centre g̃_X and g̃_Y (0: the middle of the image, ±1: just outside), log σ²
+    (variance of a filter), log δ̃ (relative stride) and log γ (intensity, see `Window`), in this order.
 
-    g_X = (A_X + 1)/2 · (g̃_X + 1), g_Y = (A_Y + 1)/2 · (g̃_Y + 1)         the centre
-    δ = (max(A_X, A_Y) - 1)/(N - 1) · δ̃                                   the stride
-    μ_X^i = g_X + (i - N/2 - 0.5) δ, i = 1..N, likewise μ_Y
-    F_X[i, a] = exp(-(a - μ_X^i)²/(2σ²)) / Z_X, a = 1..A_X, likewise F_Y  each filter sums to 1
+    g_X = (A_X + 1)/2 · (g̃_X + 1), g_Y = (A_Y + 1)/2 · (g̃_Y + 1)          centre of the window, in pixels
+    δ = (max(A_X, A_Y) - 1)/(N - 1) · δ̃                                    stride: pixels between two filters
+    μ_X^i = g_X + (i - N/2 - 0.5) δ, i = 1..N, likewise μ_Y                centre of filter i, in pixels
+    F_X[i, a] = exp(-(a - μ_X^i)²/(2σ²)) / Z_X, a = 1..A_X, likewise F_Y   weight of pixel a; Z_X: each filter sums to 1
 
     Args:
         parameters: The five parameters of each image (B, 5).
@@ -68,24 +77,24 @@ def window(parameters: Tensor, size: int, height: int, width: int) -> Window:
 
 
 class Draw(RecurrentModel):
-    """DRAW with selective attention: a variational autoencoder that adds to a canvas, one glimpse t = 1..T at a time.
+    """DRAW with selective attention: a variational autoencoder that draws an image in steps (glimpses) t = 1..T.
 
-    x̂_t = x - σ(c_{t-1})
-    r_t = [read(x), read(x̂_t)], with an R x R window computed from hdec_{t-1}    `window`
+    x̂_t = x - σ(c_{t-1})                          the error: the image x less the canvas c
+    r_t = [read(x), read(x̂_t)]                    two patches of an R x R attention `window` computed from hdec_{t-1}
     henc_t = encoder([r_t, hdec_{t-1}])
     z_t ~ N(μ_t, σ_t²), μ_t = W_μ henc_t + b_μ, σ_t = exp(W_σ henc_t + b_σ)
     hdec_t = decoder(z_t)
-    c_t = c_{t-1} + write(W_w hdec_t + b_w), with a W x W window computed from hdec_t
+    c_t = c_{t-1} + write(W_w hdec_t + b_w)        the patch is written by a W x W attention window computed from hdec_t
 
-    henc and hdec are the outputs of encoder and decoder; W_μ, W_σ, W_w and the vectors b are learned; σ() is the
-    sigmoid. σ(c_T) is the probability of each pixel to be 1; c_0 = 0. The loss,
-    -log p(x | c_T) + Σ_t KL(N(μ_t, σ_t²), N(0, 1)), is in expectation an upper bound of -log p(x). To generate images,
-    z_t ~ N(0, 1), and the encoder is not used.
+    henc and hdec are the outputs of encoder and decoder. W_μ, W_σ, W_w and the vectors b are learned, as are the linear
+    maps from hdec to the windows. σ() is the sigmoid. The canvas c has one logit per pixel: σ(c_T) is the probability
+    of each pixel to be 1, and c_0 = 0. The loss, -log p(x | c_T) + Σ_t KL(N(μ_t, σ_t²), N(0, 1)), is in expectation an
+    upper bound of -log p(x). To generate images, z_t is drawn from N(0, 1), and the encoder is not used.
 
-    The decoder's input is z_t alone. Only this gives the papers' numbers of parameters, 420,100 for eins and 2,883,200
-    for lstm at 100 inputs and 800 neurons, although appendix D of the EINS paper adds hdec_{t-1} and c_{t-1} to the
-    input. The bias of a forget gate is initialised to 1, if the cell has one (appendix D); `eins` and `ihc-lstm` have
-    one with forget_bias=1.
+    The decoder's input is z_t alone. Appendix D of the EINS paper adds hdec_{t-1} and c_{t-1} to it, but only z_t alone
+    gives the decoder the papers' numbers of parameters: 420,100 for eins and 2,883,200 for lstm, at 100 inputs and 800
+    neurons. If the cell has a forget gate with a bias, the bias is initialised to 1, as in appendix D; for `eins` and
+    `ihc-lstm`, set forget_bias=1.
 
     Args:
         layer: Configuration of the decoder.
@@ -97,8 +106,8 @@ class Draw(RecurrentModel):
         hidden_size: Size of the states of decoder and encoder.
         read_size: R, filters per axis of the window that reads; at least 2.
         write_size: W, filters per axis of the window that writes; at least 2.
-        encoder: "lstm", as in the DRAW paper, or "same", a layer like the decoder. An LSTM is not one of the
-            `recurrent_layers`, whose costs and updates are reported.
+        encoder: "lstm", as in the DRAW paper, or "same", a layer like the decoder. With "lstm", `recurrent_layers` has
+            the decoder alone, so that reported costs and updates leave the encoder out.
 
     Raises:
         UsageError: The encoder is unknown, or a window is smaller than 2.
@@ -149,10 +158,12 @@ class Draw(RecurrentModel):
         """Encode and reconstruct images.
 
         Args:
-            x: Images (B, C, A_Y, A_X), from 0 to 1.
+            x: Images (B, channels, height, width), from 0 to 1.
 
         Returns:
-            The last canvas c_T (B, C, A_Y, A_X), as logits, and Σ_t KL(N(μ_t, σ_t²), N(0, 1)) (B,), in nats.
+            The logits of the pixels (B, channels, height, width), which are the canvas after the last glimpse; and for
+            each image (B,) the KL divergence of the latent variables' distributions from N(0, 1), summed over the
+            glimpses, in nats.
         """
         if x.ndim != 4 or x.shape[1:] != self.shape:
             raise UsageError(f"x: expected shape (B, {', '.join(map(str, self.shape))}), got {tuple(x.shape)}")
@@ -174,7 +185,14 @@ class Draw(RecurrentModel):
         return canvas, divergence
 
     def generate(self, count: int) -> Tensor:
-        """Generate `count` images; return their pixel probabilities after each glimpse, (T, count, C, A_Y, A_X)."""
+        """Generate images from random latent variables.
+
+        Args:
+            count: Number of images.
+
+        Returns:
+            The probability of each pixel to be 1, after each glimpse: (glimpses, count, channels, height, width).
+        """
         like = self.patch.weight
         canvas, state = like.new_zeros(count, *self.shape), self.decoder.initial_state(count, like)
         canvases = []
@@ -185,9 +203,10 @@ class Draw(RecurrentModel):
         return torch.stack(canvases)
 
     def _read(self, x: Tensor, error: Tensor, h: Tensor) -> Tensor:
-        """Compute r_t (B, 2CR²): a patch of x and one of its error x̂_t, both (B, C, A_Y, A_X).
+        """Read a patch of the images x and a patch of their errors, both (B, C, height, width).
 
-        The attention window is computed from h (B, H).
+        The attention window of size `read_size` is computed from the decoder's output h (B, H). Return both patches,
+        flattened and concatenated: (B, 2 · C · read_size²).
         """
         attention = window(self.read_window(h), self.read_size, *self.shape[1:])
         return torch.cat([attention.read(x), attention.read(error)], 1).flatten(1)

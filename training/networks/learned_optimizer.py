@@ -30,14 +30,14 @@ def log_and_sign(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Update(nn.Module, abc.ABC):
-    """Base class of the formulas by which a `LearnedOptimizer` changes the parameters θ (P,) of an optimisee.
+    """Base class of the formulas by which a `LearnedOptimizer` changes the P parameters θ (P,) of another network.
 
-    The optimisee is the network that the optimiser trains. An update defines what the optimiser's recurrent layers
-    read, and how their output h_t changes θ. ∇_t is the gradient of the optimisee's loss at θ_{t-1}.
+    This other network, which the optimiser trains, is called the optimisee. An update defines what the optimiser's
+    recurrent layers read, and how their output h_t changes θ. ∇_t is the gradient of the optimisee's loss at θ_{t-1}.
 
     Class attributes:
         name: Name of the update in UPDATES and in settings.
-        width: Default output size of a linear map between `inputs` and the first layer, as in the paper; None: no map.
+        width: Default output size of the linear map from the result of `inputs` to the first layer; None: no map.
         coordinate_wise: True if every parameter is a row of the batch, B = P; else all of them are one row, B = 1.
         memory: Number of values per parameter that are carried from step to step, besides the layers' state.
         scaled: True if the update has a factor `scale`.
@@ -77,7 +77,8 @@ class Update(nn.Module, abc.ABC):
 class AdditiveUpdate(Update):
     """Additive update of another network's parameters: θ_t = θ_{t-1} + scale (w h_t + b).
 
-    Shapes, for each parameter: h_t and w (H,), b (). The layers read the encoded gradient (`log_and_sign`).
+    For each parameter, h_t (H,) is the output of the optimiser's recurrent layers, which read the encoded gradient
+    (`log_and_sign`). w (H,) and b () are learned, and the same for all parameters; scale is a setting.
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474.
     """
 
@@ -100,10 +101,13 @@ class AdditiveUpdate(Update):
 class DecayedUpdate(Update):
     """Update with a learning rate η and a weight decay λ per parameter: θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t.
 
-    (η_t, λ_t) = scale (w h_t + b). Shapes, for each parameter: h_t (H,), w (2, H), b (2,). The layers read the encoded
-    gradient (`log_and_sign`).
-    Source: EINS, appendix E.2, equations 18 and 19. The paper does not give η and λ as functions of h; here they are
-    linear, like the additive update, so that either may have any sign.
+    (η_t, λ_t) = scale (w h_t + b)
+
+    θ are the parameters of another network, and ∇_t is the gradient of its loss. For each parameter, h_t (H,) is the
+    output of the optimiser's recurrent layers, which read the encoded gradient (`log_and_sign`). w (2, H) and b (2,)
+    are learned, and the same for all parameters; scale is a setting.
+    Source: EINS paper, appendix E.2, equations 18 and 19. The paper does not give η and λ as functions of h. Here they
+    are linear, like the additive update, so that either may have any sign.
     """
 
     name = "decayed"
@@ -124,17 +128,18 @@ class DecayedUpdate(Update):
 
 
 class GatedUpdate(Update):
-    """Gated update of another network's parameters θ: they are the cell state of an LSTM with gates u, q and g.
+    """Gated update: each parameter θ of another network is treated as the cell state of an LSTM with gates u, q and g.
 
-    a_t = A h_t + v ⊙ θ_{t-1} + r ⊙ a_{t-1} + b        a_0 = 0
+    a_t = A h_t + v θ_{t-1} + r ⊙ a_{t-1} + b          a_0 = 0
     θ_t = σ(a_u) θ_{t-1} + σ(a_q) tanh(a_g)
 
-    Shapes, for each parameter of the optimisee: a, v, r, b (3,), in the order u, q, g; A (3, H), h_t (H,). The layers
-    read the encoded gradient and loss (`log_and_sign`). A, v and r are initialised from U(-0.01, 0.01), b_u from
+    For each parameter, a_t = (a_u, a_q, a_g) are the pre-activations of the gates. h_t (H,) is the output of the
+    optimiser's recurrent layers, which read the encoded gradient and loss (`log_and_sign`). A (3, H), v, r and b, (3,)
+    each, are learned, and the same for all parameters. A, v and r are initialised from U(-0.01, 0.01), b_u from
     U(4, 5), b_q from U(-5, -4), b_g to 0.
-    Source: EINS, appendix E.2, equation 20: the three gates are recurrent and read h. Their initialisation and other
-    inputs, and the loss as an input, are from Ravi, Larochelle, "Optimization as a Model for Few-Shot Learning", 2017,
-    which has the negative gradient in place of tanh(a_g).
+    Source: EINS paper, appendix E.2, equation 20: the three gates are recurrent and read h. Their initialisation, their
+    other inputs, and the loss as an input of the layers are from Ravi, Larochelle, "Optimization as a Model for
+    Few-Shot Learning", 2017. That paper has the negative gradient in place of tanh(a_g).
     """
 
     name = "gated"
@@ -161,9 +166,11 @@ class GatedUpdate(Update):
 class RatesUpdate(Update):
     """Update with a learning rate α per parameter of another network: θ_t = θ_{t-1} - α_t ⊙ ∇_t, α_t = U h_t.
 
-    The layers read θ_{t-1} ⊙ G_t, where G is the product of both numbers that encode the gradient ∇ (`log_and_sign`).
-    They read all parameters as one row, and therefore fit optimisees of one size only. Shapes: U (P, H), h_t (H,).
-    Source: DecayNet, section 6.2 and appendices D and E, with 64 neurons, propagations = 2 and layer normalisation.
+    θ are the P parameters of the other network, and ∇_t is the gradient of its loss. U (P, H) is learned. h_t (H,) is
+    the output of the optimiser's recurrent layers. They read θ_{t-1} ⊙ G_t (P,), where G_t has for each parameter the
+    product of the two numbers by which `log_and_sign` encodes its gradient. The sizes of the first layer and of U
+    depend on P, so that a trained optimiser fits networks with P parameters only.
+    Source: DecayNet paper, section 6.2 and appendices D and E, with 64 neurons, propagations=2 and layer normalisation.
     """
 
     name = "rates"
@@ -209,20 +216,20 @@ class LearnedOptimizer(RecurrentModel):
     """A learned optimiser: recurrent layers that read the gradient of another network's loss and update its parameters.
 
     model(theta (P,), gradient (P,), loss (), state) returns the new theta and state. The gradient and the loss are
-    treated as constants. The state is a flat tuple: the states of the layers, (B, H) each, with B = P, or B = 1 if the
-    update is not coordinate-wise; then the update's memory (P, ·).
+    treated as constants. The state is a flat tuple: first the states of the layers, (B, H) each, with B = P, or B = 1
+    if the update is not coordinate-wise; last the memory of the update, (P, `Update.memory`).
 
     Args:
         layer: Configuration of every layer.
-        coordinates: P, the number of parameters of the optimisee; sizes of the update "rates" depend on it.
+        coordinates: P, the number of parameters of the network to train. Only the update "rates" depends on it.
         hidden_size: Neurons of every layer.
         layers: Number of layers.
         update: A name of UPDATES.
         inputs: Output size of a linear map before the first layer. Default: `Update.width`, with None for no map.
         scale: Factor of the updates "additive" and "decayed".
-        propagations: Number of times that the layers run on one input before their output is used. A cell that needs a
-            whole sequence, such as decaynet without a length, gets these steps as its sequence; its decay restarts at
-            each input.
+        propagations: Number of times that the layers run on the same input before their output is used. For a cell
+            that needs a whole sequence, such as decaynet without a length, these runs are the steps of the sequence, so
+            that its decay restarts at each input.
 
     Raises:
         UsageError: The update is unknown, or a size is below 1.
@@ -280,7 +287,7 @@ class LearnedOptimizer(RecurrentModel):
     def unroll(
         self, optimisee: Optimisee, x: Tensor, target: Tensor, theta: Tensor, state: State, *, same: bool
     ) -> Unroll:
-        """Train another network for K steps; every loss is differentiable through all steps before it.
+        """Train another network for K steps; the losses are differentiable by the weights of this optimiser.
 
         Args:
             optimisee: The classifier.

@@ -89,16 +89,16 @@ STARTS: dict[str, Start] = {"normal": normal_start, "uniform": uniform_start}
 
 
 def perceptron(inputs: int, hidden: int, classes: int, start: str) -> Optimisee:
-    """Build an optimisee, the perceptron with one hidden layer of sigmoids of Andrychowicz et al. 2016.
+    """Build the perceptron of Andrychowicz et al. 2016, with one hidden layer of sigmoids, for an optimiser to train.
 
     Args:
         inputs: Number of values of an image.
         hidden: Size of the hidden layer.
         classes: Number of classes.
-        start: Initialisation, a name of STARTS.
+        start: Name of the initialisation, a key of STARTS.
 
     Returns:
-        The optimisee.
+        The network as an `Optimisee`.
 
     Raises:
         UsageError: The initialisation is unknown.
@@ -111,7 +111,7 @@ def perceptron(inputs: int, hidden: int, classes: int, start: str) -> Optimisee:
 
 
 def residual(channels: int, width: int, classes: int, depth: int) -> Optimisee:
-    """Build an optimisee, a `ResNet` with the same arguments, for images (B, channels, 32, 32)."""
+    """Build an `Optimisee` whose network is a `ResNet` with these arguments, for images (B, channels, 32, 32)."""
     with torch.device("meta"):
         module = ResNet(channels, width, classes, depth)
     return Optimisee(module, he_start)
@@ -120,11 +120,11 @@ def residual(channels: int, width: int, classes: int, depth: int) -> Optimisee:
 class ResNet(nn.Module):
     """Residual network of `depth` layers: a convolution, blocks of two convolutions, and a linear map.
 
-    The blocks are divided among three stages; if their number is not divisible by 3, earlier stages have one more
-    (depth 16 has 3, 2 and 2). The stages have width, 2 width and 4 width channels. Each stage but the first halves
-    height and width of the image. A shortcut into such a
-    stage drops every other pixel and pads the channels with zeros. Every convolution is 3×3 without a bias, followed by
-    batch normalisation without running statistics, so that θ is the only state.
+    The blocks are divided among three stages. If their number is not divisible by 3, the earlier stages have one block
+    more: depth 16 has stages of 3, 2 and 2 blocks. The stages have width, 2 · width and 4 · width channels. The second
+    and third stage halve the height and width of the image; the shortcut of their first block drops every other pixel
+    and pads the channels with zeros. Every convolution is 3×3 without a bias, followed by batch normalisation without
+    running statistics, so that the network has parameters but no buffers.
 
     Args:
         channels: Channels of the images.
@@ -136,7 +136,7 @@ class ResNet(nn.Module):
         UsageError: The depth is odd or too small.
 
     Source: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", 2016, arXiv:1512.03385, section 4.2,
-    with depths of 6n + 2. The papers that train a depth of 16 or 34 with a learned optimiser do not give the stages.
+    with depths of 6n + 2. The papers that train depth 16 or 34 by a learned optimiser do not say how the stages divide.
     """
 
     def __init__(self, channels: int, width: int, classes: int, depth: int) -> None:
@@ -161,9 +161,9 @@ class ResNet(nn.Module):
 
 
 class ResBlock(nn.Module):
-    """Residual block relu(shortcut(x) + f(x)), where f is two normalised convolutions with a ReLU between them.
+    """Residual block relu(shortcut(x) + f(x)); f is two 3×3 convolutions with batch normalisation, a ReLU between them.
 
-    x has `inputs` channels, the result has `outputs` channels and 1 / stride of the height and width.
+    x has `inputs` channels. The result has `outputs` channels, and its height and width are those of x / `stride`.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -202,7 +202,7 @@ def train_by_hand(
     Args:
         optimisee: The classifier.
         theta: Initial parameters (P,).
-        batches: Minibatches (x, target), one per step.
+        batches: K minibatches (x, target), one per step.
         name: Name of the optimiser, a key of HAND_MADE.
         lr: Learning rate.
 

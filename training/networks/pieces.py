@@ -22,13 +22,14 @@ def without_imputer(model: ModelConfig) -> ModelConfig:
     """Return a model's configuration unchanged, or raise UsageError if it has an imputer, which fills in gaps."""
     if model.layer.imputer is not None:
         raise UsageError(
-            f"cell: expected one without an imputer, got {model.layer.imputer}; this task has no missing values"
+            f"cell: expected one without an imputer, got {model.layer.imputer}; this task has no missing values; "
+            "choose another cell"
         )
     return model
 
 
 def check_in_parts(layer: LayerConfig) -> None:
-    """Raise UsageError if the layer's cell needs a whole sequence at once, for networks that run sequences in parts."""
+    """Raise UsageError if a cell needs whole sequences, which a network that runs them in parts cannot give it."""
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
         raise UsageError(
@@ -65,8 +66,8 @@ def run_to_length(layer: Runs, x: Tensor, state: State, lengths: Tensor) -> tupl
         lengths: Lengths (B,) from 1 to T, in descending order.
 
     Returns:
-        The state of each sequence after its last step, and the layer's `Trace` without the padded steps. As for a
-        layer, its penalty on updates is a mean over sequences.
+        The state of each sequence after its last step, and a `Trace` of the N steps without padding. Its decisions are
+        (N, 1, H), or None. Its penalty on updates is a mean over the sequences, like that of any layer.
     """
     steps = lengths.tolist()
     begin, finals, decisions, budgets = 0, list[State](), list[Tensor](), list[Tensor]()

@@ -38,22 +38,23 @@ class SentenceVAE(RecurrentModel):
     -Σ_t log p(w_t | ...) + KL(N(μ, σ²), N(0, 1)), in expectation an upper bound of -log p(w_1..w_n).
 
     Args:
-        layer: Configuration of the encoder. The language model's GRU is not one of the `recurrent_layers`, whose costs
-            and updates are reported.
+        layer: Configuration of the encoder. `recurrent_layers` has the encoder alone, so that reported costs and
+            updates leave the language model's GRU out.
         words: Size of the vocabulary.
         end: Word number of the end of a sentence.
         unknown: Word number of unknown words.
         embedding: Size of the embedding e, which encoder and language model share.
-        hidden_size: Size of both states and of z.
+        hidden_size: Size of z and of the states of encoder and GRU.
         decoder_dropout: Dropout rate of the embeddings before the GRU, in training.
         word_dropout: Rate at which the GRU's input words are replaced by the unknown word, in training.
-        weight_drop: Dropout rate of the recurrent weights of both layers, in training (`edgernn.dropout`).
+        weight_drop: Dropout rate of the recurrent weights of encoder and GRU, in training (`edgernn.dropout`).
 
     Raises:
         UsageError: A rate is outside [0, 1), or weight_drop is set and the recurrent weights are a low-rank product.
 
-    Source: Bowman et al., "Generating Sentences from a Continuous Space", arXiv:1511.06349, section 3; EINS, section
-    5.2 and appendix B. Its embedding dropout of 0.5 is taken to be decoder_dropout; its recurrent dropout is 0.25.
+    Source: Bowman et al., "Generating Sentences from a Continuous Space", arXiv:1511.06349, section 3; EINS
+    paper, section 5.2 and appendix B. We take the latter's embedding dropout of 0.5 to be decoder_dropout, and its
+    recurrent dropout of 0.25 to be weight_drop.
     """
 
     def __init__(
@@ -121,10 +122,10 @@ class SentenceVAE(RecurrentModel):
         return mean, log_variance
 
     def impute(self, beginning: Tensor, count: int, *, sample: bool, longest: int = 30) -> list["ImputedWords"]:
-        """Complete the beginning of a sentence.
+        """Complete the beginning of a sentence by words of the language model.
 
-        The encoder reads the beginning like a sentence. The language model starts from z, reads the beginning again,
-        and then its own words.
+        The encoder reads the beginning as if it were a sentence, which gives z. The language model starts from z and
+        reads the beginning; then each word that it predicts is its next input.
 
         Args:
             beginning: Word numbers (T,).
@@ -134,7 +135,7 @@ class SentenceVAE(RecurrentModel):
             longest: Largest number of words of a completion.
 
         Returns:
-            The completions, each up to the end of the sentence, or `longest` words without an end.
+            The completions, without the beginning. Each goes up to the end of the sentence, or has `longest` words.
         """
         words = beginning[:, None].expand(-1, count)
         mean, log_variance = self.encode(words, torch.full((count,), len(words)))
@@ -166,9 +167,10 @@ class SentenceVAE(RecurrentModel):
 
 
 class ImputedWords(NamedTuple):
-    """A completion of a sentence: its word numbers, without the end of the sentence, and `nll`.
+    """A completion of the beginning of a sentence: the numbers of the added words, and their `nll`.
 
-    `nll` is -log p in nats of the words, and of the end of the sentence if it was reached.
+    The word that marks the end of a sentence is not in `words`. `nll` is -log p of the added words in nats, including
+    the end of the sentence if it was reached.
     """
 
     words: list[int]

@@ -47,7 +47,7 @@ def on_ray(
     gpus: float,
     data: Path | None,
 ) -> Iterator["RayWorkers"]:
-    """Open a pool of Ray workers for trainings, on a cluster or on this machine, for the duration of the block.
+    """Open a pool of Ray workers for trainings, on a cluster or on this machine, until the `with` block ends.
 
     Args:
         count: Number of trainings (jobs).
@@ -56,7 +56,7 @@ def on_ray(
         jobs: Maximal number of jobs at once. Default: as many as the processors, or the cluster, allow.
         threads: Threads of each job.
         gpus: GPUs of each job.
-        data: The user's data folder, or None for EDGERNN_DATA.
+        data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
 
     Yields:
         The pool.
@@ -88,9 +88,9 @@ def on_ray(
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Turn a SystemExit in the block into Interrupted.
+    """Convert a SystemExit that is raised in the `with` block to Interrupted.
 
-    While Ray starts and shuts down, its own handler of SIGTERM is active, which raises SystemExit.
+    While Ray starts or shuts down, its own SIGTERM handler is active, and this handler raises SystemExit.
     """
     try:
         yield
@@ -126,12 +126,12 @@ def load(address: str | None) -> ModuleType:
 
 @cache
 def _token_variables() -> dict[str, str]:
-    """Return environment variables (name to value) with a new token for Ray on this machine.
+    """Return a dict of environment variables with a new random authentication token for Ray on this machine.
 
-    The dict is empty if the user has set a token, or has turned tokens off.
+    The dict is empty if the user has set a token, or has turned tokens off by RAY_AUTH_MODE.
 
-    Without a token, Ray would create one in the home folder, where processes that start at the same time race. The
-    result is cached because Ray reads the token once per process.
+    Without this variable, Ray would write a token file to the home folder, and processes that start at the same time
+    could overwrite each other's file. The result is cached because Ray reads the token once per process.
     """
     has_token = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     needs_token = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
@@ -204,7 +204,7 @@ class RayWorkers(Workers):
         out: Folder of the runs.
         threads: Threads of each job.
         gpus: GPUs of each job.
-        data: The user's data folder, or None for EDGERNN_DATA.
+        data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
     """
 
     def __init__(self, ray: ModuleType, slots: int, out: Path, threads: int, gpus: float, data: Path | None) -> None:
@@ -234,7 +234,7 @@ class RayWorkers(Workers):
             return Outcome("its worker died", lost=True)
 
     def interrupt(self) -> None:
-        """Interrupt the running trainings, as by Ctrl-C, and wait up to SAVE seconds for them to save checkpoints."""
+        """Interrupt the running trainings, as Ctrl-C does, and wait up to 60 s (SAVE) for them to save checkpoints."""
         refs = list(self._running)
         # the connection to the cluster may be lost
         with suppress(Exception):
@@ -244,19 +244,20 @@ class RayWorkers(Workers):
 
 
 def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, folder: Path, version: str) -> Outcome:
-    """Run a training in a Ray worker, if its machine has the same version of edgernn and sees the folder of the runs.
+    """Run a training in a Ray worker, after a check of the version of edgernn and the shared folder on its machine.
 
     Args:
         job: The training.
         out: Folder of the runs, relative to `folder` or absolute.
         threads: Threads of the training.
-        data: The user's data folder, or None for EDGERNN_DATA.
+        data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
         device: cpu or cuda.
         folder: Working directory of the process that started the sweep.
-        version: Version of edgernn of that process.
+        version: Version of edgernn in that process.
 
     Returns:
-        The outcome of the training, or an outcome with an error if the machine does not fit.
+        The outcome of the training. It is an outcome with an error message, and nothing is trained, if this machine has
+        another version of edgernn or cannot see the folder of the runs.
     """
     where = socket.gethostname()
     if edgernn.__version__ != version:

@@ -37,8 +37,8 @@ def sweep(
 ) -> dict[str, Any]:
     """Run a sweep on Ray and write its table and pictures.
 
-    Missing runs are trained and interrupted ones resumed. A failed run has its reason in the table and does not stop
-    the others. After an interrupt or an error, the same call resumes the sweep.
+    Missing runs are trained, and interrupted runs are resumed. A failed run does not stop the others; its error message
+    is in the table. After an interrupt or an error, the same call resumes the sweep.
 
     Args:
         path: The sweep file, see `sweep_plan`.
@@ -47,18 +47,18 @@ def sweep(
         jobs: Maximal number of trainings at once. Default: as many as fit.
         threads: Threads of each training.
         gpus: GPUs of each training; 0: train on the CPU.
-        data: The user's data folder, or None for EDGERNN_DATA.
-        latency: True: also time the best model of each row.
-        export: True: copy the models on a Pareto front to OUT/front/ROW.
-        run: False: train and time nothing, and report the existing runs.
+        data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
+        latency: True: also measure the latency of the best model of each row.
+        export: True: export the models on a Pareto front to ONNX, in the folder front/ROW of `out`.
+        run: False: only report the existing runs; nothing is trained or timed.
 
     Returns:
         The content of table.json, and under "files" the paths of the files written.
 
     Raises:
-        UsageError: The file has an unknown name or a bad setting, a run directory has other settings, or another sweep
-            is running in `out`.
-        EdgernnError: The file has another mistake, or the cluster cannot be reached.
+        UsageError: The sweep file has an unknown name or a bad setting, a run directory has other settings, or another
+            sweep is running in `out`.
+        EdgernnError: The sweep file has another mistake, or the cluster cannot be reached.
         OSError: The disk is full.
         Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received.
     """
@@ -84,7 +84,8 @@ def sweep(
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
     """Plot the Pareto fronts of a sweep as a PNG and an SVG file in `out`.
 
-    `report` is the content of table.json. Return the files written, none if no run is finished.
+    `report` is the content of the sweep's table.json. The paths of the files are returned; the list is empty if no run
+    is finished.
     """
     points = _points(report)
     files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
@@ -109,15 +110,25 @@ def _points(report: dict[str, Any]) -> list[Point]:
 
 
 def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """List the names of a row's settings that are shown at its point in the plot: all but those of [search]."""
+    """List the names of the settings in the label of a row's point in the plot of a sweep's Pareto fronts.
+
+    These are the row's settings except those that the sweep file has in its table [search].
+
+    Args:
+        report: Content of the sweep's table.json.
+        row: Entry of the row in "rows" of table.json.
+
+    Returns:
+        The names.
+    """
     return [key for key in row["settings"] if key not in report["searched"]]
 
 
 def _export(report: dict[str, Any], out: Path) -> list[Path]:
-    """Export the best run of each row on a Pareto front, and copy its model files to OUT/front/ROW.
+    """Export the best run of each row on a Pareto front, and copy its model files to the folder front/ROW of `out`.
 
     Args:
-        report: Content of table.json.
+        report: Content of the sweep's table.json.
         out: Folder of the sweep.
 
     Returns:

@@ -13,8 +13,8 @@ seeds              number of trainings per row, with the seeds 0, 1, ...; or a l
 [[parts]]          further combinations, each with its own cells, rules and [parts.vary], which is combined with [vary]
                    (optional; cells may then be left out above)
 
-The value "none" means None. `lambda` is ignored for a rule that cannot skip, and `skip` and `background` for a rule
-without a penalty on updates, because they would have no effect.
+The value "none" means None. Settings without effect are ignored: `lambda` for an update rule that never skips an
+update, `skip` and `background` for an update rule without a penalty on updates.
 """
 
 import re
@@ -73,11 +73,12 @@ class _SweepFile:
 
 @dataclass(frozen=True)
 class SweepRow(Row):
-    """One combination of cell, rule and settings of a sweep, with a training per seed.
+    """One combination of cell, update rule and settings of a sweep, with one training per seed.
 
-    `settings` are the values of the settings in [vary] and [search]. `cell` is the cell's name as shown in the table.
-    `rule` is None if the cell's name implies it. Rows with the same number `rivals` differ only in settings of
-    [search]; the best of them is chosen for the Pareto fronts.
+    `settings` has the values of the settings in the tables [vary] and [search] of the sweep file. `cell` is the cell's
+    name as shown in the table of results. `rule` is the name of the update rule, or None if the cell's name implies it.
+    `rivals` is the number of a group of rows that differ only in settings of [search]; the row of each group with the
+    best validation metric is chosen for the Pareto fronts.
     """
 
     cell: str
@@ -87,16 +88,16 @@ class SweepRow(Row):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as its TOML file describes it.
+    """Plan of a sweep, read from its TOML file.
 
     Attributes:
-        path: The file.
+        path: Path of the TOML file.
         task: Name of the task.
         seeds: Seeds of each row's trainings.
-        varied: Names of the settings in [vary].
-        searched: Names of the settings in [search].
-        rows: The rows, one for each combination of cell, rule and settings.
-        cell_files: Dict from the path of a copy that is still missing to the content of the user's cell file.
+        varied: Names of the settings in the file's table [vary].
+        searched: Names of the settings in the file's table [search].
+        rows: The rows, one for each combination of cell, update rule and settings.
+        cell_files: Copies of users' cell files that are still to be written: a dict from path to content.
     """
 
     path: Path
@@ -109,16 +110,16 @@ class Sweep:
 
 
 def load_sweep(path: Path, out: Path) -> Sweep:
-    """Read the TOML file of a sweep, and list its rows: all combinations of cells, rules and settings.
+    """Read the TOML file of a sweep, and list its rows: all combinations of cells, update rules and settings.
 
     Combinations that give the same model are one row. Nothing is trained or written.
 
     Args:
-        path: The file.
+        path: Path of the TOML file.
         out: Folder of the runs.
 
     Returns:
-        The sweep.
+        The plan of the sweep.
 
     Raises:
         UsageError: The file does not exist, has an unknown name or a bad setting, or two different cells have the same
@@ -173,14 +174,28 @@ def _rules(group: _Part) -> Sequence[str | None]:
 
 
 def _groups(file: _SweepFile, path: Path) -> list[_Part]:
-    """Return the combinations of a file: those of its own cells, if any, and of its parts, each with all of `vary`."""
+    """List the groups of cells, update rules and varied settings whose combinations are the rows of a sweep.
+
+    The first group has the `cells` at the top of the file, if any. Each table [[parts]] is a further group. The table
+    [vary] at the top of the file applies to all groups.
+
+    Args:
+        file: Content of the sweep file.
+        path: Path of the sweep file, for errors.
+
+    Returns:
+        The groups.
+
+    Raises:
+        EdgernnError: Cells are missing, or a setting is in two tables.
+    """
     groups = [] if file.cells is None else [_Part(cells=file.cells, rules=file.rules, vary=file.vary)]
     parts = [parse(_Part, part, f"{path}: parts: table {i + 1}") for i, part in enumerate(file.parts)]
     groups += [_Part(cells=part.cells, rules=part.rules, vary=file.vary | part.vary) for part in parts]
     if not groups:
         raise EdgernnError(f"{path}: cells: expected a list of names, got none; add cells, or [[parts]] with cells")
     if file.cells is None and file.rules is not None:
-        raise EdgernnError(f"{path}: rules: expected together with cells, got rules alone; name the rules of each part")
+        raise EdgernnError(f"{path}: rules: expected together with cells, got rules alone; move them to [[parts]]")
     varied = [file.vary, *(part.vary for part in parts)]
     for name in dict.fromkeys(name for choices in (*varied, file.search) for name in choices):
         places = (name in file.settings) + (name in file.search) + any(name in choices for choices in varied)
@@ -192,19 +207,19 @@ def _groups(file: _SweepFile, path: Path) -> list[_Part]:
 
 
 def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
-    """Return where the sweep keeps copies of users' cells: a dict from FILE.py:CLASS to OUT/cells/FILE.py:CLASS.
+    """Return the places where a sweep keeps copies of the users' own cell files.
 
-    Nothing is copied. A warning says if an existing copy differs from the user's file.
+    Nothing is copied. EdgernnWarning is issued if an existing copy differs from the user's file.
 
     Args:
-        cells: Names of cells; those other than FILE.py:CLASS are left out.
+        cells: Names of cells; only those of the form FILE.py:CLASS are used.
         out: Folder of the runs.
 
     Returns:
-        The dict.
+        Dict from each name FILE.py:CLASS to the name of its copy, OUT/cells/FILE.py:CLASS.
 
     Raises:
-        UsageError: Two different files have the same name.
+        UsageError: Two different cell files have the same file name.
     """
     copies: dict[str, str] = {}
     sources: dict[str, Path] = {}
@@ -212,8 +227,8 @@ def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
         source, name = split_word(word)
         if sources.setdefault(source.name, source) != source:
             raise UsageError(
-                f"cells: expected files of different names, got {sources[source.name]} and {source}, which are copied "
-                "to one folder; rename one"
+                f"cells: expected cell files with different names, got {sources[source.name]} and {source}, which are "
+                "copied to one folder; rename one"
             )
         copy = out / CELL_FILES / source.name
         copies[word] = f"{copy}:{name}" if name else str(copy)

@@ -29,10 +29,11 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
     """Build the table of a sweep from its finished runs, and determine the Pareto fronts.
 
     Args:
-        sweep: The sweep.
+        sweep: Plan of the sweep.
         failures: Dict from the run directory of each failed run to its error message.
         latency: Result of `table_latency.latencies`.
-        repeat: Device and data folder, for the command in the table that repeats a row's trainings.
+        repeat: Device ("cpu" or "cuda") and the user's data folder or None. They are options of the command, shown in
+            the table, that trains a row again.
 
     Returns:
         The content of table.json, except the command, the machine and the version.
@@ -44,7 +45,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
     metrics = sorted({record["metric"] for record in records if record["metric"]})
     if len(metrics) > 1:
         raise EdgernnError(
-            f"{sweep.path}: expected runs of one metric, got {', '.join(metrics)}; use one task for all runs"
+            f"{sweep.path}: expected runs with the same metric, got {', '.join(metrics)}; use one task for all runs"
         )
     sign = next((row.sign for row in sweep.rows if row.results), 1)
     worth = {record["name"]: sign * record["validation"]["mean"] for record in records if record["seeds"]}
@@ -72,7 +73,9 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
-    """Choose the best row on the validation split among rows that differ only in settings of [search].
+    """Choose the best row on the validation split among rows that differ only in searched settings.
+
+    Searched settings are those in the table [search] of the sweep file.
 
     Args:
         rows: All rows of the sweep.
@@ -114,7 +117,15 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _command(row: SweepRow, repeat: Repeat) -> str:
-    """Return a shell command that trains all seeds of a row again, in run directories below the folder again."""
+    """Return a shell command that trains all seeds of a row again, with run directories in a new folder named "again".
+
+    Args:
+        row: The row.
+        repeat: Device ("cpu" or "cuda"), and the user's data folder or None.
+
+    Returns:
+        The command: one call of `edgernn train`, or a loop over the seeds.
+    """
     job = row.jobs[0]
     again = Path("again") / job.out.name
     words = command_words(job.task, job.cell, job.rule, again, job.seed, *repeat, job.settings)
@@ -127,7 +138,7 @@ def _command(row: SweepRow, repeat: Repeat) -> str:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Format the content of a sweep's table.json as a Markdown page."""
+    """Format a sweep's results as a Markdown page; `report` is the content of its table.json."""
     metric = report["metric"] or "metric"
     name = COLUMNS.get(metric, (metric.replace("_", " "), 1.0))[0]
     named = [*report["varied"], *report["searched"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activity task: label each step of the stream of an accelerometer and a gyroscope."""
+"""Activity task: label each step of a recording of an accelerometer and a gyroscope with the person's activity."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +32,15 @@ _VALIDATION = 7
 class Activity(Task):
     """Activity recognition: label each step of a stream of acceleration (g) and angular velocity (rad/s) at 50 Hz.
 
-    x (window, B, 6). target (window, B): walking, upstairs, downstairs, sitting, standing or lying. Unlabelled steps
-    and transitions between postures carry no loss and are not counted. The streams are cut into windows. Every window
-    but a stream's first begins with `lead` or more steps of the window before it. These are not counted again, so that
-    every labelled step of a stream counts once.
+    x (window, B, 6): acceleration and angular velocity along three axes each. target (window, B): index of the activity
+    (walking, upstairs, downstairs, sitting, standing or lying). Steps without a label and transitions between postures
+    are left out of the loss and of the metrics. The streams (recordings) are cut into windows. Every window except the
+    first of a stream begins with `lead` or more steps of the window before it. These repeated steps are left out of
+    loss and metrics, so that every labelled step counts once.
 
-    The split is the publisher's, by user: 21 for training, of whom the seed chooses 3 for validation, and 9 for the
-    test. Background steps, at which nothing happens, are the unlabelled ones, and with rest=true also those of
-    sitting, standing and lying.
+    The split is the publisher's, by user: 21 users for training, of whom the seed chooses 3 for validation, and 9 for
+    the test. Background steps, at which nothing happens, are the steps without a label. With rest=true, the steps of
+    sitting, standing and lying are background steps, too.
 
     Metrics, over all labelled steps of a split: accuracy, cross_entropy, macro_f1, and recall and precision of each
     class, such as recall_walking.
@@ -47,11 +48,12 @@ class Activity(Task):
     Settings:
 
     - `window`: Number of steps in a window.
-    - `lead`: Number of steps at the start of a window that are not counted.
+    - `lead`: Number of steps at the start of a window that repeat the window before it and are not counted again.
     - `rest`: Count sitting, standing and lying as background, too.
 
-    File: hapt.npz with x (N, 6), label (N,) from 0 to 12 as in activity_labels.txt, offset (streams + 1,), the first
-    row of each stream; exp_user (streams, 2), the numbers of experiment and user; train_users and test_users.
+    File: hapt.npz. It has x (N, 6), the rows of all streams; label (N,), from 0 to 12 as in the data set's
+    activity_labels.txt; offset (streams + 1,), the first row of each stream and, at the end, N; exp_user (streams, 2),
+    the numbers of the experiment and the user; train_users and test_users, the numbers of the users of each part.
 
     Source: Reyes-Ortiz, Oneto, Samà, Parra, Anguita, "Transition-Aware Human Activity Recognition Using Smartphones",
     Neurocomputing 171, 2016.
@@ -124,9 +126,9 @@ def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
         path: The file.
 
     Returns:
-        x (N, 6); the target of each step (N,), `IGNORED` without a label and `UNCOUNTED` in a transition; the first row
-        of each stream and the number of rows (streams + 1,); the user of each stream (streams,); the numbers of the
-        training users; the numbers of the test users.
+        Six arrays: x (N, 6); the target of each step (N,), which is `IGNORED` at steps without a label and `UNCOUNTED`
+        in transitions between postures; the first row of each stream and, at the end, N (streams + 1,); the user's
+        number of each stream (streams,); the numbers of the training users; the numbers of the test users.
 
     Raises:
         EdgernnError: An array is missing or contradicts the others.
@@ -146,7 +148,8 @@ def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
         raise EdgernnError(f"{path}: label: expected 0 to 12, got {label.min()} to {label.max()}; get the file again")
     if len(both := np.intersect1d(train, test)):
         raise EdgernnError(
-            f"{path}: expected users of either training or test, got user {both[0]} in both; get the file again"
+            f"{path}: expected each user in only one of train_users and test_users, got user {both[0]} in both; get "
+            "the file again"
         )
     # unlabelled steps are background, transitions are not
     classes = np.array([IGNORED, *range(len(ACTIVITIES)), *[UNCOUNTED] * 6])

@@ -107,7 +107,15 @@ class Adding(Synthetic):
         return self.T - round((self.silence or 0) * self.T)
 
     def _with_silence(self, rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Insert a silent stretch at a random step of each sequence: x (_heard, count, 2) becomes (T, count, 2)."""
+        """Insert a silent stretch, in which value and marker are 0, at a random step of each sequence.
+
+        Args:
+            rng: Random generator.
+            x: Sequences without the stretch (`_heard`, count, 2): value and marker.
+
+        Returns:
+            Sequences with the stretch (T, count, 2).
+        """
         heard, count, _ = x.shape
         if heard == self.T:
             return x
@@ -126,7 +134,7 @@ class Adding(Synthetic):
     def _marked_steps(
         self, rng: np.random.Generator, count: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Draw the two marked steps of each sequence, (count,) each."""
+        """Draw the two marked steps of `count` sequences; return the first and the second steps, (count,) each."""
         T = self._heard
         if self.markers == "halves":
             tenth, half = max(1, T // 10), -(-T // 2)

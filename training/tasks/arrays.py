@@ -32,9 +32,9 @@ class Arrays(OwnData):
     - Integers (N,) are one label per sequence, (N, T) one per step, counted from 0: cross entropy, accuracy.
     - Floats (N,) or (N, O) are O targets per sequence, (N, T, O) O targets per step: mean squared error.
 
-    With predict=next y is not needed: the target is the next step of x. x_val and y_val, x_test and y_test are
-    optional. Where the file lacks a part, the seed chooses a tenth of x for it. The input is standardised per channel
-    by mean and standard deviation of the training part.
+    With predict=next y is not needed: the target is the next step of x. The validation part x_val and y_val and the
+    test part x_test and y_test are optional. For a part that the file lacks, the seed chooses a tenth of x. The input
+    is standardised per channel by mean and standard deviation of the training part.
     """
 
     name = "npz"
@@ -76,7 +76,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():
         if part in x and x[part].shape[2] != I:
-            raise EdgernnError(f"{path}: x{suffix}: expected {I} channels as in x, got {x[part].shape[2]}")
+            raise EdgernnError(f"{path}: x{suffix}: expected {I} channels as in x, got {x[part].shape[2]}; correct it")
     if y and _resemble_labels(y["train"]):
         text = (
             "y: whole numbers of a floating-point type are predicted as numbers; for class labels, store y.astype(int)"
@@ -88,7 +88,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         if target.dtype != reference.dtype or target.ndim != reference.ndim or other_width:
             wanted = f"{reference.dtype} {tuple(reference.shape[1:])} per sequence as in y"
             got = f"{target.dtype} {tuple(target.shape[1:])}"
-            raise EdgernnError(f"{path}: y{_SUFFIXES[part]}: expected {wanted}, got {got}")
+            raise EdgernnError(f"{path}: y{_SUFFIXES[part]}: expected {wanted}, got {got}; correct one of the two")
     labels = [part for part in y.values() if not part.is_floating_point()]
     if labels and (missing := _missing_labels(y["train"])):
         text = f"y: no sequence for training has the label {missing[0]}; labels count from 0"
@@ -103,7 +103,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
 
 
 def _missing_labels(labels: Tensor) -> list[int]:
-    """Return the classes below the largest label that never occur; [] if it is _MANY_CLASSES or larger."""
+    """Return the classes from 0 to the largest label that have no label; [] if the largest is 1000 or more."""
     counts = torch.bincount(labels.flatten()).tolist() if int(labels.max()) < _MANY_CLASSES else []
     return [label for label, count in enumerate(counts) if not count]
 
@@ -111,7 +111,7 @@ def _missing_labels(labels: Tensor) -> list[int]:
 def _resemble_labels(targets: Tensor) -> bool:
     """Return True if targets are floats (N, 1) that are probably class labels.
 
-    They are then a few different whole numbers, each of which many sequences have.
+    This is assumed if all are whole numbers and each number occurs in 8 sequences or more on average.
     """
     if not targets.is_floating_point() or targets.ndim != 2 or targets.shape[1] != 1:
         return False
@@ -122,7 +122,14 @@ def _resemble_labels(targets: Tensor) -> bool:
 def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
     """Suggest how to correct targets whose shape does not fit sequences x (N, T, I).
 
-    Returns the end of an error message, empty without a suggestion. `name` is the name of the array of targets.
+    Args:
+        name: Name of the array of targets.
+        array: The targets.
+        N: Number of sequences.
+        T: Number of steps of a sequence.
+
+    Returns:
+        The suggestion, to be appended to an error message; "" if there is none.
     """
     if array.ndim == 2 and len(array) == N and array.shape[1] == 1:
         return f"; use {name}[:, 0]"
@@ -138,7 +145,8 @@ def _inputs(path: Path, name: str, array: Array) -> Tensor:
         hint = f"; one channel is {name}[:, :, None]" if array.ndim == 2 else ""
         raise EdgernnError(f"{path}: {name}: expected shape (N, T, I), got {array.shape}{hint}")
     if 0 in array.shape:
-        raise EdgernnError(f"{path}: {name}: expected no axis of length 0, got shape {array.shape}")
+        text = f"{path}: {name}: expected at least one sequence, step and channel"
+        raise EdgernnError(f"{text}, got shape {array.shape}; add data")
     return finite(f"{path}: {name}", array)
 
 

@@ -35,11 +35,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Objective(Score):
-    """Score, loss and metrics of a supervised task for a `SequenceModel`.
+    """Main metric, loss and further metrics of a supervised task for a `SequenceModel`.
 
     `loss(y, target)` returns a differentiable scalar. `metrics(y, target)` returns a dict from metric name to its mean
-    over the batch; it lacks metrics that a `Tally` computes. y is the model's output: (B, O), or (T, B, O) with one
-    target per step.
+    over the batch, without the metrics that a `Tally` computes over a whole split. y is the model's output: (B, O) with
+    one target per sequence, (T, B, O) with one target per step.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -83,9 +83,13 @@ class Tally(abc.ABC):
         """Return the metrics over all batches added so far, as a dict from name to value."""
 
     def without_each(self) -> list[dict[str, float]] | None:
-        """Return the metrics without each group of sequences in turn, if the metrics need whole groups; else None.
+        """Compute the metrics with one group of sequences left out, for each group in turn (for the jackknife).
 
-        Such groups are the records of an electrocardiogram.
+        A group is for example all windows of one electrocardiogram record, which are scored together.
+
+        Returns:
+            A list with one dict from metric name to value per group. None if sequences are scored one by one, without
+            groups.
         """
         return None
 
@@ -113,9 +117,9 @@ class Task(abc.ABC):
 
     Class attributes:
         name, help: Name and help text for the command line.
-        defaults: Training and model settings of a small run, as a dict from short setting name to value.
+        defaults: Training and model settings of a small run, as a dict from the setting's name to its value.
         network: Class of the network that is trained.
-        without: Names of settings that this network does not have.
+        without: Names of model settings that this network does not support.
         divides: True if the sequences of a batch can be divided among processes. The loss must be a mean over
             sequences, and the carried state must have the batch as its first axis.
 
@@ -169,9 +173,10 @@ class Task(abc.ABC):
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """Return the model configuration adapted to the task, or raise UsageError if the task does not support it.
+        """Return the model configuration with the changes that the task needs, such as a default imputer.
 
-        Called before the data is read.
+        UsageError is raised if the task does not support the configuration. The method is called before the data is
+        read.
         """
         return model
 
@@ -187,15 +192,15 @@ class Task(abc.ABC):
     def background(self, batch: Batch) -> Tensor | None:
         """Return a mask (T, B), True at steps of a batch at which nothing happens, or None if the task marks none.
 
-        With the setting background, the penalty on updates weighs these steps differently. The network must be a
-        `SequenceModel`.
+        With the setting `background`, the penalty on neuron updates has another weight at these steps. The network must
+        be a `SequenceModel`.
         """
         return None
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         """Compute the loss of a batch, and the state that is carried to the next training step.
 
-        The training loop adds the update rule's penalty (`Trace.budget`) and the imputer's loss.
+        The training loop adds the update rule's penalty on neuron updates (`Trace.budget`) and the loss of the imputer.
 
         Args:
             model: The network that `build_network` returned.
@@ -204,7 +209,8 @@ class Task(abc.ABC):
                 batch do not continue those of the previous one.
 
         Returns:
-            The loss (), and the next `carry`: detached tensors of fixed shapes, or None if nothing is carried.
+            The loss, a scalar tensor; and `carry` for the next training step: detached tensors of fixed shapes, or None
+            if nothing is carried.
         """
         assert isinstance(self.objective, Objective)
         y, _ = model(batch.x)
@@ -217,9 +223,10 @@ class Task(abc.ABC):
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
 
-        The metrics are the means of `objective` over sequences, and the result of `tally`, which replaces means of the
-        same name. If the task marks background steps (at which nothing happens), the metric `FOREGROUND` is the
-        percentage of skipped updates at all other steps. Called without gradients and with torch's generator seeded.
+        The metrics of `objective` are means over sequences. The metrics of `tally` are added, and replace those of the
+        same name. If the task marks background steps (at which nothing happens), the metric skip_percent_foreground is
+        the percentage of skipped updates at all other steps. The method is called without gradients and with torch's
+        random generator seeded.
         """
         assert isinstance(self.objective, Objective)
         means, foreground, tally = Means(), Means(), self.tally(split)

@@ -39,9 +39,9 @@ class BinaryAddition(Synthetic):
     x (digits, B, 2): the binary digits of two integers, uniform in [0, 2^(digits-1)] and in [0, 2^(digits-1) - 1].
     Their sum therefore has no more digits than `digits`. target (digits, B, 1): the digits of the sum.
 
-    The predicted digit is tanh(y), rounded. Metrics: mse, the mean squared error of tanh(y), which is the loss;
-    digit_accuracy, the share of correct digits; sum_accuracy, the share of sums with all digits correct. The task
-    counts as solved at a sum_accuracy of 1.
+    The predicted digit is tanh(y), rounded; y is the model's output. Metrics: mse, the mean squared error of tanh(y),
+    which is the loss; digit_accuracy, the share of correct digits; sum_accuracy, the share of sums with all digits
+    correct. The task counts as solved at a sum_accuracy of 1.
 
     Settings:
 

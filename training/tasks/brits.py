@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mortality prediction and imputation on intensive care stays."""
+"""Mortality task: predict death from measurements in intensive care, and impute missing measurements."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,11 +40,11 @@ class Mortality(Task):
     are dropped. Of each class, 70 % are for training, 10 % for validation and 20 % for the test. The seed chooses stays
     and values.
 
-    The loss is label_weight times the binary cross entropy, plus the setting `imputation` times the imputer's loss,
-    summed over directions. With two directions, consistency times the mean absolute difference of their imputed values
-    is added. Metrics, each over a whole split: auc, the area under the ROC curve of death; mae, the mean absolute error
-    of the held-out values in standard deviations; mre, mae divided by the mean absolute standardised held-out value;
-    accuracy; cross_entropy.
+    The loss is `label_weight` times the binary cross entropy, plus the training setting `imputation` times the
+    imputer's loss, both summed over directions. With two directions, `consistency` times the mean absolute difference
+    of their imputed values is added. Metrics, each over a whole split: auc, the area under the ROC curve of death; mae,
+    the mean absolute error of the imputed values at held-out places, in standard deviations; mre, mae divided by the
+    mean absolute standardised held-out value; accuracy; cross_entropy.
 
     Settings:
 
@@ -55,12 +55,14 @@ class Mortality(Task):
     - `label_weight`: Weight of the binary cross entropy.
     - `positive_weight`: Weight of the deaths in the binary cross entropy.
 
-    Differences from the authors' code: errors are over the split alone, not over all stays; values are held out without
-    replacement; times start at 0, not 1, and follow from the mask of the previous step; the backward direction counts
-    times in the reversed sequence. See RITS for the σ in β. The EINS paper trains for 150 epochs.
+    Differences from the authors' code: the metrics are over the split alone, not over all stays; values are held out
+    without replacement; the hours since the last observation start at 0, not 1, and follow from the mask of the
+    previous step; the backward direction counts them in the reversed sequence. In `RITS`, the weight β of the two
+    estimates of a missing value passes a sigmoid, as in the paper; the authors' code has none.
 
-    Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572;
-    section 5.3 and appendix C of the EINS paper. Data: see `Stays`; the 35 features are those of Cao et al.
+    Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572.
+    Anonymous authors, "EINS: Long Short-Term Memory with Extrapolated Input Network Simplification", section 5.3 and
+    appendix C, which trains for 150 epochs. Data: see `Stays`; the 35 features are those of Cao et al.
     """
 
     direction: str = "forward"
@@ -93,7 +95,7 @@ class Mortality(Task):
         values, label = hourly(stays), died(stays)
         measured = ~np.isnan(values).all((1, 2))
         values, label = values[measured], label[measured]
-        for value, outcome in enumerate(("survive", "end in death")):
+        for value, outcome in enumerate(("end in survival", "end in death")):
             if (count := int((label == value).sum())) < _LEAST:
                 raise EdgernnError(
                     f"{files[0]}: expected at least {_LEAST} stays that {outcome}, got {count}; download it again"
@@ -182,9 +184,17 @@ def roc_auc(score: Any, positive: Any) -> float:
 
 
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a model on x; return the logits of death (D, B) and the standardised values with imputed gaps (D, T, B, F).
+    """Run a model on the inputs of a batch.
 
     D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F the number of features.
+
+    Args:
+        model: The model.
+        x: Inputs (T, B, 3F), not standardised: values, observation masks, and hours since the last observation.
+
+    Returns:
+        The logits of death (D, B); and the standardised values (D, T, B, F), with imputed values where none was
+        observed.
     """
     if isinstance(model, BRITS):
         y, filled = model(x)
@@ -195,9 +205,9 @@ def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log probabilities of label 1 and label 0, (B,) each, from logits (D, B).
+    """Return the log probabilities of label 1 and label 0, (B,) each, from the logits (D, B) of D directions.
 
-    The probabilities, not their logarithms, are averaged over the D directions.
+    The probabilities, not their logarithms, are averaged over the directions.
     """
     log_count = np.log(len(logits))
     positive, negative = functional.logsigmoid(logits), functional.logsigmoid(-logits)

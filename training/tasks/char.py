@@ -37,20 +37,21 @@ class Char(Task):
     x (window, B, K): characters, one-hot over an alphabet of size K. target (window, B): index of the next character.
     Metrics: cross_entropy, the loss, in nats per character; bits_per_character, the same in bits.
 
-    The last tenth of the text is for the test, the twentieth before it for validation, the remainder for training. Each
-    part is cut into windows that do not overlap, with a new state in each. Characters after the last whole window are
-    dropped. The alphabet, `classes`, has the characters of the training part in the order of code points. If the other
-    parts have further characters, U+FFFD is its last entry and replaces them.
+    The last 10 % of the text are for the test, the 5 % before them for validation, and the first 85 % for training.
+    Each part is cut into windows that do not overlap. The model begins each window in its initial state. Characters
+    after the last whole window are dropped. The alphabet, `classes`, has the characters of the training part in the
+    order of their code points. If the other parts have further characters, U+FFFD is the alphabet's last entry and
+    replaces them.
 
     Settings:
 
     - `file`: A text in UTF-8, plain, .gz or .xz. Default: tiny-shakespeare, `tinyshakespeare/input.txt` of the data
       folder.
-    - `window`: Length of the sequences.
+    - `window`: Length of the sequences in characters.
 
-    Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016. The paper's sequences are sentences, but it does not
-    define where one ends and gives no length, so that windows of 64 characters are used here. It holds out a tenth and
-    has no validation part.
+    Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016. The paper's sequences are sentences, but the paper
+    does not define where a sentence ends and gives no length. Windows of 64 characters are therefore used here. The
+    paper holds out a tenth of the text and has no validation part.
     """
 
     file: str | None = None
@@ -95,9 +96,14 @@ class Char(Task):
 
 
 def _numbers(text: str, alphabet: list[str]) -> Tensor:
-    """Convert each character of a text to its index in the alphabet: uint8 for up to 256 characters, else int32.
+    """Convert each character of a text to its index in the alphabet; a character outside it gets the last index.
 
-    A character outside the alphabet gets the last index.
+    Args:
+        text: The text.
+        alphabet: The characters.
+
+    Returns:
+        The indices (len(text),): uint8 if the alphabet has at most 256 characters, else int32.
     """
     dtype = np.uint8 if len(alphabet) <= 256 else np.int32
     # by code point; characters outside the alphabet map to its last entry

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of recorded clips, each of a word, an unknown word or silence, with a mask of the background steps."""
+"""Batches of audio clips, each with a word, an unknown word or silence, and a mask of the steps without a word."""
 
 import hashlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _ORDER, _CHANGES, _FIXED = 61, 62, 63
 
 @dataclass(frozen=True)
 class MarkedBatch(Batch):
-    """A batch with its background: the mask `background` (T, B) is True at steps at which nothing happens."""
+    """A batch with the mask `background` (T, B), which is True at steps at which nothing happens, such as silence."""
 
     background: Tensor = field(kw_only=True)
 
@@ -37,12 +37,12 @@ class MarkedBatch(Batch):
 
 @dataclass(frozen=True)
 class Changes:
-    """Random augmentation of the training clips.
+    """Settings of the random augmentation of training clips.
 
     Attributes:
-        shift: Largest shift in time, in samples.
+        shift: Largest shift in time, earlier or later, in samples.
         noisy: Probability that a clip is mixed with noise.
-        low: Lowest signal-to-noise ratio in dB; the ratio is uniform between low and high.
+        low: Lowest signal-to-noise ratio in dB. The ratio of a clip is drawn uniformly between low and high.
         high: Highest signal-to-noise ratio in dB.
     """
 
@@ -57,22 +57,22 @@ class Clips(Source, Split):
     """Recorded clips of one part of the data (training, validation or test), each with one word or silence.
 
     An epoch has all clips of the words that are classes, all clips of recorded silence, `unknown` clips of other words,
-    and `drawn` clips of noise or digital silence. `batch`, for training, draws unknown words and noise anew in each
-    epoch and augments clips at random if `changes` is set. `chunks`, for validation and test, yields the same clips in
-    every pass.
+    and `drawn` clips of noise or digital silence. The method `batch`, for training, chooses other clips of unknown
+    words and of noise in each epoch, and augments clips at random if `changes` is set. The method `chunks`, for
+    validation and test, yields the same clips in every pass.
 
     Attributes:
         samples: All recorded clips (N, S) int16; S is a multiple of hop.
         hop: Number of samples per step.
-        label: Class of each clip (N,).
-        pool: Indices of all clips of unknown words.
-        unknown: Number of clips of unknown words in an epoch.
-        drawn: Number of clips in an epoch that are cut from the noise.
+        label: Index of the class of each recorded clip (N,).
+        pool: Indices, into `samples`, of all clips of unknown words.
+        unknown: Number of clips of unknown words in an epoch, at most len(pool).
+        drawn: Number of further clips of silence in an epoch: cut from the noise at random, or digital silence.
         silence: Index of the class silence, -1 if there is none.
-        noise: Recordings of noise, samples from -1 to 1.
+        noise: Recordings of noise, float samples (S,) from -1 to 1 each.
         after: Number of steps of digital silence after each clip.
-        seed: Random seed of the order and of the changes.
-        changes: Random changes of training clips, or None for unchanged clips.
+        seed: Random seed of the order of the clips and of their augmentation.
+        changes: Settings of the random augmentation of training clips; None: no augmentation.
     """
 
     samples: npt.NDArray[np.int16]
@@ -109,36 +109,50 @@ class Clips(Source, Split):
         return self._batch(self._order.chosen(step, batch_size), np.random.default_rng([_CHANGES, self.seed, step]))
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[MarkedBatch]:
-        """Iterate over the clips of one pass (`members`), `size` at a time; every pass has the same clips in order."""
+        """Iterate over the clips in batches of `size`; every pass yields the same clips in the same order."""
         rng = np.random.default_rng([_FIXED, 0, 0])
         members = self.members(rng)
         for begin in range(0, len(members), size):
             yield self._batch(members[begin : begin + size], rng)
 
     def members(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Choose the clips of a pass over the data.
+        """Choose the clips of one pass over the data.
 
         Args:
-            rng: Random generator, which draws the clips of unknown words.
+            rng: Random generator that chooses the clips of unknown words.
 
         Returns:
-            For each clip (len(self),) its index in `samples`, or DRAWN for a clip of noise or digital silence.
+            The index of each clip in `samples` (len(self),), or -1 (DRAWN) for a clip of noise or digital silence.
         """
         others = rng.choice(self.pool, self.unknown, replace=False)
         return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])
 
     def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Choose the clips of a pass (`members`), and return the indices in `samples` of those that hold a word."""
+        """Choose the clips of one pass over the data, and return the indices of those that have a word.
+
+        Args:
+            rng: Random generator that chooses the clips of unknown words.
+
+        Returns:
+            Indices (n,) into `samples`.
+        """
         members = self.members(rng)
         spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
         return spoken
 
     def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
-        """Return the clips with the indices `chosen` (n,) as float samples (n, S) from -1 to 1."""
+        """Return the recorded clips with the indices `chosen` (n,) as float samples (n, S) from -1 to 1."""
         return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)
 
     def word(self, index: int) -> tuple[int, Audio] | None:
-        """Return class and samples (n,) of the word in clip `index` (`spoken_part`), or None if the clip is silent."""
+        """Return the word of a recorded clip, without the silence before and after it.
+
+        Args:
+            index: Index of the clip in `samples`.
+
+        Returns:
+            The index of the word's class and its float samples (n,), or None if the whole clip is silent.
+        """
         part = spoken_part(self.recorded(np.array([index]))[0], self.hop)
         return (int(self.label[index]), part) if len(part) else None
 

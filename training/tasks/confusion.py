@@ -15,12 +15,12 @@ IGNORED = -1
 
 
 class Confusion(Tally):
-    """Counts of predicted classes by true class, and the mean cross entropy; negative targets are left out.
+    """Confusion matrix and mean cross entropy over a split; sequences or steps with a negative target are left out.
 
-    The metrics are accuracy, cross_entropy, macro_f1 (the mean of the F1 of all classes), and two for each class:
-    recall, the share of its targets that are predicted as this class, and precision, the share of its predictions that
-    are right. They are 0 if there is no such target or prediction. `counts` (classes, classes) is the confusion matrix:
-    the row is the true class, the column the predicted one.
+    The metrics are accuracy, cross_entropy, macro_f1 (the mean of the F1 of all classes), and for each class
+    recall_NAME (the share of its targets that are predicted as this class) and precision_NAME (the share of its
+    predictions that are right). Recall is 0 for a class without targets, precision for a class that is never predicted.
+    `counts` (classes, classes) is the confusion matrix: a row is a true class, a column a predicted class.
 
     Args:
         classes: Names of the classes.
@@ -58,7 +58,7 @@ class Confusion(Tally):
         return _shares(self.counts.diagonal(), self.counts.sum(0))
 
     def f1(self) -> list[float]:
-        """Return the F1 of each class, the harmonic mean of recall and precision, in the order of `classes`."""
+        """Return the F1 score of each class, the harmonic mean of recall and precision, in the order of `classes`."""
         return _shares(2 * self.counts.diagonal(), self.counts.sum(0) + self.counts.sum(1))
 
 
@@ -70,16 +70,16 @@ def _shares(part: Tensor, whole: Tensor) -> list[float]:
 def masked_cross_entropy(y: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Sum the cross entropy over the steps with a label, and divide the sum by the number of all steps.
 
-    A negative target marks a step without a label. The loss of a labelled step thus does not depend on how many other
-    steps of the batch have a label.
+    A negative target marks a step without a label. A labelled step thus has the same weight in the loss, no matter how
+    many other steps of the batch have a label.
 
     Args:
-        y: Scores (..., classes).
+        y: Scores before softmax (..., classes).
         target: Labels (...) int64.
         weight: Weights of the classes (classes,); None: all are 1.
 
     Returns:
-        The loss ().
+        The loss, a scalar tensor.
     """
     scores, labels = y.flatten(0, -2), target.flatten()
     entropy = functional.cross_entropy(scores, labels.clamp(min=IGNORED), weight, ignore_index=IGNORED, reduction="sum")

@@ -23,15 +23,16 @@ _LEAST = 3
 class Detection(Task, ABC):
     """Binary classification of sequences by whether they contain an event, with balanced classes.
 
-    target (B,): 1 for a sequence with an event, else 0. Of each class, 80 % are for training, 10 % for validation and
-    10 % for the test. The seed chooses the split. Each part keeps all sequences of its smaller class and equally many
-    of the larger one, which the seed chooses. The model has one output per class and is trained on cross entropy. This
-    equals the paper's binary cross entropy of the difference of both outputs. The input is standardised per channel by
-    mean and standard deviation of the training part.
+    target (B,): 1 for a sequence with an event, else 0. The seed splits each class at random: 80 % of its sequences are
+    for training, 10 % for validation and 10 % for the test. Each part keeps all sequences of its smaller class, and the
+    seed chooses as many of the larger class. The model has one output per class and is trained on cross entropy.
+    This equals the paper's binary cross entropy of the difference of both outputs. The input is standardised per
+    channel by mean and standard deviation of the training part.
 
     Settings:
 
-    - `scale`: Divide the input by its standard deviation, too; false: only centre it, as the paper does.
+    - `scale`: true: subtract the mean of the input and divide by its standard deviation. false: only subtract the mean,
+      as the paper does.
 
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, sections
     4.2 and 4.3, without the number of epochs and the batch size.
@@ -74,9 +75,17 @@ class Detection(Task, ABC):
 
 
 def zero_or_one(path: Path, label: Array) -> Array:
-    """Convert labels (N,) to booleans; raise EdgernnError, which names the file `path`, for a label other than 0 or 1.
+    """Convert labels 0 and 1 (N,) to False and True.
 
-    A label of 1 becomes True.
+    Args:
+        path: The file of the labels, for errors.
+        label: The labels.
+
+    Returns:
+        The booleans (N,).
+
+    Raises:
+        EdgernnError: A label is neither 0 nor 1.
     """
     if len(wrong := np.flatnonzero((label != 0) & (label != 1))):
         raise EdgernnError(

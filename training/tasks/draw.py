@@ -38,21 +38,24 @@ _ROWS, _COLUMNS, _SEQUENCES, _MOST_CANVASES = 6, 16, 4, 16
 class DrawImages(Task):
     """Image generation task: train the network `Draw`, whose decoder may be any cell with any update rule.
 
-    x (1, B, C·A_Y·A_X): pixel values 0 to 255, channel by channel and row by row. The task has no target.
-    Metrics, means over the images in nats, with one sample of z: nll_bound = reconstruction + kl, an upper bound of the
-    negative log likelihood.
+    x (1, B, channels·height·width): pixel values 0 to 255 of an image, channel by channel and row by row. The task has
+    no target. Metrics, means over the images in nats: reconstruction, the binary cross entropy of the image; kl, the
+    Kullback-Leibler divergence of the latent variables from their prior; and nll_bound, the sum of both, which is the
+    loss and an upper bound of the negative log likelihood. It is estimated from one sample of the latent variables.
 
     Settings:
 
-    - `images`: mnist: 28 x 28, binary. Each pixel is set to 0 or 255 once, at random with its grey value as
-      probability, the same for every run. svhn: street view house numbers, 32 x 32 in three colours. Their values
-      are taken as probabilities, so that the bound is only good for comparison.
+    - `images`: mnist: digits, 28 x 28, binary. Each pixel is set to 0 or 255 once, at random with its grey value as
+      probability, the same for every run. svhn: street view house numbers, 32 x 32 in three colours. Colour values
+      divided by 255 are taken as probabilities, so that nll_bound is only useful to compare models.
     - `glimpses`, `latent`, `read_size`, `write_size`, `encoder`: See `Draw`.
 
-    hidden_size is the size of both decoder and encoder. The defaults are a small recipe. The papers have images=svhn
-    glimpses=32 latent=100 hidden_size=800, EINS also epochs=100.
+    hidden_size is the number of neurons of the decoder and of the encoder. The defaults are those of a small run. The
+    EINS and IRC papers use images=svhn glimpses=32 latent=100 hidden_size=800, and the EINS paper epochs=100.
 
-    Source: Gregor et al., arXiv:1502.04623; EINS, section 5.4 and appendix D; IRC, section V-B.
+    Source: Gregor et al., "DRAW: A Recurrent Neural Network For Image Generation", arXiv:1502.04623. Anonymous authors,
+    "EINS: Long Short-Term Memory with Extrapolated Input Network Simplification", section 5.4 and appendix D. IRC: Kuo
+    et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020, section V-B.
     """
 
     images: str = "mnist"
@@ -131,7 +134,16 @@ class DrawImages(Task):
         return self.figures(model, batch)["nll_bound"], None
 
     def figures(self, model: RecurrentModel, batch: Batch) -> dict[str, Tensor]:
-        """Compute nll_bound, reconstruction and kl of a batch (see the class), means over its images in nats."""
+        """Compute the metrics of a batch, in nats per image (mean over its images).
+
+        Args:
+            model: The network, a `Draw`.
+            batch: The images.
+
+        Returns:
+            A dict with "reconstruction", the binary cross entropy of the images; "kl", the Kullback-Leibler divergence
+            of the latent variables from their prior; and "nll_bound", the sum of both, which is the loss.
+        """
         x = batch.x[0].view(-1, *self.shape) / _WHITE
         canvas, divergence = model(x)
         reconstruction = functional.binary_cross_entropy_with_logits(canvas, x, reduction="sum") / len(x)
@@ -146,7 +158,10 @@ class DrawImages(Task):
         return means.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Write samples.png: generated images, and below them the canvas of some of them, glimpse by glimpse."""
+        """Write samples.png: generated images, and below them how some of them are drawn.
+
+        For the latter, the canvas, the unfinished image, is shown after several glimpses (steps).
+        """
         from matplotlib.figure import Figure
 
         assert isinstance(model, Draw)
@@ -172,11 +187,11 @@ def mosaic(tiles: Tensor, gap: int = 2) -> npt.NDArray[np.float32]:
     """Arrange images in a grid.
 
     Args:
-        tiles: Images (rows, columns, C, A_Y, A_X).
+        tiles: Images (rows, columns, channels, height, width), values from 0 to 1, with 1 or 3 channels.
         gap: Width of the white lines between images, in pixels.
 
     Returns:
-        One image, (height, width), or (height, width, 3) if C is 3.
+        One image of all tiles: (total height, total width) with 1 channel, (total height, total width, 3) with 3.
     """
     tiles = functional.pad(tiles, (0, gap, 0, gap), value=1.0)
     rows, columns, channels, height, width = tiles.shape
@@ -185,7 +200,15 @@ def mosaic(tiles: Tensor, gap: int = 2) -> npt.NDArray[np.float32]:
 
 
 def _sequences(images: Pixels, seed: int = 0) -> Sequences:
-    """Convert images (N, C, A_Y, A_X) to sequences of one step, x (N, 1, C·A_Y·A_X), with empty targets."""
+    """Convert images (N, channels, height, width) to sequences of one step, with one input per pixel value.
+
+    Args:
+        images: The images, values from 0 to 255.
+        seed: Random seed of the order of the sequences.
+
+    Returns:
+        The sequences: x (N, 1, channels·height·width), and empty targets.
+    """
     x = torch.from_numpy(np.ascontiguousarray(images)).flatten(1)[:, None]
     return Sequences(x, torch.empty(len(x), 0), seed=seed)
 

@@ -36,11 +36,11 @@ class HeartPart(Sequences):
 
     Args:
         x: Inputs (N, T, I).
-        y: Labels (N,) or (N, T).
-        records: The ECG records, in the order of the sequences.
+        y: Labels (N,), or (N, T) with one label per step.
+        records: The ECG records, in the order in which their sequences follow each other in x.
         sizes: Number of sequences of each record.
-        seed: Random seed of the order.
-        per_step: True if there is a label for each step.
+        seed: Random seed of the order of the training sequences.
+        per_step: True if y has a label for each step.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class HeartPart(Sequences):
 
 
 class BeatTally(Tally):
-    """Sensitivity and precision of each of the classes N, S and V, and the mean of their F1, over a split.
+    """Sensitivity (recall) and precision of each class of heart beats, and the mean of the classes' F1, over a split.
+
+    The classes are normal (N), supraventricular (S) and ventricular (V).
 
     Args:
         records: ECG records of the split, in the order of its sequences, if the model detects beats. None if the model
@@ -85,7 +87,13 @@ class BeatTally(Tally):
         return [self._figures(np.sum(counts, 0) - of_record) for of_record in counts]
 
     def _counts(self) -> list[npt.NDArray[np.int64]]:
-        """Count beats by true and detected class, (4, 4) with no beat first: of each record, or of all sequences."""
+        """Count the beats of the split by true and detected class.
+
+        Returns:
+            A list of matrices (4, 4): one per record if the model detects beats, else one for all sequences. Row and
+            column 0 stand for no beat, the others for the classes N, S and V. A row is the true class, a column the
+            detected class.
+        """
         scores, target = np.concatenate(self._scores), np.concatenate(self._targets)
         if self._records is None:
             counts = np.zeros((1 + len(CLASSES), 1 + len(CLASSES)), np.int64)
@@ -106,24 +114,27 @@ class BeatTally(Tally):
 
 @dataclass
 class Ecg(Task):
-    """Heart beats in an electrocardiogram: find them, and classify them as N, S or V.
+    """Heart beats in an electrocardiogram (ECG): find them, and classify them as N, S or V.
 
-    The classes are those of the AAMI: normal (N), supraventricular (S) and ventricular (V).
+    The classes are those of the AAMI, the Association for the Advancement of Medical Instrumentation: normal (N),
+    supraventricular (S) and ventricular (V).
 
-    positions=false: x (window, B, frame) is the running signal in mV, `frame` samples per step; the positions of beats
-    are not given. target (window, B): 0 without a beat; 1, 2 or 3 (N, S, V) at the `width` steps around `delay` seconds
-    after a beat. A run of steps at which a class is likelier than no beat is a detected beat. A detected and an
-    annotated beat match if they are within 150 ms of each other; each matches at most once. Windows overlap by `lead`
-    or more steps, which are not counted again, so that every step of a record counts once. Background steps, at which
-    nothing happens, are those without a beat.
+    positions=false: the model must find the beats. x (window, B, frame) is the signal in mV, `frame` samples per step.
+    target (window, B) is 0 without a beat, and 1, 2 or 3 (N, S, V) at `width` steps whose middle is `delay` seconds
+    after a beat. A detected beat is a run of steps at which the model gives a class a higher probability than no beat.
+    A detected beat matches an annotated beat if they are at most 150 ms apart; a beat has at most one match. The first
+    `lead` or more steps of a window repeat the window before it. They are left out of loss and metrics, so that every
+    step of a record counts once. Background steps, at which nothing happens, are those without a beat.
 
-    positions=true: one sequence per beat. x (T, B, frame + 4): the signal from 0.3 s before to 0.4 s after the beat,
-    and at each step four numbers: the time since the beat before and until the next one in seconds, the mean of the
-    last 10 such intervals, and the first divided by that mean. target (B,): 0, 1 or 2. No step is background.
+    positions=true: the positions of the beats are known. A sequence has one beat. x (T, B, frame + 4): the signal from
+    0.3 s before to 0.4 s after the beat, `frame` samples per step, and at each step the same four numbers: the seconds
+    since the beat before, the seconds until the next beat, the mean of the last 10 intervals between beats up to this
+    beat, and the first number divided by that mean. target (B,): 0, 1 or 2 (N, S, V). No step is background.
 
-    The records of DS1 are for training, a fifth of them, chosen by the seed, for validation; those of DS2 are for the
-    test. No patient is in both sets, except for the patient of records 201 (DS1) and 202 (DS2). Fusion and unknown
-    beats, and ventricular flutter, carry no loss and are not counted. Beats detected there are not counted either.
+    DS1 and DS2 are the two sets of records of de Chazal et al. A fifth of the records of DS1, chosen by the seed, is
+    for validation; the others are for training. The records of DS2 are for the test. No patient is in both sets, except
+    for the patient of records 201 (DS1) and 202 (DS2). Fusion beats, unknown beats and ventricular flutter are left out
+    of loss and metrics. Beats that are detected there are not counted either.
 
     Loss: cross entropy with a weight for each class: its share of the training targets to the power of -balance, scaled
     so that the mean weight of a target is 1. Metrics over all beats of a split: macro_f1, the mean F1 of the three
@@ -135,14 +146,16 @@ class Ecg(Task):
 
     - `positions`: Give the model the positions of beats, and classify one beat per sequence.
     - `frame`: Number of samples per step; the sample rate is 360 Hz.
-    - `window`, `lead`: Number of steps in a window, and number of steps at its start that are not counted.
+    - `window`, `lead`: Number of steps in a window, and number of steps at its start that repeat the window before it.
     - `delay`: Seconds from a beat to the middle of the steps that are labelled with it.
     - `width`: Number of steps that are labelled with a beat.
     - `balance`: Exponent of the class weights, from 0 (none) to 1 (all classes weigh the same).
 
-    File: mit-bih-mlii.npz with first (records,) and difference (records, samples - 1), whose cumulative sum is the
-    signal in 1/200 mV with zero at 1024; record, ds1 and ds2, names of records; and the annotations of the database,
-    ann_sample and ann_symbol; record i has the entries ann_offset[i] to ann_offset[i + 1] - 1.
+    File: mit-bih-mlii.npz. Its array first (records,) has the first sample of each record, and its array difference
+    (records, samples - 1) the differences of successive samples; samples are integers in units of 1/200 mV, and 1024 is
+    0 mV. record has the names of all records, ds1 and ds2 the names of the records in each set. ann_sample and
+    ann_symbol are the annotations of the database: the sample and the symbol of each annotation. Record i has the
+    entries ann_offset[i] to ann_offset[i + 1] - 1.
 
     Source: de Chazal, O'Dwyer, Reilly, "Automatic Classification of Heartbeats Using ECG Morphology and Heartbeat
     Interval Features", IEEE Transactions on Biomedical Engineering 51, 2004. Data: Moody, Mark, "The Impact of the
@@ -217,8 +230,7 @@ class Ecg(Task):
     def _beats(self, record: HeartRecord) -> tuple[Array, Array]:
         """Cut a record into one sequence per beat; return the inputs (N, T, frame + 4) and the classes (N,).
 
-        The first and the last beat, beats too close to an end of the signal, and beats that are not counted are left
-        out.
+        Left out are the first and the last beat, beats too close to an end of the signal, and fusion or unknown beats.
         """
         before = round(_BEFORE * RATE)
         steps = round((_BEFORE + _AFTER) * RATE) // self.frame

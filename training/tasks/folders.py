@@ -28,8 +28,8 @@ _WAYS = f"{LABELS}, {TARGETS}, or a subfolder for each class"
 class _Files(NamedTuple):
     """The csv files of a part (training, validation or test), with the class or the target numbers of each file.
 
-    labels has the name of the class of each file, targets has O numbers for each file (N, O); the other one is None.
-    Both are None with predict=next.
+    `labels` has the name of the class of each file; `targets` (N, O) has O numbers for each of the N files. One of the
+    two is None. With the setting predict=next, both are None.
     """
 
     folder: Path
@@ -46,17 +46,17 @@ class Folder(OwnData):
     same columns and the same number of rows. The targets come from one of these, unless predict=next:
 
     - labels.csv, with the name of a file and the name of its class in each row;
-    - targets.csv, with the name of a file and O numbers in each row;
+    - targets.csv, with the name of a file and its O target numbers in each row;
     - one subfolder per class, named after it, with the files of that class.
 
-    If there is a subfolder train, the parts are the subfolders train, val and test, and no other is allowed. Each has
-    the form above. If val or test is missing, the seed chooses a tenth of train for it. Classes are numbered in the
-    order of their names, which config.json lists. The input is standardised per channel by mean and standard deviation
-    of the training part.
+    The data may be split into parts by subfolders train, val and test, each of the form above. No other subfolder is
+    then allowed. For a missing validation or test part, the seed chooses a tenth of the training part. Classes are
+    numbered in the order of their names, which config.json lists. The input is standardised per channel by mean and
+    standard deviation of the training part.
 
     Settings:
 
-    - `T`: Read the first T rows of each file; every file must have as many. Default: all rows.
+    - `T`: Read the first T rows of each file; every file must have at least T rows. Default: all rows.
     - `predict`: See `OwnData`.
     """
 
@@ -72,7 +72,7 @@ class Folder(OwnData):
         for part, values in x.items():
             if values.shape[2] != x["train"].shape[2]:
                 wanted = f"{x['train'].shape[2]} columns as in {_PARTS['train']}"
-                raise EdgernnError(f"{files[part].folder}: expected {wanted}, got {values.shape[2]}")
+                raise EdgernnError(f"{files[part].folder}: expected {wanted}, got {values.shape[2]}; correct the files")
         return x, {} if self.predict == NEXT else self._targets(files)
 
     def _list_files(self, folder: Path) -> _Files:
@@ -82,7 +82,7 @@ class Folder(OwnData):
         inside = [path for class_files in classes.values() for path in class_files]
         if not paths and not inside:
             raise EdgernnError(
-                f"{folder}: expected csv files, one per sequence, or subfolders of them, got none; add files"
+                f"{folder}: expected csv files, one per sequence, or subfolders with csv files, got none; add files"
             )
         if self.predict == NEXT:
             return _Files(folder, paths + inside)
@@ -90,7 +90,7 @@ class Folder(OwnData):
         if len(ways) != 1 or (inside and paths):
             got = " and ".join(ways) + (f" and csv files beside them ({paths[0].name})" if inside and paths else "")
             hint = "; to predict the next step without targets, set predict=next" if not ways else ""
-            raise EdgernnError(f"{folder}: expected one of {_WAYS}, got {got or 'none'}{hint}")
+            raise EdgernnError(f"{folder}: expected targets in one of {_WAYS}, got {got or 'none'}{hint}")
         if tables == [LABELS]:
             return _Files(folder, paths, labels=_labels(folder / LABELS, paths))
         if tables == [TARGETS]:
@@ -118,9 +118,16 @@ class Folder(OwnData):
         )
 
     def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
-        """Return the targets, as a dict from part (a key of `_PARTS`) to tensor; for labels, also set `classes`.
+        """Convert the targets of all parts to tensors; if they are class names, set `classes`, the sorted names.
 
-        Numbers are float32 (N, O), labels int64 (N,).
+        Args:
+            files: Dict from part ("train", "validation" or "test") to its files and their targets.
+
+        Returns:
+            Dict from part to tensor: target numbers float32 (N, O), or indices of classes int64 (N,).
+
+        Raises:
+            EdgernnError: The parts have different kinds or numbers of targets, or only one class.
         """
         numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
         if len(numbers) == len(files):
@@ -134,8 +141,8 @@ class Folder(OwnData):
             with_numbers, with_labels = next(iter(numbers)), next(iter(labels))
             kinds = f"classes in {files[with_labels].folder} and numbers in {files[with_numbers].folder}"
             raise EdgernnError(
-                f"{files['train'].folder.parent}: expected classes or numbers in all parts, got {kinds}; use one "
-                "kind of targets"
+                f"{files['train'].folder.parent}: expected the same kind of targets in all parts, got {kinds}; use "
+                "classes or numbers in all"
             )
         self.classes = _sorted_names({name for names in labels.values() for name in names})
         if len(self.classes) == 1:
@@ -157,7 +164,7 @@ def _parts(source: Path) -> dict[str, Path]:
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
         if others := [name for name in names if name not in _PARTS.values()]:
             wanted = f"only {', '.join(_PARTS.values())} beside a subfolder {_PARTS['train']}"
-            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too; move others away")
+            raise EdgernnError(f"{source}: expected {wanted}, got also {', '.join(others)}; move these away")
         return {part: source / name for part, name in _PARTS.items() if name in names}
     return {"train": source}
 
@@ -182,20 +189,32 @@ def _fingerprint(source: Path) -> str:
 
 
 def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> None:
-    """Raise EdgernnError if the csv files differ in `counts`, their numbers of rows or columns.
+    """Raise EdgernnError if the csv files of a part differ in their number of rows or columns.
 
-    `unit` is "rows" or "columns", for the message, which ends with `hint`.
+    Args:
+        files: The files.
+        counts: Number of rows or columns of each file.
+        unit: "rows" or "columns", for the error message.
+        hint: End of the error message.
     """
     others = [i for i, count in enumerate(counts) if count != counts[0]]
     if others:
         first, other = files.paths[0].name, files.paths[others[0]].name
         got = f"{counts[0]} in {first} and {counts[others[0]]} in {other}"
         share = f"{len(others)} of {len(counts)} files differ from {first}"
-        raise EdgernnError(f"{files.folder}: expected as many {unit} in each file, got {got} ({share}){hint}")
+        raise EdgernnError(f"{files.folder}: expected files with equally many {unit}, got {got} ({share}){hint}")
 
 
 def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
-    """Read labels.csv, the file `table`; return the name of the class of each file in `paths`, in their order."""
+    """Read labels.csv, and return the name of the class of each csv file.
+
+    Args:
+        table: Path of labels.csv.
+        paths: The csv files.
+
+    Returns:
+        The name of the class of each file, in the order of `paths`.
+    """
     rows = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
@@ -206,7 +225,15 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
 
 
 def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
-    """Read targets.csv, the file `table`; return the target numbers (N, O) of the files in `paths`, in their order."""
+    """Read targets.csv, and return the target numbers of each csv file.
+
+    Args:
+        table: Path of targets.csv.
+        paths: The N csv files.
+
+    Returns:
+        The O target numbers of each file (N, O), in the order of `paths`.
+    """
     rows = _rows_by_file(table, paths)
     width = len(rows[paths[0].name][1]) if paths else 0
     for name, (line, cells) in rows.items():
@@ -225,9 +252,17 @@ def _number(table: Path, line: int, cell: str) -> float:
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
-    """Read labels.csv or targets.csv as a dict from file name to its line number and the cells after the name.
+    """Read labels.csv or targets.csv, tables in which each row has the name of a csv file and its targets.
 
-    EdgernnError is raised unless the table has exactly one row for each file in `paths`.
+    Args:
+        table: Path of the table.
+        paths: The csv files.
+
+    Returns:
+        Dict from the name of each csv file to the line number of its row and the cells after the name.
+
+    Raises:
+        EdgernnError: The table does not have exactly one row for each file.
     """
     rows: dict[str, tuple[int, list[str]]] = {}
     known = {path.name for path in paths}
@@ -241,17 +276,17 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
             if cells[0] not in known:
                 raise EdgernnError(
                     f"{table}: line {reader.line_num}: expected the name of a csv file in {table.parent}, got "
-                    f"{cells[0]!r}"
+                    f"{cells[0]!r}; correct the name or add the file"
                 )
             if cells[0] in rows:
                 raise EdgernnError(
                     f"{table}: line {reader.line_num}: expected each file once, got {cells[0]} of line "
-                    f"{rows[cells[0]][0]} again"
+                    f"{rows[cells[0]][0]} again; remove one of the lines"
                 )
             rows[cells[0]] = reader.line_num, cells[1:]
     except csv.Error as error:
         raise EdgernnError(
-            f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}; correct the line"
+            f"{table}: line {reader.line_num}: expected a row in csv format, got {error}; correct the line"
         ) from None
     if missing := sorted(known - rows.keys()):
         raise EdgernnError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Electrocardiograms with annotated beats: reading, targets per step, detection and matching of beats."""
+"""Electrocardiograms (ECG) with annotated heart beats: file reading, targets per step, and detection of beats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +39,8 @@ class HeartRecord:
         name: Name of the record, such as 100.
         signal: Samples (S,) in mV.
         sample: Position of each beat, as an index into `signal` (beats,), ascending.
-        label: Class of each beat (beats,): index into CLASSES, or -1 for a beat that is not counted.
+        label: Class of each beat (beats,): 0, 1 or 2 for normal, supraventricular or ventricular beats (CLASSES), -1
+            for fusion and unknown beats, which are not counted.
         flutter: Begin and end of each episode of ventricular flutter, as indices into `signal`. The end is S if it is
             not annotated.
     """
@@ -52,10 +53,10 @@ class HeartRecord:
 
 
 def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
-    """Read the ECG records of the MIT-BIH database from mit-bih-mlii.npz, split into DS1 and DS2 as by de Chazal et al.
+    """Read the ECG records of the MIT-BIH arrhythmia database, split into the sets DS1 and DS2 of de Chazal et al.
 
     Args:
-        path: The file, plain, .gz or .xz.
+        path: The file mit-bih-mlii.npz, plain or compressed (.gz, .xz).
 
     Returns:
         The records of DS1 (training) and of DS2 (test).
@@ -71,20 +72,24 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
     names = arrays["record"].tolist()
     if len(difference) != len(names) or len(arrays["first"]) != len(names):
         raise EdgernnError(
-            f"{path}: expected a row of first and of difference for each of {len(names)} records; get the file again"
+            f"{path}: expected {len(names)} rows in the arrays first and difference, one for each record, got "
+            f"{len(arrays['first'])} and {len(difference)}; get the file again"
         )
     check_offsets(path, "ann_offset", arrays["ann_offset"], len(names), len(arrays["ann_sample"]))
     if len(arrays["ann_symbol"]) != len(arrays["ann_sample"]):
         raise EdgernnError(
-            f"{path}: ann_symbol: expected {len(arrays['ann_sample'])} symbols, one for each of ann_sample; get the "
-            "file again"
+            f"{path}: ann_symbol: expected {len(arrays['ann_sample'])} symbols, one for each entry of ann_sample, got "
+            f"{len(arrays['ann_symbol'])}; get the file again"
         )
     if both := sorted(set(arrays["ds1"].tolist()) & set(arrays["ds2"].tolist())):
-        raise EdgernnError(f"{path}: expected records of either ds1 or ds2, got {both[0]} in both; get the file again")
+        raise EdgernnError(
+            f"{path}: expected each record in only one of ds1 and ds2, got {both[0]} in both; get the file again"
+        )
     parts = []
     for part in ("ds1", "ds2"):
         if missing := [name for name in arrays[part].tolist() if name not in names]:
-            raise EdgernnError(f"{path}: {part}: expected names of records, got {missing[0]!r}; get the file again")
+            text = f"{path}: {part}: expected names of records that the array record has, got {missing[0]!r}"
+            raise EdgernnError(f"{text}; get the file again")
         parts.append([_record(path, arrays, names.index(name)) for name in arrays[part].tolist()])
     return parts[0], parts[1]
 
@@ -97,7 +102,7 @@ def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
     samples, symbols = arrays["ann_sample"][rows].astype(np.int64), arrays["ann_symbol"][rows].tolist()
     if len(samples) and (np.any(np.diff(samples) < 0) or samples[0] < 0 or samples[-1] >= len(signal)):
         raise EdgernnError(
-            f"{path}: record {name}: expected annotations at rising sample numbers below {len(signal)}; get the file "
+            f"{path}: record {name}: expected ascending sample numbers below {len(signal)} in ann_sample; get the file "
             "again"
         )
     is_beat = np.array([symbol in SYMBOLS for symbol in symbols], bool)
@@ -111,9 +116,9 @@ def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
 
 
 def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> npt.NDArray[np.int64]:
-    """Return the target of each step of a record: 0 without a beat, 1 + class at a beat, or OTHER.
+    """Return the target of each step of a record: 0 without a beat, 1 + class at a beat, or -3 (OTHER).
 
-    OTHER marks steps that are not counted: ventricular flutter, and beats that are not counted.
+    OTHER marks steps that are left out of loss and metrics: ventricular flutter, and fusion or unknown beats.
 
     Args:
         record: The record, with S samples.
@@ -135,17 +140,19 @@ def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> n
 
 
 def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Detect beats in a model's probabilities at the steps of a record.
+    """Detect beats from a model's probabilities at the steps of a record.
 
-    A beat is a run of steps at which any class is likelier than no beat; runs with a short gap are one beat. The beat's
-    class is the one with the largest sum of probabilities.
+    A beat is a run of steps at which any class is likelier than no beat; runs with a short gap between them are one
+    beat. The beat's class is the one with the largest sum of probabilities over these steps.
 
     Args:
         scores: Probabilities (T, 1 + classes); column 0 is the probability of no beat.
-        gap: Two runs are joined if fewer than `gap` steps lie between them.
+        gap: Two runs are joined if the last step of the first and the first step of the second are at most `gap` steps
+            apart.
 
     Returns:
-        The middle of each beat (beats,), as a fractional number of steps, and its class (beats,), from 0.
+        The middle of each beat (beats,), in steps from the start of the record (not rounded), and the index of its
+        class (beats,), from 0.
     """
     steps = np.flatnonzero(scores.argmax(1) > 0)
     if not len(steps):
@@ -189,21 +196,21 @@ def match(truth: Sequence[float], times: Sequence[float], tolerance: float) -> l
 def count_beats(
     record: HeartRecord, target: Array, scores: npt.NDArray[np.float64], frame: int, delay: float
 ) -> npt.NDArray[np.int64]:
-    """Compare the detected beats of a record with the annotated ones.
+    """Detect the beats of a record, and count them by annotated and detected class.
 
-    Annotated beats without a class are not counted, and neither are detections that match them or lie in ventricular
-    flutter.
+    Fusion beats and unknown beats (class -1) are not counted. Detected beats that match them or lie in ventricular
+    flutter are not counted either.
 
     Args:
-        record: The record.
-        target: Its `step_targets` (T,).
-        scores: Probabilities (T, 1 + classes).
-        frame: See `step_targets`.
-        delay: See `step_targets`.
+        record: The record, with the annotated beats.
+        target: Targets of its steps (T,), as `step_targets` returns them.
+        scores: A model's probabilities at its steps (T, 1 + classes); column 0 is the probability of no beat.
+        frame: Number of samples per step.
+        delay: Seconds from a beat to the middle of the steps that are labelled with it.
 
     Returns:
-        Numbers of beats (1 + classes, 1 + classes): row 1 + c is the annotated class c, column 1 + d the detected class
-        d. Row 0 counts detected beats without an annotated one, column 0 annotated beats that were missed.
+        Numbers of beats (1 + classes, 1 + classes). Row 1 + c is the annotated class c, column 1 + d the detected class
+        d. Row 0 counts detected beats that match no annotated beat, column 0 annotated beats that were missed.
     """
     middles, labels = detect(scores, _GAP * RATE / frame)
     times = middles * frame / RATE - delay

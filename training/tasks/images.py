@@ -34,12 +34,14 @@ class LabelledImages(Task):
     A subclass sets `folder`, the folder of its data set, and may override `steps`, which converts images to sequences.
 
     x (T, B, I): pixel values 0 to 255, as in the file. The model standardises them to
-    (x / 255 - pixel_mean) / pixel_std. target (B,): 0 to 9.
-    The seed splits the training images into 55,000 for training and 5,000 for validation; 10,000 are for the test.
+    (x / 255 - pixel_mean) / pixel_std. target (B,): the class, 0 to 9.
+    The seed splits the publisher's 60,000 training images into 55,000 for training and 5,000 for validation. The
+    publisher's 10,000 test images are for the test.
 
     Settings:
 
-    - `pixel_mean`, `pixel_std`: Standardisation of the pixels. Default: scale them to [0, 1].
+    - `pixel_mean`, `pixel_std`: Mean and standard deviation by which pixel values, scaled to [0, 1], are standardised.
+      Default: 0 and 1, which leave them in [0, 1].
     """
 
     pixel_mean: float = 0.0
@@ -74,14 +76,15 @@ class LabelledImages(Task):
         for key, other in SETS.items():
             if key != self.folder and digest in {file.sha256 for file in other.files.values()}:
                 hint = (
-                    f"put the right files into {self.folder}/ of the data folder, or `edgernn data fetch {self.folder}`"
+                    f"put the right files into {self.folder}/ of the data folder, or run "
+                    f"`edgernn data fetch {self.folder}`"
                 )
                 raise EdgernnError(
-                    f"{labels_file}: {self.name} needs {SETS[self.folder].title}, and this is {other.title}; {hint}"
+                    f"{labels_file}: {self.name} needs {SETS[self.folder].title}, but this is {other.title}; {hint}"
                 )
 
     def steps(self, images: Tensor) -> Tensor:
-        """Convert images (N, 28, 28) to sequences (N, T, I). By default a step is a row of an image."""
+        """Convert images (N, 28, 28) to sequences (N, T, I); in the base class, a step is a row of an image."""
         return images
 
     def _read(self, images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:
@@ -102,7 +105,7 @@ class LabelledImages(Task):
 
 @dataclass
 class MnistRows(LabelledImages):
-    """Classification of digits row by row: x (28, B, 28), see `LabelledImages`.
+    """Classification of images of digits, one row of pixels per step: x (28, B, 28), see `LabelledImages`.
 
     Source: LeCun, Cortes, Burges, the MNIST database.
     """
@@ -115,9 +118,10 @@ class MnistRows(LabelledImages):
 
 @dataclass
 class FashionRows(LabelledImages):
-    """Classification of clothing row by row: x (28, B, 28), see `LabelledImages`.
+    """Classification of images of clothing, one row of pixels per step: x (28, B, 28), see `LabelledImages`.
 
-    The default pixel_mean and pixel_std, 1/2 each, are from the DecayNet paper, appendix C.
+    The default pixel_mean and pixel_std are 1/2 each, as in appendix C of "DecayNet: A Study on the Cell States of
+    Long-Short Term Memories" (anonymous authors).
 
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
     arXiv:1708.07747.
@@ -134,16 +138,18 @@ class FashionRows(LabelledImages):
 
 @dataclass
 class MnistPermuted(LabelledImages):
-    """Classification of digits pixel by pixel, in a fixed random order: x (784, B, 1), see `LabelledImages`.
+    """Classification of images of digits, one pixel per step in a fixed random order: x (784, B, 1).
 
-    Step t is pixel p_t of the flattened image. The permutation p is the same for every image and every seed of a run.
+    Pixels, target and split are those of `LabelledImages`. Step t is pixel p_t of the flattened image. The permutation
+    p is the same for every image and every seed of a run.
 
     Settings:
 
     - `permutation`: Seed of p, which is numpy's default_rng(permutation).permutation(784).
 
     Source: Le, Jaitly, Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units",
-    arXiv:1504.00941; 100 neurons in the DecayNet paper, section 6.1.
+    arXiv:1504.00941. 100 neurons: anonymous authors, "DecayNet: A Study on the Cell States of Long-Short Term
+    Memories", section 6.1.
     """
 
     permutation: Annotated[int, Field(ge=0)] = 0

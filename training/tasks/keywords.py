@@ -51,7 +51,9 @@ _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Metrics of keyword spotting: accuracy, cross_entropy, and accuracy_words, the accuracy over clips of words alone.
+    """Metrics of keyword spotting over a split: accuracy, cross_entropy and accuracy_words.
+
+    accuracy_words is the accuracy over the clips of known words, without those of unknown words and silence.
 
     Args:
         classes: Names of the classes.
@@ -75,7 +77,10 @@ class _WordFigures(Confusion):
 
 @dataclass
 class Words(Task, ABC):
-    """Base class of keyword spotting on a folder of wav files; `Keywords` describes data, metrics and settings."""
+    """Base class of keyword spotting, the classification of recorded words, on a folder of wav files.
+
+    The class `Keywords` describes data, metrics and settings.
+    """
 
     words: str | None = None
     seconds: Annotated[float, Field(ge=0.1, le=10)] = 1.0
@@ -112,8 +117,8 @@ class Words(Task, ABC):
             raise UsageError(f"snr_low: expected at most snr_high={self.snr_high:g}, got {self.snr_low:g}")
         if self.stream and self.silence == 0:
             raise UsageError(
-                "silence: expected above 0 with stream, as steps between words have the class silence, got 0; leave it "
-                "out"
+                "silence: expected a share above 0 with stream, because steps between words have this class, got "
+                "0; leave silence out for the default"
             )
         if 0 < self.stream < self.seconds:
             raise UsageError(
@@ -142,7 +147,7 @@ class Words(Task, ABC):
         return network
 
     def _hear(self, frontend: FrontendConfig) -> None:
-        """Set samples per step and sample rate of the task to those of the front end, which computes the features."""
+        """Take the number of samples per step and the sample rate from the settings of the model's audio front end."""
         self.input_size, self._rate = frontend.hop, frontend.sample_rate
 
     @property
@@ -159,9 +164,10 @@ class Words(Task, ABC):
     def _scores(self, y: Tensor) -> Tensor:
         """Convert a model's outputs y to scores (B, classes) of whole clips.
 
-        Without the setting stream, y (B, classes) is returned as it is. With it, y is (T, B, classes), and the score of
-        a word is the logarithm of its largest average probability over the steps (`Detector.averages`). The score of
-        silence is the logarithm of the setting threshold, so that a clip without a detection is classified as silence.
+        Without the setting `stream`, y (B, classes) is returned unchanged. With `stream`, y is (T, B, classes). The
+        score of a word is then the logarithm of the maximum over the steps of its moving average probability
+        (`Detector.averages`). The score of silence is the logarithm of the setting `threshold`, so that a clip in which
+        no word reaches the threshold is classified as silence.
         """
         if not self.stream:
             return y
@@ -208,7 +214,12 @@ class Words(Task, ABC):
         write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
     def _load(self, root: Path, seed: int) -> None:
-        """Read all clips and the noise from the folder `root`; set train, validation, test and the classes."""
+        """Read all clips and the noise, and set `train`, `validation`, `test`, `classes` and `output_size`.
+
+        Args:
+            root: Folder with one subfolder of wav files per word.
+            seed: Random seed of the split and of the order of the clips.
+        """
         parts = word_files(root, seed)
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)
@@ -234,9 +245,17 @@ class Words(Task, ABC):
             self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
 
     def _chosen_words(self, root: Path, recorded: Sequence[str]) -> list[str]:
-        """Return the words to tell apart: those of the setting `words`, or all folder names that are words.
+        """Return the words that are classes of their own: those of the setting `words`, or all recorded words.
 
-        `recorded` has the names of all folders. UsageError is raised for a word without a folder or named twice.
+        Args:
+            root: Folder of the data, for errors.
+            recorded: Names of all subfolders; those other than `_unknown_` and `_silence_` are words.
+
+        Returns:
+            The words.
+
+        Raises:
+            UsageError: The setting has a word without a subfolder, or names a word twice.
         """
         folders = [name for name in recorded if name not in NOT_WORDS]
         if self.words is None:
@@ -247,7 +266,7 @@ class Words(Task, ABC):
                 f"words: expected names of folders in {root}, got {missing[0]!r}; the folders are {', '.join(folders)}"
             )
         if len(set(chosen)) < len(chosen):
-            raise UsageError(f"words: expected each word once, got {self.words!r}; leave out the second one")
+            raise UsageError(f"words: expected each word once, got {self.words!r}; remove the repeated word")
         return chosen
 
     def _clips(
@@ -278,53 +297,61 @@ class Words(Task, ABC):
 class Keywords(Words):
     """Keyword spotting: classify recordings of single words, one word per wav file, whose folder's name is its class.
 
-    x (T, B, hop): samples from -1 to 1, of which the model computes features itself (`frontend=logmel`), by default 50
-    times a second from windows of 32 ms. target (B,): the class, which the output of the last step predicts. Files are
-    wav: 16 bits, one channel, with the model's `sample_rate`, 16 kHz unless set.
+    x (T, B, hop): audio samples from -1 to 1, `hop` samples per step. The model computes features from them itself
+    (`frontend=logmel`), by default 50 times a second from windows of 32 ms. target (B,): the class, which the output of
+    the last step predicts. Files are wav with 16 bits and one channel. Their sample rate is the model setting
+    `sample_rate`, 16 kHz by default.
 
-    Two further classes: `_unknown_` are other words, if `words` is set or a folder has this name. `_silence_` are clips
-    of noise at -70 to -10 dB of full scale, a tenth of them digital silence, and the files of a folder of this name.
-    Training clips are shifted and mixed with noise, and their features are masked (`mask_steps`, `mask_channels`).
-    Validation and test clips are unchanged. No noise of the test is in the other parts, see `noise_parts`.
+    Two classes are not words. `_unknown_` has other words; it exists if `words` leaves words out, or a folder has this
+    name. `_silence_` has clips of noise at -70 to -10 dB of full scale, a tenth of them digital silence, and the files
+    of a folder of this name. Training clips are shifted in time and mixed with noise, and parts of their features are
+    masked (`mask_steps`, `mask_channels`). Validation and test clips are unchanged. The noise of the test is not in the
+    other parts, see `noise_parts`.
 
-    Background steps are all frames of silence, and the frames of a word with at most 1/1000 of the power of its
-    loudest frame before noise is mixed in.
+    Background steps, at which nothing happens, are all steps of clips of silence, and the steps of a word with at most
+    1/1000 of the power of the loudest step of its clip, before noise is mixed in.
 
-    Metrics: accuracy over all clips, which includes the unknown and silent ones; accuracy_words over the clips of words
-    alone; cross_entropy. series.json has recall and precision of the test by class, in the order of `classes`.
+    Metrics: accuracy, over all clips, including those of `_unknown_` and `_silence_`; accuracy_words, over all other
+    clips; cross_entropy. series.json has recall and precision of each class in the test, in the order of `classes`.
 
-    The split is the publisher's, and by speaker. The folder `arabic-speech-commands` has 40 words: a folder `dataset`,
-    train.csv, val.csv and test.csv. The folder `speech-commands` is version 1 or 2 of Google's set, with
-    `_background_noise_`, validation_list.txt and testing_list.txt. Its twelve classes of the literature are those of
+    The split is the publisher's, by speaker. The data folder has one of two data sets. `arabic-speech-commands` has 40
+    words: a folder `dataset`, train.csv, val.csv and test.csv. `speech-commands` is version 1 or 2 of Google's data
+    set, with `_background_noise_`, validation_list.txt and testing_list.txt. The usual benchmark with twelve classes is
     words=yes,no,up,down,left,right,on,off,stop,go.
 
     Settings:
 
     - `corpus`: arabic-speech-commands or speech-commands.
-    - `words`: The words to tell apart, separated by commas; all others are unknown. Default: all folders.
-    - `seconds`: Length of a clip. A shorter file is followed by zeros; a longer one is cut to its loudest stretch.
-    - `silence`: Number of clips of silence, as a share of the clips of words; 0: no such class.
+    - `words`: The words to tell apart, separated by commas; all others are unknown. Default: the names of all folders.
+    - `seconds`: Length of a clip. A shorter file is padded with zeros; a longer one is cut to its loudest stretch.
+    - `silence`: Number of clips of silence, as a share of the clips of words; 0: none are added.
     - `unknown`: Number of clips of unknown words in an epoch, as a share of the clips of words.
-    - `noise_folder`: Folder with wav files of noise. Default: `_background_noise_`, else noise that is generated.
+    - `noise_folder`: Folder with wav files of noise. Default: `_background_noise_` of the data set; without such a
+      folder, noise is generated.
     - `noisy`: Probability that a training clip is mixed with noise.
-    - `snr_low`, `snr_high`: Signal-to-noise ratio in dB, uniform between both.
-    - `shift`: Largest shift of a training clip, in seconds, either way.
+    - `snr_low`, `snr_high`: Lowest and highest signal-to-noise ratio in dB; the ratio is uniform between them.
+    - `shift`: Largest shift of a training clip in time, in seconds, earlier or later.
     - `stream`: Train on streams of this many seconds instead of clips, see below; 0: train on clips.
-    - `room`: With stream, hours of long recordings in the test, see below.
+    - `room`: With stream, total length in hours of the long recordings in the test, see below.
     - `talk`: With stream, share of the time of these recordings in which a word is spoken.
     - `threshold`: With stream, least probability at which the metrics count a word as detected.
 
-    With stream, one model is tested on isolated words and on long recordings. A training stream has several words, cut
-    from their clips and mixed at any level into one stretch of noise or of digital silence. `shift` has no effect.
-    target (T, B) is a class at each step (`step_targets`). A clip has the class with the largest average probability
-    (`edgernn.runtime.word_detection`), and is silence if none reaches the threshold. Validation and test clips are
-    followed by 0.2 s of digital silence. The test also has a `Room`: long recordings of test words in test noise. Its
-    metrics begin with room_. hits, wrong and missed are shares of its words; a detection counts for a word from its
-    start until 0.5 s after its end. false_alarms_an_hour counts all other detections. hours and words are the length of
-    the recordings and the number of their words. skip_percent_background is the percentage of skipped updates between
-    words, and updates_a_second and macs_a_second are neuron updates and multiply-adds per second of audio. series.json
-    has the DET curve as room_threshold, room_hits and so on; detections.png shows it. room.wav is the first minute, and
-    room.csv lists its words.
+    With the setting `stream`, the model is trained on streams, and tested on clips and on long recordings. A stream has
+    several words, cut from their clips and mixed at a random level into one stretch of noise or of digital silence.
+    `shift` has no effect. target (T, B) is the class at each step (`step_targets`). To classify a clip, the model's
+    probabilities are averaged over the last steps (`edgernn.runtime.word_detection`). The clip has the class with the
+    largest average at any step, or silence if no word reaches `threshold`. Validation and test clips are followed by
+    0.2 s of digital silence.
+
+    The long recordings, a `Room`, have words of the test clips in the noise of the test. Their metrics begin with
+    room_. hits, wrong and missed are the shares of the words, without those of the class `_unknown_`, that are detected
+    as the right word, as another word, and not at all. The first detection from the start of a word until 0.5 s after
+    its end counts for the word. All other detections are false alarms (false_alarms_an_hour). hours is the length of
+    the recordings, and words is the number of words without unknown ones. skip_percent_background is the percentage of
+    skipped neuron updates between words. updates_a_second and macs_a_second are neuron updates and multiply-adds per
+    second of audio. series.json has the points of the detection error tradeoff (DET) curve as room_threshold, room_hits
+    and so on; detections.png shows the curve. room.wav is the first minute of the recordings, and room.csv lists the
+    words in it.
 
     Source: Ghandoura, Hjabo, Al Dakkak, "Building and Benchmarking an Arabic Speech Commands Dataset for
     Small-Footprint Keyword Spotting", Engineering Applications of Artificial Intelligence, 2021. Warden, "Speech
@@ -347,17 +374,18 @@ class Keywords(Words):
         if len(roots) > 1:
             raise EdgernnError(
                 f"{self.name}: expected the files {', '.join(CORPORA[self.corpus])} in one folder, got them in "
-                f"{' and '.join(sorted(map(str, roots)))}; unpack the set into one"
+                f"{' and '.join(sorted(map(str, roots)))}; unpack the data set into one folder"
             )
         self._load(paths[0].parent, seed)
 
 
 @dataclass
 class OwnWords(Words):
-    """Keyword spotting on a user's own wav files in a folder, with one subfolder per word, see `Keywords`.
+    """Keyword spotting on a user's own wav files in a folder, with one subfolder per word.
 
-    The subfolder `_background_noise_` may have recordings of noise. A tenth of each class, at least one file, is for
-    validation, and as many for the test; see `word_files` for folders with lists or speakers.
+    Metrics and settings are those of `Keywords`. The subfolder `_background_noise_` may have recordings of noise. A
+    tenth of the files of each word, at least one, is for validation, and as many for the test. `word_files` describes
+    folders that have lists of the parts, or speakers in the names of the files.
     """
 
     name = "wav"

@@ -45,10 +45,11 @@ _COLOURS = ("tab:orange", "tab:red", "tab:green", "tab:blue")
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of training one optimisee, an image classifier, in an evaluation.
+    """Result of the training of one image classifier (optimisee) in an evaluation of an optimiser.
 
-    `curve` (steps,) is the loss on the minibatch of each step, before the step. `scores` is a dict with the metrics
-    final_loss, final_accuracy, mean_loss and late_loss, see `LearningToLearn`.
+    `curve` (steps,) is the loss on the minibatch of each step, before the parameters are changed. `scores` is a dict
+    from metric to value: final_loss and final_accuracy, after the training, on all validation or test images;
+    mean_loss, the mean of `curve`; late_loss, the mean of its last fifth.
     """
 
     curve: Tensor
@@ -63,37 +64,41 @@ Trainer = Callable[[Tensor, Iterable[Batch]], tuple[Tensor, Tensor]]
 class LearningToLearn(Task):
     """Learning to learn: train a recurrent network to be the optimiser of image classifiers ("optimisees").
 
-    An evaluation trains optimisees on the training images, each from its own initial parameters and minibatches.
-    Metrics, means over the optimisees: final_loss and final_accuracy, at the end and on all validation or test images;
-    mean_loss, the minibatch loss averaged over all steps; late_loss, over the last fifth of the steps (updates 80 to
-    100 of 100 in the DecayNet paper, section 6.2). The test also trains the same optimisees with standard optimisers,
-    `HAND_MADE`, on the same minibatches: sgd_final_loss and so on. sgd_lr is the learning rate of `RATES` with the
-    lowest final loss on the validation images, among those with finite losses in the test.
+    An evaluation trains optimisees on the training images. Each has its own initial parameters and minibatches.
+    Metrics, means over the optimisees: final_loss and final_accuracy, after the training, on all validation or test
+    images; mean_loss, the minibatch loss averaged over all steps; late_loss, the minibatch loss averaged over the last
+    fifth of the steps (updates 80 to 100 of 100 in the DecayNet paper, section 6.2). The test also trains the same
+    optimisees with standard optimisers (`HAND_MADE`) on the same minibatches. Their metrics have the optimiser's name
+    in front, such as sgd_final_loss. sgd_lr is the learning rate among `RATES` with the lowest final loss on the
+    validation images; a rate with an infinite loss or NaN in the test is passed over.
 
     Settings:
 
-    - `optimisee`: mlp: a network 784 - width - 10 with sigmoids, on MNIST. resnet: `ResNet` on CIFAR-10. Channels are
-      standardised by the training images.
+    - `optimisee`: mlp: a perceptron with 784 inputs, `width` hidden sigmoid neurons and 10 outputs, on MNIST. resnet:
+      `ResNet` on CIFAR-10. The pixels are standardised per channel by mean and standard deviation of the training
+      images.
     - `width`: Hidden size of the mlp (default 20) or base width of the resnet (default 16).
     - `depth`: Depth of the resnet (default 16).
-    - `first_weights`: Initial weights of the mlp, a name of `STARTS` (default normal).
-    - `minibatch`: Batch size of the optimisee.
+    - `first_weights`: Distribution of the initial weights of the mlp, a key of `STARTS` (default normal).
+    - `minibatch`: Batch size in the training of an optimisee.
     - `update`, `inputs`, `propagations`: See `LearnedOptimizer`.
     - `scale`: See `LearnedOptimizer` (default 0.1); only for update=additive and update=decayed.
-    - `run_steps`: Training steps of an optimisee, a multiple of unroll.
-    - `unroll`: Steps of truncated backpropagation through the optimisee's training.
+    - `run_steps`: Number of training steps of an optimisee, a multiple of `unroll`.
+    - `unroll`: Number of successive training steps of an optimisee (an unroll) through which the loss of the learned
+      optimiser is backpropagated at once (truncated backpropagation through time).
     - `optimisees`: Number of optimisees in an epoch.
-    - `meta_loss`: mean: the optimisee's loss after each step of an unroll, on the next minibatch, averaged. change: the
-      mean of the loss after a step minus the loss before it, both on the minibatch of the step (DecayNet,
-      appendix D).
+    - `meta_loss`: Loss of the learned optimiser. mean: the optimisee's loss after each step, on the next minibatch,
+      averaged over the steps of an unroll. change: the optimisee's loss after a step minus that before it, both on the
+      minibatch of the step, averaged likewise (DecayNet paper, appendix D).
     - `trials`: Number of optimisees in an evaluation.
-    - `test_steps`: Training steps of an optimisee in the test. Default: run_steps.
+    - `test_steps`: Number of training steps of an optimisee in the test. Default: `run_steps`.
     - `tuning`: Number of further optimisees on which the learning rates of the standard optimisers are chosen.
 
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474,
-    for the defaults. EINS, appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. DecayNet, section
-    6.2: update=rates hidden_size=64 layers=1 norm=layer first_weights=uniform minibatch=32 meta_loss=change
-    optimisees=5, and for DecayNet alone propagations=2.
+    for the defaults. Anonymous authors, "EINS: Long Short-Term Memory with Extrapolated Input Network Simplification",
+    appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. Anonymous authors, "DecayNet: A Study on
+    the Cell States of Long-Short Term Memories", section 6.2: update=rates hidden_size=64 layers=1 norm=layer
+    first_weights=uniform minibatch=32 meta_loss=change optimisees=5, and for the cell decaynet alone propagations=2.
     """
 
     optimisee: str = "mlp"
@@ -135,7 +140,7 @@ class LearningToLearn(Task):
         for name, is_absent in {**absent, "scale": not UPDATES[self.update].scaled}.items():
             if is_absent and (value := getattr(self, name)) is not None:
                 chosen = f"optimisee={self.optimisee} update={self.update}"
-                raise UsageError(f"{name}: expected none with {chosen}, got {value}; leave it out")
+                raise UsageError(f"{name}: expected none with {chosen}, got {value}; leave {name} out")
         if self.optimisee == "mlp":
             self.classifier = perceptron(SIDE * SIDE, self.width or 20, CLASSES, self.first_weights or "normal")
         else:
@@ -186,7 +191,10 @@ class LearningToLearn(Task):
         return figures
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Write samples.png: at each step, mean and range of the loss of the image classifiers trained in the test."""
+        """Write samples.png, a plot of the loss of the image classifiers trained in the test over their training steps.
+
+        A curve with the mean and the range over the classifiers is drawn for each optimiser, learned or standard.
+        """
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -210,9 +218,10 @@ class LearningToLearn(Task):
             figure.savefig(temporary, dpi=120)
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """Return the minibatch loss at each step, averaged over the optimisees of the test.
+        """Return the minibatch loss at each training step, averaged over the image classifiers trained in the test.
 
-        The keys are loss_by_step for the learned optimiser, and sgd_loss_by_step and so on for the standard optimisers.
+        The dict has one list per optimiser: loss_by_step for the learned optimiser, and sgd_loss_by_step and so on for
+        the standard optimisers.
         """
         by_hand = {f"{name}_": trials for name, (_, trials) in self._standard_trials(device).items()}
         runs = {"": self._tested, **by_hand}
@@ -224,7 +233,15 @@ class LearningToLearn(Task):
     def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
         """Train the image classifiers of an evaluation with the learned optimiser, and return a `Trial` for each.
 
-        The metric skip_percent of each unroll is added to `skipped`.
+        Args:
+            model: The learned optimiser.
+            split: Validation or test images, on which the trained classifiers are scored.
+            device: Device, such as cpu.
+            skipped: Accumulator to which skip_percent, the percentage of the optimiser's skipped neuron updates, is
+                added.
+
+        Returns:
+            The results, one per classifier.
         """
         assert isinstance(model, LearnedOptimizer)
 
@@ -241,18 +258,31 @@ class LearningToLearn(Task):
         return self._trials(train, split, key, self.trials, device)
 
     def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
-        """Train image classifiers with each standard optimiser, in the first call only.
+        """Train the image classifiers of the test with each standard optimiser.
 
-        Returns a dict from name of the optimiser to its learning rate and results in the test.
+        Later calls return the results of the first call.
+
+        Args:
+            device: Device, such as cpu.
+
+        Returns:
+            Dict from the name of each optimiser to its tuned learning rate and the results in the test.
         """
         if not self._compared:
             self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
 
     def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
-        """Choose a standard optimiser's learning rate on the validation images; return it and the test results.
+        """Choose the learning rate of a standard optimiser on the validation images, and train with it for the test.
 
-        A rate with which a loss in the test is not finite is passed over for the next best one, if there is one.
+        If a loss in the test is not finite, the next best rate is taken instead, if there is one.
+
+        Args:
+            name: Name of the optimiser.
+            device: Device, such as cpu.
+
+        Returns:
+            The learning rate, and the results in the test.
         """
 
         def loss(lr: float) -> float:
@@ -276,9 +306,18 @@ class LearningToLearn(Task):
         return train
 
     def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
-        """Train `count` image classifiers with the function `train`, and score each on all images of `split`.
+        """Train image classifiers with an optimiser, and score each of them on all images of a split.
 
-        Their initial weights, minibatches and number of steps depend on `key` and the settings alone.
+        Args:
+            train: Function that trains one classifier with the optimiser.
+            split: Validation or test images.
+            key: Random key of the evaluation. Initial weights and minibatches depend on it and on the settings alone,
+                so that all optimisers are compared on the same ones.
+            count: Number of classifiers.
+            device: Device, such as cpu.
+
+        Returns:
+            The results, one per classifier.
         """
         unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
         trials = []
@@ -300,14 +339,30 @@ class LearningToLearn(Task):
         return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
 
     def _read_mnist(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read MNIST; return images (N, 1, 28, 28) and labels (N,) for training, validation and test, in this order."""
+        """Read MNIST, and return images (N, 1, 28, 28) and labels (N,) of the training, validation and test part.
+
+        Args:
+            source: The folder of data sets, or None for the default folders.
+            seed: Random seed of the split into training and validation part.
+
+        Returns:
+            A pair of images and labels for each part.
+        """
         rows = _Digits()
         rows.open(source, seed)
         parts = (rows.train, rows.validation, rows.test)
         return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
 
     def _read_cifar10(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read CIFAR-10; return images (N, 3, 32, 32) and labels (N,) for training, validation and test, in order."""
+        """Read CIFAR-10, and return images (N, 3, 32, 32) and labels (N,) of the training, validation and test part.
+
+        Args:
+            source: The folder of data sets, or None for the default folders.
+            seed: Random seed of the split into training and validation part.
+
+        Returns:
+            A pair of images and labels for each part.
+        """
         files = find_either(self.name, "cifar10", CIFAR10, source)
         if files[0].name.startswith(_SUBSET):
             warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)
@@ -324,7 +379,7 @@ class LearningToLearn(Task):
 
 
 def summary(trials: list[Trial]) -> dict[str, float]:
-    """Average each metric in `Trial.scores` over the trials, and return a dict with the same keys."""
+    """Average each metric over the trained classifiers: a dict from metric to mean, with the keys of `Trial.scores`."""
     means = Means()
     for trial in trials:
         means.add(1, trial.scores)
@@ -332,7 +387,7 @@ def summary(trials: list[Trial]) -> dict[str, float]:
 
 
 class _Digits(LabelledImages):
-    """MNIST images for the task l2l; errors about missing files name this task."""
+    """MNIST images for the task l2l (learning to learn); error messages about missing files name this task."""
 
     name = LearningToLearn.name
     folder = MnistRows.folder

@@ -18,11 +18,11 @@ _SILENT = 0.1
 def quiet_frames(clips: Audio, hop: int) -> npt.NDArray[np.bool_]:
     """Find the quiet frames: those with at most 1/1000 of the power of their clip's loudest frame.
 
-    All frames of a clip of zeros are quiet.
+    A clip of S samples is cut into S // hop frames. All frames of a clip of zeros are quiet.
 
     Args:
-        clips: Samples (N, S).
-        hop: Number of samples of a frame.
+        clips: Samples (N, S) of N clips.
+        hop: Number of samples in a frame.
 
     Returns:
         Mask (N, S // hop), True for quiet frames.
@@ -33,14 +33,31 @@ def quiet_frames(clips: Audio, hop: int) -> npt.NDArray[np.bool_]:
 
 
 def frame_power(clips: Audio, hop: int) -> npt.NDArray[np.float32]:
-    """Return the mean power (N, S // hop) of each frame of `hop` samples of clips (N, S)."""
+    """Compute the mean power of each frame of N clips; the clips are cut into frames of `hop` samples.
+
+    Args:
+        clips: Samples (N, S).
+        hop: Number of samples in a frame.
+
+    Returns:
+        Mean of the squared samples of each frame (N, S // hop).
+    """
     count = clips.shape[1] // hop
     power: npt.NDArray[np.float32] = np.square(clips[:, : count * hop]).reshape(len(clips), count, hop).mean(2)
     return power
 
 
 def shifted(clips: Audio, rng: np.random.Generator, most: int) -> Audio:
-    """Shift each clip (N, S) in time by a random number of samples, from -most to most, and fill up with zeros."""
+    """Shift each of N clips in time by a random number of samples, and fill the gap with zeros.
+
+    Args:
+        clips: Samples (N, S).
+        rng: Random generator.
+        most: Largest shift in samples; a shift is uniform from -most to most.
+
+    Returns:
+        The shifted clips (N, S).
+    """
     padded = np.pad(clips, ((0, 0), (most, most)))
     begins = rng.integers(2 * most + 1, size=len(clips))
     return np.stack([row[begin : begin + clips.shape[1]] for row, begin in zip(padded, begins, strict=True)])
@@ -57,11 +74,12 @@ def spoken_part(clip: Audio, hop: int) -> Audio:
 
     Args:
         clip: Samples (S,).
-        hop: Number of samples of a frame.
+        hop: Number of samples in a frame.
 
     Returns:
-        The samples from one frame before the first frame that is not quiet to one frame after the last one, or to an
-        end of the clip. The first and the last `hop` samples are faded. Empty if the clip is silent.
+        The samples of the word, with one frame before its first and one after its last frame that is not quiet
+        (`quiet_frames`), if the clip has them. The first `hop` samples are faded in and the last `hop` samples are
+        faded out. An empty array if the clip is silent.
     """
     loud = np.flatnonzero(~quiet_frames(clip[None], hop)[0])
     if not len(loud):
@@ -73,13 +91,13 @@ def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, le
     """Cut random stretches from recordings of noise, and scale each to a mean power of 1.
 
     Args:
-        noise: Recordings of noise. One that is shorter than a stretch is repeated.
+        noise: Recordings of noise, samples (S,) each. A recording that is shorter than a stretch is repeated.
         rng: Random generator.
         count: Number of stretches.
         length: Number of samples of a stretch.
 
     Returns:
-        The stretches (count, length). One without power is all zeros.
+        The stretches (count, length). A silent stretch stays all zeros.
     """
     clips = np.empty((count, length), np.float32)
     for i, source in enumerate(rng.integers(len(noise), size=count)):
@@ -90,7 +108,19 @@ def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, le
 
 
 def background_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
-    """Draw clips (count, length) of noise at -70 to -10 dB of full scale; each is all zeros with probability 0.1."""
+    """Cut clips of background noise from recordings, at random places and levels.
+
+    The level is uniform from -70 to -10 dB of full scale. A clip is all zeros with probability 0.1.
+
+    Args:
+        noise: Recordings of noise, samples (S,) each.
+        rng: Random generator.
+        count: Number of clips.
+        length: Number of samples in a clip.
+
+    Returns:
+        The clips (count, length).
+    """
     level = 10 ** (rng.uniform(*_LEVELS, (count, 1)) / 20) * (rng.random((count, 1)) >= _SILENT)
     return noise_clips(noise, rng, count, length) * level.astype(np.float32)
 
@@ -98,15 +128,15 @@ def background_clips(noise: Sequence[Audio], rng: np.random.Generator, count: in
 def mixed(
     clips: Audio, noise: Sequence[Audio], rng: np.random.Generator, hop: int, share: float, low: float, high: float
 ) -> Audio:
-    """Mix clips with noise at a random signal-to-noise ratio.
+    """Add noise to clips of words at a random signal-to-noise ratio.
 
-    The power of a clip is the mean over its frames that are not quiet.
+    The power of the signal is the mean over the frames of a clip that are not quiet (`quiet_frames`).
 
     Args:
-        clips: Clips of words (N, S).
+        clips: Samples (N, S) of N clips.
         noise: Recordings of noise, from which stretches are cut at random.
         rng: Random generator.
-        hop: Number of samples of a frame.
+        hop: Number of samples in a frame.
         share: Probability that a clip is mixed; otherwise it stays unchanged.
         low: Lowest signal-to-noise ratio in dB; the ratio is uniform between low and high.
         high: Highest signal-to-noise ratio in dB.

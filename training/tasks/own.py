@@ -23,16 +23,17 @@ TARGETS, NEXT = "targets", "next"
 class OwnData(Task):
     """Base class of tasks on a user's own sequences x (N, T, I): predict targets, or the next step.
 
-    The validation and the test part are optional. If one is missing, the seed chooses a tenth of the training part for
-    it. The input is standardised per channel by mean and standard deviation of the training part.
+    The validation and the test part of the data are optional. A missing part is made from a random tenth of the
+    training part. The input is standardised per channel by mean and standard deviation of the training part.
 
     Settings:
 
     - `predict`: targets: predict the targets in the data, one per sequence or one per step. Labels are trained on cross
       entropy and measured by accuracy; numbers by mean squared error, in the unit of the data. next: predict all I
-      channels of the next step, measured by mean squared error. Targets are not read.
-    - `background_label`: Label of steps at which nothing happens, for data with one label per step. Steps with this
-      label are the task's background steps. Default: none.
+      channels of the next step, measured by mean squared error; targets in the data are ignored.
+    - `background_label`: Label of steps at which nothing happens, for data with one label per step. These are the
+      background steps, where the training setting background weighs the penalty on updates differently. Default:
+      none.
     """
 
     predict: Annotated[str, Expected(f"{TARGETS} or {NEXT}")] = TARGETS
@@ -60,13 +61,13 @@ class OwnData(Task):
 
         Returns:
             Two dicts from part to tensor, x and y. The parts are "train", which is required, "validation" and "test".
-            An x is (N, T, I). A y is int64 labels (N,) or (N, T), or float32 numbers (N, O) or (N, T, O). With
-            predict=next the dict y is empty.
+            The x of a part is (N, T, I), for N sequences. Its y is int64 labels (N,) or (N, T), or float32 numbers
+            (N, O) or (N, T, O), for O outputs. With the setting predict=next the dict y is empty.
         """
 
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
-            raise UsageError(f"task: expected the path of your own data ({self.name}), got none; give it with --task")
+            raise UsageError(f"task {self.name}: expected the path of your own data, got none; give it with --task")
         x, y = self._read(source)
         if self.predict == NEXT:
             x, y = _next(source, x)
@@ -75,8 +76,8 @@ class OwnData(Task):
         self.output = "all" if y["train"].ndim == (2 if labels else 3) else "last"
         if self.background_label is not None and not (labels and self.output == "all"):
             raise EdgernnError(
-                f"{source}: expected one label per step with background_label={self.background_label}; leave that "
-                "setting out"
+                f"{source}: expected one label per step with background_label={self.background_label}, got other "
+                "targets; leave background_label out"
             )
         self.input_size = x["train"].shape[2]
         if labels:
@@ -92,28 +93,45 @@ class OwnData(Task):
 
 
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Make inputs and targets for predict=next from the sequences x, a dict from part to (N, T, I).
+    """Make inputs and targets for the setting predict=next: the target of a step is the next step.
 
-    The inputs are all steps but the last, the targets all steps but the first, (N, T - 1, I) each, as dicts from part.
-    EdgernnError is raised for sequences of one step.
+    Args:
+        source: The user's file or folder, for errors.
+        x: Dict from the name of a part, such as "train", to its sequences (N, T, I).
+
+    Returns:
+        Two dicts from the name of a part to a tensor (N, T - 1, I). The inputs are all steps except the last, and the
+        targets are all steps except the first.
+
+    Raises:
+        EdgernnError: The sequences of a part have only one step.
     """
     if short := [part for part, values in x.items() if values.shape[1] < 2]:
         raise EdgernnError(
-            f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1; use longer sequences"
+            f"{source}: {short[0]}: expected at least 2 steps, to predict the second, got 1; use longer sequences"
         )
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
 
 def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
-    """Make a missing validation or test part from a random tenth of the training sequences, which lose this tenth.
+    """Move a random tenth of the training sequences, at least one, to each part that is missing: validation or test.
 
-    x and y, dicts from part to tensor, are changed in place. EdgernnError is raised if there are too few sequences.
+    Args:
+        source: The user's file or folder, for errors.
+        x: Dict from the name of a part to its inputs (N, T, I); changed in place.
+        y: Dict from the name of a part to its targets; changed in place.
+        seed: Random seed of the choice.
+
+    Raises:
+        EdgernnError: No training sequence would be left.
     """
     missing = [part for part in ("validation", "test") if part not in x]
     count = len(x["train"])
     held_out = max(1, count // HELD_OUT)
     if count <= held_out * len(missing):
-        raise EdgernnError(f"{source}: expected at least {len(missing) + 1} sequences, got {count}; add some")
+        raise EdgernnError(
+            f"{source}: expected at least {len(missing) + 1} sequences, got {count}; add some, or a {missing[0]} part"
+        )
     indices = random_split(count, [held_out] * len(missing), seed)
     for part, chosen in zip([*missing, "train"], [*indices[1:], indices[0]], strict=True):
         x[part], y[part] = x["train"][chosen], y["train"][chosen]

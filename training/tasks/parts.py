@@ -18,14 +18,14 @@ HELD_OUT = 10
 
 
 def finite(name: str, array: Array) -> Tensor:
-    """Convert an array to float32.
+    """Convert an array of finite numbers to a float32 tensor.
 
     Args:
         name: Name of the array, for errors.
-        array: Numbers of any shape and type.
+        array: Numbers or booleans of any type and shape.
 
     Returns:
-        The numbers as a tensor.
+        The tensor, with the shape of the array.
 
     Raises:
         EdgernnError: A value is not a number, or not finite in float32.
@@ -49,7 +49,7 @@ def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, r
         path: The file, for errors.
         arrays: The arrays of the file, as a dict from name to array.
         name: Name of the array to return.
-        kinds: The accepted values of `dtype.kind`: "iu", "iuf" or "U".
+        kinds: The accepted values of `dtype.kind`: "iu" (integers), "iuf" (numbers) or "U" (text).
         rank: The number of axes that the array must have.
 
     Returns:
@@ -68,14 +68,23 @@ def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, r
 
 
 def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) -> None:
-    """Raise EdgernnError unless `offset` splits `total` rows into `count` successive blocks, such as recordings.
+    """Check an array of offsets, which splits the rows of a file into successive blocks, such as recordings.
 
-    It must have the index of the first row of each block, ascending from 0, and then the total number of rows. `path`
-    and `name`, the file and the name of the array, are for the message.
+    Args:
+        path: The file, for errors.
+        name: Name of the array, for errors.
+        offset: The array (count + 1,): the index of the first row of each block, from 0 and never falling, and then
+            `total`.
+        count: Number of blocks, at least 1.
+        total: Number of rows.
+
+    Raises:
+        EdgernnError: The array has another length or other numbers.
     """
     if len(offset) != count + 1 or not count or offset[0] or offset[-1] != total or (np.diff(offset) < 0).any():
         raise EdgernnError(
-            f"{path}: {name}: expected {count + 1} rising numbers from 0 to {total}, got others; get the file again"
+            f"{path}: {name}: expected {count + 1} rising numbers from 0 to {total}, got other numbers; get the file "
+            "again"
         )
 
 
@@ -102,12 +111,12 @@ def balanced_parts(label: Array, groups: Array, seed: int) -> list[Tensor]:
 
     Groups of sequences, such as those of one recording, are never divided between parts. A tenth of the groups of each
     class, at least one, is for validation, and as many are for the test. Each part then keeps all sequences of its
-    smaller class and draws as many of the larger.
+    smaller class and equally many sequences, chosen at random, of its larger class.
 
     Args:
         label: 0 or 1 for each sequence (N,).
         groups: Group number of each sequence (N,). Sequences of a group have the same label.
-        seed: Random seed of the split and of the draw.
+        seed: Random seed of the split and of the choice.
 
     Returns:
         The indices of the sequences of the training, validation and test parts, in this order.

@@ -33,20 +33,20 @@ _WINDOWS, _ORDER = 1, 2
 
 
 class WordStream(Source, Split):
-    """A text as one stream of words, cut into parallel columns, which are the sequences of a batch, and into windows.
+    """Stream of the words of a text, for a language model: the target at each step is the next word.
 
-    A batch is a window of successive steps of all columns.
-
-    Every word is a target. Its input is the word before it, or `end` for the first.
+    The text is cut into equally long columns, which are the B sequences of a batch. They are read in parallel, a window
+    of successive steps at a time: a batch is one window of all columns. Every word is a target. Its input is the word
+    before it, or `end` for the first word.
 
     Args:
-        words: Word numbers (N,).
+        words: Numbers of the N words of the text.
         end: Word number of the end of a sentence.
-        bptt: Number of steps of a window.
-        vary_bptt: Draw the number of steps of each training window from a normal distribution of deviation 5 and mean
-            bptt, or bptt / 2 for 5 % of the windows, but at least 5. The learning rate is scaled by steps / bptt
-            (Merity et al. 2017, section 4.1). All epochs have the same lengths in different orders, and so the same
-            number of windows.
+        bptt: Number of steps in a window (the length of truncated backpropagation through time).
+        vary_bptt: True: the number of steps in each training window is drawn from a normal distribution with standard
+            deviation 5 and mean bptt, or bptt / 2 for 5 % of the windows, but is at least 5. The learning rate is
+            scaled by steps / bptt (Merity et al. 2017, section 4.1). All epochs have the same window lengths in
+            different orders.
         columns: Number of columns in an evaluation (`windows`).
         seed: Random seed of the window lengths and their order.
     """
@@ -63,7 +63,7 @@ class WordStream(Source, Split):
         self._starts: tuple[int, int, list[int]] = (-1, 0, [])
 
     def __len__(self) -> int:
-        """Number of sequences in `chunks`: whole windows of bptt words, or 1 for a shorter text."""
+        """Number of sequences that `chunks` yields: whole windows of bptt words, or 1 for a shorter text."""
         return max(1, len(self.words) // self.bptt)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -87,9 +87,10 @@ class WordStream(Source, Split):
         return (starts[i + 1] - starts[i]) / self.bptt
 
     def windows(self) -> Iterator[Batch]:
-        """Iterate over the whole text once, in `columns` columns; each batch continues the previous one.
+        """Iterate over the whole text once, as windows of bptt steps of `self.columns` columns.
 
-        Targets past the end of the text are NOTHING.
+        The sequences of a batch continue those of the previous batch. Steps after the end of the text have the target
+        NOTHING (-1), which the loss ignores.
         """
         steps = -(-len(self.words) // self.columns)
         missing = steps * self.columns - len(self.words)
@@ -99,7 +100,7 @@ class WordStream(Source, Split):
             yield Batch(*part)
 
     def chunks(self, size: int = 16) -> Iterator[Batch]:
-        """Iterate over windows of bptt words that do not overlap, as separate sequences, `size` at a time.
+        """Iterate over windows of bptt words that do not overlap, as independent sequences, `size` per batch.
 
         Words after the last whole window are dropped.
         """
@@ -113,18 +114,19 @@ class WordStream(Source, Split):
         return torch.cat([self.words.new_tensor([self.end]), self.words[:-1]])
 
     def _steps(self, columns: int) -> int:
-        """Return the number of words per column; words at the end that do not fill all columns are dropped.
+        """Return the number of words in each of `columns` columns; leftover words at the end of the text are dropped.
 
         UsageError is raised for more columns than words.
         """
         if columns > len(self.words):
             raise UsageError(
-                f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}"
+                f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}; "
+                "lower it"
             )
         return len(self.words) // columns
 
     def _columns(self, columns: int) -> tuple[Tensor, Tensor]:
-        """Cut the text into parallel columns; return inputs and targets, (steps, columns) each."""
+        """Cut the text into `columns` columns; return inputs and targets, word numbers (steps, columns) each."""
         if columns not in self._cut:
             steps = self._steps(columns)
             parts = (part[: steps * columns].view(columns, steps) for part in (self._inputs(), self.words))
@@ -133,9 +135,10 @@ class WordStream(Source, Split):
         return self._cut[columns]
 
     def _window_lengths(self, columns: int) -> list[int]:
-        """Return the number of steps of each window of an epoch, before shuffling.
+        """Return the number of steps of each window in an epoch with `columns` columns, before windows are shuffled.
 
-        It is bptt, or drawn with vary_bptt. The last window drawn is cut at the end of the columns.
+        A window has bptt steps, or a random number with vary_bptt. The last window may be shorter: it ends with the
+        columns.
         """
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
@@ -151,7 +154,10 @@ class WordStream(Source, Split):
         return max(5, int(rng.normal(mean, 5)))
 
     def _window_starts(self, epoch: int, columns: int) -> list[int]:
-        """Return the first step of each window of an epoch, and after them the number of steps of a column."""
+        """Return the index of the first step of each window in an epoch, followed by the number of steps of a column.
+
+        With vary_bptt, the window lengths have another random order in each epoch.
+        """
         if self._starts[:2] != (epoch, columns):
             lengths = self._window_lengths(columns)
             if self.vary_bptt:
@@ -165,12 +171,12 @@ class WordStream(Source, Split):
 class NextWord(Task):
     """Word language model task: predict each next word of the Penn Treebank as Mikolov prepared it, or your own text.
 
-    x (T, B): word numbers in the vocabulary of the training part, `classes`. target (T, B): the numbers of the next
-    words. Each line is a sentence of words separated by spaces and is followed by <eos>. A word that the training part
-    does not have becomes <unk>. Training reads batch_size columns of continuous text, bptt steps at a time. Each batch
-    starts from the final states of the previous one, detached from the graph.
+    x (T, B): word numbers in the vocabulary of the training part. target (T, B): the numbers of the next words. Each
+    line of a file is a sentence of words separated by spaces and is followed by <eos>. A word that the training part
+    does not have becomes <unk>. Training cuts the text into batch_size equally long columns and reads them in parallel,
+    bptt steps at a time. Each batch starts from the final states of the previous one, detached from the graph.
     Metrics: cross_entropy in nats per word, over all words and sentence ends of a part; perplexity, its exponential, is
-    the main one.
+    the main metric.
 
     Settings:
 
@@ -179,15 +185,16 @@ class NextWord(Task):
     - `ar`, `tar`: Weights of activation regularisation (mean square of the last layer's output, after dropout) and of
       temporal activation regularisation (mean square of its change from step to step). Merity et al. 2017,
       section 4.6.
-    - `eval_batch`, `test_batch`: Number of columns of the validation and the test part in an evaluation; the state is
-      carried through a whole column.
+    - `eval_batch`, `test_batch`: Number of columns into which an evaluation cuts the text of the validation and of the
+      test part; the state is carried through a whole column.
 
     Files: ptb.train.txt, ptb.valid.txt and ptb.test.txt, or train.txt, valid.txt and test.txt, plain, .gz or .xz, in
     the data folder or in its folder ptb.
 
-    Source: SA-RNN, section 4.4, for the defaults: one layer of 256 on an embedding of 256, Adam; batch size and bptt
-    are not given there. EINS, appendix A, and IRC, section V-A, start from AWD-LSTM (Merity, Keskar, Socher,
-    "Regularizing and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182).
+    Source: the SA-RNN paper (Hartvigsen et al., CIKM 2020), section 4.4, for the defaults: one layer of 256 neurons on
+    an embedding of size 256, Adam; it does not give batch size and bptt. The papers of the cells eins (appendix A) and
+    irc (section V-A) start from AWD-LSTM (Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models",
+    2017, https://arxiv.org/abs/1708.02182).
     """
 
     embedding: Annotated[int, Field(ge=1)] = 256

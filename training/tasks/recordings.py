@@ -45,9 +45,10 @@ def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
     """List the wav files of a folder with one subfolder per word, split into training, validation and test.
 
     The publisher's split is used if the folder has the publisher's lists: validation_list.txt and testing_list.txt as
-    in Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a
-    tenth of each class, at least one file, is for validation, and as many for the test. If file names contain a
-    speaker, the text before _nohash_, a tenth of the speakers is for validation and a tenth for the test.
+    in Speech Commands, or train.csv, val.csv and test.csv beside a folder named dataset as in the Arabic set. Otherwise
+    the split is random. If file names contain a speaker (the text before _nohash_), a tenth of the speakers is for
+    validation and a tenth for the test. If not, a tenth of the files of each word, at least one, is for validation, and
+    as many for the test.
 
     Args:
         root: The folder. Subfolders with a name that begins with a dot, and _background_noise_, are left out.
@@ -96,8 +97,14 @@ def _word_folders(root: Path) -> list[Path]:
 def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
     """Split recordings into parts by train.csv, val.csv and test.csv in `root`.
 
-    These files have a header, then rows of dataset/WORD/FILE.wav and the word. WORD/FILE.wav is a key of `by_name`. The
-    result is that of `word_files`.
+    Each csv file has a header. The rows after it have two columns: dataset/WORD/FILE.wav, and the word.
+
+    Args:
+        root: The folder of the csv files.
+        by_name: Dict from WORD/FILE.wav to the recording.
+
+    Returns:
+        A dict from "train", "validation" and "test" to the recordings of this part.
     """
     parts = {}
     for part, name in zip(PARTS, TABLES, strict=True):
@@ -110,8 +117,14 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
 def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
     """Split recordings into parts by validation_list.txt and testing_list.txt in `root`.
 
-    Each line of these files is WORD/FILE.wav, a key of `by_name`. All other recordings are for training. The result is
-    that of `word_files`.
+    Each line of these files is WORD/FILE.wav. All recordings that they do not name are for training.
+
+    Args:
+        root: The folder of the two lists.
+        by_name: Dict from WORD/FILE.wav to the recording.
+
+    Returns:
+        A dict from "train", "validation" and "test" to the recordings of this part.
     """
     held_out = {}
     for part, name in zip(PARTS[1:], LISTS, strict=True):
@@ -130,9 +143,20 @@ def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> 
 
 
 def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
-    """Split files so that no speaker is in two parts; a file without a speaker in its name counts as a new speaker.
+    """Split files at random so that no speaker is in two parts.
 
-    The result is that of `word_files`. EdgernnError is raised for fewer than 3 speakers.
+    The speaker is the text before _nohash_ in the name of a file, or the whole name (without .wav) if it has none. A
+    tenth of the speakers, at least one, is for validation, and as many are for the test.
+
+    Args:
+        files: The files.
+        seed: Random seed of the split.
+
+    Returns:
+        A dict from "train", "validation" and "test" to the files of this part.
+
+    Raises:
+        EdgernnError: There are fewer than 3 speakers.
     """
     speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
     order = sorted(set(speakers))
@@ -163,9 +187,9 @@ def _split_classes(root: Path, files: Sequence[WordFile], seed: int) -> dict[str
 
 
 def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray[np.int16]:
-    """Read wav files as clips of one length.
+    """Read wav files as clips that all have the same length.
 
-    A shorter file is followed by zeros. Of a longer one, the stretch with the most energy is kept.
+    Zeros are appended to a shorter file. A longer file is cut to the stretch that has the most energy.
 
     Args:
         files: The N files.
@@ -173,7 +197,7 @@ def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray
         rate: Samples per second that the files must have.
 
     Returns:
-        The samples (N, length), as in the files.
+        The samples (N, length), 16-bit integers as in the files.
 
     Raises:
         EdgernnError: A file is not a wav file of 16 bits, one channel and this rate.
@@ -190,20 +214,20 @@ def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray
 
 
 def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[Audio]]:
-    """Read or generate noise to mix with words, split so that no noise of the test is in the other parts.
+    """Read or generate noise to mix with words, split into parts that share no noise samples.
 
-    With three recordings or more, every third one in the order of their names is for the test. Of each of the others,
-    the first four fifths are for training and the last fifth for validation. With one or two, the first three fifths of
-    each are for training, the fourth fifth is for validation and the last for the test. Without a folder the noise is
-    generated: white, pink and brown.
+    With three recordings or more, every third one in the order of their names is for the test. The others are cut: the
+    first four fifths are for training, the last fifth for validation. With one or two recordings, the first three
+    fifths of each are for training, the fourth fifth is for validation and the last fifth for the test. Without a
+    folder the noise is generated: white, pink and brown.
 
     Args:
-        folder: Folder of wav files; None: generate noise.
-        length: Number of samples of a clip; every part of a recording must have as many.
+        folder: Folder of wav files, or None to generate noise.
+        length: Number of samples of a clip; each piece of a recording must have at least as many.
         rate: Samples per second.
 
     Returns:
-        A dict from "train", "validation" and "test" to a list of noises: samples (S,), relative to full scale.
+        A dict from "train", "validation" and "test" to a list of noises: float samples (S,), full scale is 1.
 
     Raises:
         EdgernnError: A file is invalid, too short, or missing.
@@ -235,9 +259,14 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
 
 
 def _generated(part: int, rate: int) -> list[Audio]:
-    """Generate white, pink and brown noise, a minute each: the power spectrum is 1 / f^a with a = 0, 1, 2.
+    """Generate a minute each of white, pink and brown noise: the power spectrum is 1 / f^a with a = 0, 1, 2.
 
-    `part` is an index into PARTS; every part has its own noise.
+    Args:
+        part: Index into PARTS of the part of the data that the noise is for; each part gets different noise.
+        rate: Samples per second.
+
+    Returns:
+        The three noises, float samples (60 * rate,) with a standard deviation of 0.1.
     """
     rng = np.random.default_rng([_NOISE, part, 0])
     noises: list[Audio] = []

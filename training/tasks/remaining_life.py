@@ -28,7 +28,7 @@ def _capped_error(y: Tensor, target: Tensor) -> Tensor:
 
 
 class _LifeTally(Tally):
-    """The metrics rmse and rmse_uncapped of `RemainingLife` over a split, in cycles."""
+    """Accumulates squared errors over batches, and computes the metrics rmse and rmse_uncapped of `RemainingLife`."""
 
     def __init__(self, cap: int) -> None:
         self._cap, self._capped, self._whole, self._count = cap, 0.0, 0.0, 0
@@ -55,13 +55,13 @@ class RemainingLife(Task):
     most 1, because a new engine shows no wear. The model's output times `cap` is a number of cycles.
 
     Every window of the training engines is a sequence. A tenth of these engines, chosen by the seed, is for validation.
-    The test has the last window of each test engine. Metrics in cycles: rmse, the root mean squared error with the true
-    remaining life capped as in the loss; rmse_uncapped, the same without the cap.
+    The test part has the last window of each test engine. Metrics in cycles: rmse, the root mean squared error with the
+    true remaining life capped at `cap` as in the loss; rmse_uncapped, the same without the cap.
 
     Settings:
 
     - `window`: Number of cycles of a sequence. The shortest test engine has 31.
-    - `cap`: Largest remaining life that is predicted, 125 cycles as in Li et al.
+    - `cap`: Number of cycles at which the remaining life is capped in the loss; 125 in Li et al.
 
     Files: train_FD001.txt, test_FD001.txt, RUL_FD001.txt.
 
@@ -89,7 +89,9 @@ class RemainingLife(Task):
                 "again"
             )
         if (left < 0).any():
-            raise EdgernnError(f"{paths[2]}: expected lives of at least 0, got {left.min():g}; get the file again")
+            raise EdgernnError(
+                f"{paths[2]}: expected remaining lives of at least 0, got {left.min():g}; get the file again"
+            )
         if len(engines) < 2:
             raise EdgernnError(f"{paths[0]}: expected at least 2 engines, got {len(engines)}; get the file again")
         for path, part in zip(paths, (engines, tested), strict=False):
@@ -106,7 +108,10 @@ class RemainingLife(Task):
         return _LifeTally(self.cap)
 
     def _windows(self, engines: list[Array], seed: int) -> Sequences:
-        """Return every window of engines (cycles, 24); its target is the number of cycles left after it, over `cap`."""
+        """Return all windows of the engines (cycles, 24) as sequences, which training shuffles by `seed`.
+
+        The target of a window is the number of cycles that are left after its last step, divided by `cap`.
+        """
         x = [np.lib.stride_tricks.sliding_window_view(engine, self.window, 0).swapaxes(1, 2) for engine in engines]
         left = [np.arange(len(windows) - 1, -1, -1, dtype=np.float32)[:, None] for windows in x]
         target = torch.from_numpy(np.concatenate(left) / np.float32(self.cap))
@@ -138,9 +143,17 @@ def _table(path: Path, columns: int) -> Array:
 
 
 def _engines(path: Path, table: Array) -> list[Array]:
-    """Split a table (rows, 26) into the channels (cycles, 24) of each engine.
+    """Split the table of a file into an array (cycles, 24) for each engine, without the columns 0 and 1.
 
-    Columns 0 and 1 are the numbers of engine and cycle. EdgernnError is raised unless both count from 1.
+    Args:
+        path: The file, for errors.
+        table: Rows (rows, 26). Column 0 is the number of the engine, and column 1 the number of the cycle.
+
+    Returns:
+        The arrays, in the order of the engines.
+
+    Raises:
+        EdgernnError: The engines, or the cycles of an engine, are not numbered 1, 2, 3 and so on.
     """
     starts = np.flatnonzero(table[:, 1] == 1)
     engines = np.split(table, starts[1:])

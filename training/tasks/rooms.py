@@ -52,10 +52,11 @@ class Acoustics:
 
     Attributes:
         noise: Recordings of noise, samples (S,) each.
-        noisy: Probability that a scene (a stretch of a recording) has noise; otherwise it has digital silence.
+        noisy: Probability that a scene (a stretch of a recording) has noise between and under its words; otherwise it
+            has zeros.
         low: Lowest signal-to-noise ratio in dB; the ratio of a scene is uniform between low and high.
         high: Highest signal-to-noise ratio in dB.
-        hop: Number of samples of a frame.
+        hop: Number of samples in a frame, the unit in which the power of a word is measured.
         rate: Samples per second.
     """
 
@@ -69,16 +70,17 @@ class Acoustics:
     def scene(
         self, rng: np.random.Generator, words: Sequence[tuple[int, Audio] | None], length: int, fade: float = 0.0
     ) -> Recording:
-        """Mix words into one stretch of noise or of digital silence, a scene.
+        """Generate a scene: a stretch of noise, or of zeros, into which words are mixed.
 
-        All words of a scene have the same level, the power of their frames that are not quiet. It is uniform from -50
-        to -15 dB of full scale. The level of the noise follows from it by the signal-to-noise ratio. The scene is
-        divided into slots of the same length, and each word begins at a random sample of its slot.
+        All words of a scene have the same level: the mean power of their frames that are not quiet (`quiet_frames`).
+        It is uniform from -50 to -15 dB of full scale. The noise gets its level from that of the words and a random
+        signal-to-noise ratio. The scene is divided into slots of the same length, and each word begins at a random
+        sample of its slot.
 
         Args:
             rng: Random generator.
             words: Class and samples of the word of each slot; None for a slot without a word.
-            length: Number of samples.
+            length: Number of samples of the scene.
             fade: Seconds over which the noise rises at the start and falls at the end.
 
         Returns:
@@ -108,15 +110,15 @@ class Acoustics:
 class Room:
     """Long artificial recordings in which words are rare, to test the detection of words.
 
-    A room is divided into recordings of about 5 minutes, and these into scenes of about a minute: noise with words in
-    it, or digital silence with words in it. Words of the class `_unknown_` are as frequent as in a pass over `clips`.
-    Every evaluation, also of a run with another seed, builds the same recordings.
+    A recording lasts about 5 minutes. It consists of scenes of about a minute, each with noise from start to end or
+    without noise. The words are those of `clips` in random order, pass after pass, so that words of the class
+    `_unknown_` are as frequent as in a pass. The recordings do not depend on the seed of the training run.
 
     Attributes:
         clips: Clips with the words.
         acoustics: Settings by which words are mixed with noise.
         hours: Length of all recordings together, in hours.
-        talk: Share of the time in which a word is spoken.
+        talk: Share of the time in which a word is spoken, from 0 to 1.
     """
 
     clips: Clips
@@ -125,7 +127,7 @@ class Room:
     talk: float
 
     def recordings(self) -> Iterator[Recording]:
-        """Build the recordings, one after the other; all have the same length, a multiple of hop."""
+        """Build the recordings one by one; all have the same number of samples, a multiple of `acoustics.hop`."""
         rate, hop = self.acoustics.rate, self.acoustics.hop
         words = self._words(np.random.default_rng([_WORDS, 0, 0]))
         count = max(1, round(3600 * self.hours / _RECORDING))
@@ -149,7 +151,7 @@ class Room:
             yield Recording(np.concatenate(samples), places)
 
     def _words(self, rng: np.random.Generator) -> Iterator[tuple[int, Audio]]:
-        """Yield class and samples (S,) of the words of the clips in random order, without end.
+        """Yield the class and the samples (S,) of one word after another, in endless random passes over the clips.
 
         EdgernnError is raised if no clip has an audible word.
         """

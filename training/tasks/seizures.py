@@ -74,10 +74,17 @@ class Seizures(Detection):
 
 
 def _recordings(table: CsvTable, seizure: Array) -> Array:
-    """Return the number of the recording that each row is from (N,), by the column recording or the column of ids.
+    """Number the recordings of a table, to tell which rows are from the same recording.
 
-    EdgernnError is raised if there is neither, or if a recording has rows of both classes. `seizure` has the class of
-    each row.
+    Args:
+        table: The table, with a column "recording" or a column of ids, such as X21.V1.791 for recording V1.791.
+        seizure: True for each row (N,) that shows a seizure.
+
+    Returns:
+        The number of the recording that each row is from (N,).
+
+    Raises:
+        EdgernnError: Both columns are missing, an id has another form, or a recording has rows of both classes.
     """
     if _RECORDING in table.text:
         names = table.text[_RECORDING]

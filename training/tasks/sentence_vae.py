@@ -47,9 +47,9 @@ class SentenceBatch(Batch):
 class Sentences(Source, Split):
     """Stored sentences of different lengths, as word numbers.
 
-    Each batch has sentences of nearly equal length: in each epoch the sentences are sorted by length, with equal
-    lengths shuffled, cut into batches, and the batches are shuffled. An evaluation (`chunks`) reads the sentences
-    sorted by length.
+    Each training batch has sentences of nearly equal length. In each epoch, the sentences are sorted by length, those
+    of equal length in random order, and cut into batches. The batches are then shuffled. An evaluation (`chunks`) reads
+    the sentences sorted by length.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]], seed: int = 0) -> None:
@@ -92,23 +92,25 @@ class SentenceCodes(Task):
 
     x (T, B): word numbers (`Vocabulary` of the training part), padded; target (B,): the lengths. The sentences are the
     lines of the files of the task `ptb`, the Penn Treebank or your own text.
-    Metrics: nll = reconstruction + kl, an upper bound of -log p in nats per sentence, with one sample of z; perplexity
-    per word, e^(Σ nll / Σ (n + 1)), where the sums are over sentences and n is the number of words of a sentence.
+    Metrics: nll = reconstruction + kl, an upper bound of -log p(sentence) in nats, the mean over sentences, with one
+    sample of the latent vector z per sentence; perplexity per word, e^(Σ nll / Σ (n + 1)), where the sums are over
+    sentences and n is the number of words of a sentence.
     The file samples.txt of a run shows test sentences with their last words removed and completed again by the network
     (`SentenceVAE.impute`).
 
     Settings:
 
     - `embedding`, `decoder_dropout`, `word_dropout`: See `SentenceVAE`, which also has the model's setting weight_drop.
-    - `kl_steps`: Number of steps in which the weight of the KL divergence in the loss rises linearly from 0 to 1; 0:
-      the weight is always 1. Bowman et al. tune it, the EINS paper does not give it.
+    - `kl_steps`: Number of training steps in which the weight of the KL divergence in the loss rises linearly from 0
+      to 1; 0: the weight is always 1. Bowman et al. tune it; the paper of the cell eins does not give it.
     - `removed`: Number of words removed from the sentences of samples.txt.
-    - `beginnings`: Beginnings of sentences, separated by |, which the test completes 20 times each. For the k-th one,
-      counted from 1, the metrics fill_nll_k and fill_words_k are means over these samples, and fill_unknown_k is
-      the number of samples with an unknown word. The series sample_nll_k and sample_words_k have all values.
+    - `beginnings`: Beginnings of sentences, separated by |. The test completes each of them 20 times. For the k-th one,
+      counted from 1, the metrics fill_nll_k and fill_words_k are the mean -log p in nats and the mean number of words
+      of the completions; fill_unknown_k is the number of completions with an unknown word. The series sample_nll_k
+      and sample_words_k have the values of each completion.
 
-    Source: EINS, section 5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10 epochs); Bowman et
-    al., arXiv:1511.06349.
+    Source: the paper of the cell eins, section 5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10
+    epochs); Bowman et al., arXiv:1511.06349.
     """
 
     embedding: Annotated[int, Field(ge=1)] = 300
@@ -166,7 +168,7 @@ class SentenceCodes(Task):
         )
 
     def kl_weight(self, step: int) -> float:
-        """Return the weight of the KL divergence in the loss of a training step, counted from 0."""
+        """Return the weight, from 0 to 1, of the KL divergence in the loss of training step `step`, counted from 0."""
         return min(1.0, step / self.kl_steps) if self.kl_steps else 1.0
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
@@ -191,7 +193,16 @@ class SentenceCodes(Task):
         return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
     def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
-        """Complete each of the `beginnings`, and return the metrics fill_nll_k, fill_words_k and fill_unknown_k."""
+        """Complete each of the `beginnings` 20 times, and keep the values of each completion for `series`.
+
+        Args:
+            model: The trained network.
+            device: The device of the network.
+
+        Returns:
+            Metrics of the completions of the k-th beginning, counted from 1: fill_nll_k, the mean -log p in nats,
+            fill_words_k, the mean number of words, and fill_unknown_k, the number of those with an unknown word.
+        """
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
         self._samples: dict[str, list[float]] = {}
@@ -208,9 +219,10 @@ class SentenceCodes(Task):
         return figures
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """Return a dict with the lists sample_nll_k and sample_words_k for each k, counted from 1.
+        """Return the values of each completion of the `beginnings` in the last evaluation of the test part.
 
-        They have -log p in nats and the number of words of each completion of the k-th of the `beginnings`.
+        The result is a dict with the lists sample_nll_k, -log p in nats, and sample_words_k, the number of words, for
+        the completions of the k-th beginning, counted from 1.
         """
         return self._samples
 
@@ -231,9 +243,17 @@ class SentenceCodes(Task):
         write_text(folder / IMPUTED, "\n".join(lines))
 
     def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
-        """Return the lines of samples.txt for one sentence and its completions.
+        """Return the lines of samples.txt for one sentence and the completions of its beginning.
 
-        The last line has the number of samples with an unknown word and their mean length, as in the EINS paper.
+        The last line has the number of samples with an unknown word, and the mean length of all samples.
+
+        Args:
+            sentence: Word numbers of the whole sentence.
+            likeliest: The completion by the likeliest word at each step.
+            samples: The sampled completions.
+
+        Returns:
+            The lines.
         """
 
         def text(numbers: Sequence[int]) -> str:

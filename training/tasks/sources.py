@@ -20,9 +20,10 @@ _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of B sequences: inputs x and targets of a training step or of a part of an evaluation.
+    """A batch of B sequences: the inputs x, and the targets that the model should predict.
 
-    x is (T, B, I) float32, or (T, B) int64 word numbers. target is (B, ...), or (T, B, ...) if `per_step`.
+    x is (T, B, I) float32, or (T, B) int64 word numbers. target is (B, ...), one per sequence, or (T, B, ...), one per
+    step, if `per_step` is true.
     """
 
     x: Tensor
@@ -33,7 +34,7 @@ class Batch:
         return replace(self, x=self.x.to(device), target=self.target.to(device))
 
     def part(self, first: int, every: int) -> Self:
-        """Return a smaller batch, with sequences first, first + every, first + 2 every and so on, counted from 0."""
+        """Return a batch with every `every`-th sequence of this batch, from the sequence with index `first` on."""
         target = self.target[:, first::every] if self.per_step else self.target[first::every]
         return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous())
 
@@ -67,8 +68,8 @@ class Split(abc.ABC):
     """Base class of the data for evaluation (validation or test), which an evaluation reads once and in order.
 
     Attributes:
-        origins: Number of the recording or patient of each sequence (N,), as sequences of one origin are alike. None
-            if the sequences are independent.
+        origins: Number of the recording or patient that each sequence (N,) is from. Confidence intervals treat
+            sequences of the same number as dependent. None if all sequences are independent.
     """
 
     origins: Tensor | None = None
@@ -87,9 +88,10 @@ class EpochOrder:
 
     Args:
         size: Number of sequences in an epoch.
-        key: First two numbers of the seed of numpy's generator: one for this use, and the seed of the run. The third
-            is the epoch.
-        draw: Function that draws the indices of the sequences of an epoch (size,) from a generator, in random order.
+        key: A number that tells this use of random numbers from others, and the random seed of the run. The order of an
+            epoch is drawn with the seed [*key, epoch].
+        draw: Function that gets a random generator and returns the indices of the sequences of an epoch (size,), in
+            random order.
     """
 
     def __init__(
@@ -103,9 +105,9 @@ class EpochOrder:
         return -(-self._size // batch_size)
 
     def chosen(self, step: int, batch_size: int) -> npt.NDArray[np.int64]:
-        """Return the indices of the sequences in the batch of a training step, counted from 0 over all epochs.
+        """Return the indices (batch_size,) of the sequences in the batch of a training step.
 
-        They are (batch_size,), or fewer in the last batch of an epoch.
+        The last batch of an epoch may have fewer. `step` counts from 0 over all epochs.
         """
         epoch, i = divmod(step, self.steps(batch_size))
         if epoch != self._epoch:
@@ -158,7 +160,8 @@ class Sequences(Source, Split):
 class Generated(Source):
     """Source that generates new sequences for every batch.
 
-    `make(rng, n)` returns x (T, n, I) and the target (n, ...), or (T, n, ...) if `per_step`.
+    The function `make(rng, n)` generates n sequences from the random generator rng: it returns x (T, n, I) and the
+    target (n, ...), or (T, n, ...) if `per_step` is true.
     """
 
     def __init__(
@@ -192,7 +195,7 @@ def random_split(count: int, sizes: list[int], seed: int) -> list[Tensor]:
         seed: Random seed.
 
     Returns:
-        The indices of each part. The first part has all indices that are left after the others, which have `sizes`.
+        The indices of each part. The first part has count - sum(sizes) indices, and the others have `sizes`.
     """
     order = torch.from_numpy(np.random.default_rng([_SPLIT, seed, 0]).permutation(count))
     return list(torch.split(order, [count - sum(sizes), *sizes]))

@@ -33,7 +33,7 @@ class Spotted:
         hits: Number of spoken words that were detected as the right word.
         wrong: Number of spoken words that were detected as another word.
         missed: Number of spoken words that were not detected.
-        false_alarms: Number of all other detections: where no word was spoken, or after the first one of a word.
+        false_alarms: Number of all other detections: while no word was spoken, or a second time for the same word.
         hours: Length of the recordings in hours.
     """
 
@@ -55,8 +55,8 @@ class Spotted:
 
         Args:
             words: The spoken words, in order of time.
-            times: A pair of time in samples and class for each detection, in order of time.
-            late: Number of samples after the end of a word in which a detection still counts for it.
+            times: A pair (time in samples, class) for each detection, in order of time.
+            late: Number of samples after the end of a word in which a detection still counts for this word.
         """
         i = 0
         for word in words:
@@ -74,7 +74,7 @@ class Spotted:
         self.false_alarms += len(times) - i
 
     def figures(self) -> dict[str, float]:
-        """Return a dict with hits, wrong and missed, as shares of all spoken words, and false_alarms_an_hour."""
+        """Return a dict with hits, wrong and missed, each divided by the number of words, and false_alarms_an_hour."""
         count = max(1, self.words)
         return {
             "hits": self.hits / count,
@@ -86,16 +86,16 @@ class Spotted:
 
 @dataclass
 class Heard:
-    """Outputs of a model on the recordings of a `Room`, from which hits and false alarms follow for any threshold.
+    """Outputs of a model on the recordings of a `Room`; its methods count hits and false alarms for any threshold.
 
     Attributes:
-        detector: Detector with its smoothing, threshold and pause after a word.
-        averages: Average probabilities (T, classes) of each recording (`Detector.averages`).
+        detector: Detector with the settings for smoothing, threshold and pause after a word.
+        averages: Class probabilities (T, classes) of each recording, averaged over time by `Detector.averages`.
         words: Spoken words of each recording, in order of time.
         hop: Number of samples per step.
         rate: Samples per second.
         update_rate: Mean share of the neurons that were updated at a step, from 0 to 1.
-        background_rate: The same at the steps between words alone (background).
+        background_rate: Mean share of the neurons that were updated at a background step, where no word is spoken.
     """
 
     detector: Detector
@@ -114,8 +114,7 @@ class Heard:
     def outcome(self, threshold: float) -> Spotted:
         """Count hits, wrong and missed words and false alarms in all recordings at a detection threshold.
 
-        Spoken words of the class `_unknown_` are not counted as words. A detection in one of them counts as if nothing
-        were spoken.
+        A spoken word of the class `_unknown_` should not be detected: a detection there is a false alarm.
         """
         outcome = Spotted(hours=self.hours)
         for average, words in zip(self.averages, self.words, strict=True):
@@ -139,9 +138,13 @@ class Heard:
         return {name: [point[name] for point in points] for name in points[0]}
 
     def figures(self, model: RecurrentModel) -> dict[str, float]:
-        """Return a dict of metrics at the detector's threshold, with updates and multiply-adds per second of audio.
+        """Compute the metrics at the detector's threshold, and the updates and multiply-adds per second of audio.
 
-        `model` must be the one whose outputs these are.
+        Args:
+            model: The model that computed these outputs.
+
+        Returns:
+            Dict from the name of each metric to its value.
         """
         outcome = self.outcome(self.detector.settings.threshold)
         cost, second = model_cost(model, self.update_rate), self.rate / self.hop
@@ -164,7 +167,7 @@ def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector
     Args:
         model: The model, with an output at every step.
         room: The room.
-        new_detector: Function that returns a detector without state, for a new recording.
+        new_detector: Function that creates a detector in its initial state; it is called for each recording.
         device: The device of the model.
 
     Returns:

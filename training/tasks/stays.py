@@ -24,9 +24,14 @@ _HOLD_OUT = 41
 
 
 def hourly(stays: Stays) -> Array:
-    """Return the last measurement in each hour of each of the FEATURES of N stays (N, 48, 35); NaN if there is none.
+    """Convert the measurements of N stays to hourly series: the last value of each feature in each hour.
 
-    A measurement at exactly 48:00 is dropped.
+    Args:
+        stays: The stays in intensive care, of 48 hours each.
+
+    Returns:
+        Values (N, 48, 35) of the 35 FEATURES, NaN in an hour without a measurement. A measurement at exactly 48:00 is
+        dropped.
     """
     column = np.full(len(PARAMETERS), -1)
     column[[PARAMETERS.index(name) for name in FEATURES]] = np.arange(len(FEATURES))
@@ -53,7 +58,7 @@ def hold_out(values: Array, seed: int) -> Array:
     """Choose values to hold out at random: a tenth of the observed values of each stay, rounded down.
 
     Args:
-        values: Values of N stays (N, T, F), NaN if missing.
+        values: Values (N, T, F) of N stays at T hours, for F features; NaN if missing.
         seed: Random seed.
 
     Returns:
@@ -87,7 +92,7 @@ def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
 
 
 def statistics(values: Tensor) -> tuple[list[float], list[float]]:
-    """Compute mean and standard deviation of each feature of `values` (N, T, F), over all values that are not NaN.
+    """Compute mean and standard deviation of each of F features of values (N, T, F), over all that are not NaN.
 
     A constant feature gets a deviation of 1. A feature without observations gets a mean of 0 and a deviation of 1.
     """

@@ -11,7 +11,7 @@ from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, Source, Spli
 
 
 class ImageSplit(Split):
-    """A data set of images and labels, standardised batch by batch.
+    """A data set of images and labels; images are standardised per channel when a batch reads them.
 
     Args:
         x: Images (N, channels, rows, columns) uint8.
@@ -27,7 +27,10 @@ class ImageSplit(Split):
         return len(self.x)
 
     def take(self, chosen: Tensor) -> Batch:
-        """Return the images x (..., channels, rows, columns) and labels (...) with the indices `chosen` (...)."""
+        """Return the images with the indices `chosen` (...), standardised, and their labels, as a batch.
+
+        x is (..., channels, rows, columns) float32, and target (...) int64.
+        """
         return Batch((self.x[chosen].float() - self._mean) / self._std, self.y[chosen])
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
@@ -51,14 +54,15 @@ def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
 class Unrolls(Source):
     """Minibatches for a learned optimiser, which trains one image classifier (optimisee) after another.
 
-    A batch is one unroll: some training steps of one optimisee. It has unroll + 1 minibatches, x (unroll + 1,
-    minibatch, ...) and target (unroll + 1, minibatch). Its last minibatch is the first of the next batch, so that every
-    step has a minibatch before and after it. An optimisee's last batch may be shorter. Images are drawn with repeats.
+    A batch is one unroll: `unroll` successive training steps of one optimisee. It has unroll + 1 minibatches, x
+    (unroll + 1, minibatch, ...) and target (unroll + 1, minibatch). Its last minibatch is the first of the next batch,
+    so that every step has a minibatch before and after it. An optimisee's last batch may be shorter. Images are drawn
+    at random with replacement.
 
     Args:
         images: The images to draw from.
         steps: Number of training steps of an optimisee.
-        unroll: Number of its training steps in a batch.
+        unroll: Number of training steps of an optimisee in a batch.
         minibatch: Number of images in a minibatch.
         key: Random key; sources with different keys draw different images.
         seed: Random seed.

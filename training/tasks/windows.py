@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting of long recordings into windows of one length, so that every step counts once."""
+"""Cutting of long recordings into windows of one length, so that every step counts once in the loss and metrics."""
 
 import numpy as np
 
@@ -10,10 +10,11 @@ UNCOUNTED = -2
 
 
 def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
-    """Cut a recording into windows.
+    """Cut a recording into windows of one length, in which each step of the recording counts once.
 
-    A window begins `lead` steps before its first step that counts, so that the state has seen some input. The first
-    window has no lead-in, and the last one ends with the recording.
+    A step that counts enters the loss and the metrics. A window begins with a lead-in of `lead` steps that do not
+    count, in which the state of the model sees some input. The first window has no lead-in, and the last one ends with
+    the recording.
 
     Args:
         length: Number of steps of the recording, at least `window`.
@@ -21,8 +22,8 @@ def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
         lead: Number of steps of the lead-in; the last window may have a longer one.
 
     Returns:
-        A pair for each window: its first step, and its first step that counts, both counted from the start of the
-        recording. All following steps of the window count.
+        A pair for each window: the index in the recording of its first step, and of its first step that counts. All
+        later steps of the window count.
     """
     windows, end = [(0, 0)], window
     while end < length:
@@ -33,16 +34,17 @@ def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
 
 
 def windows_of(x: Array, target: Array, window: int, lead: int) -> tuple[Array, Array]:
-    """Cut the inputs and targets of a recording into windows, as `cut` does.
+    """Cut the inputs and targets of a recording into N windows (see `cut`).
 
     Args:
         x: Inputs (length, I).
         target: Targets (length,).
         window: Number of steps of a window.
-        lead: Number of steps of the lead-in, which repeats steps of the window before.
+        lead: Number of steps of the lead-in, the first steps of a window, which repeat steps of the previous window.
 
     Returns:
-        Inputs (N, window, I), and targets (N, window) that are UNCOUNTED at steps of the lead-in.
+        Inputs (N, window, I), and targets (N, window). The targets of a lead-in are UNCOUNTED (-2), which the loss and
+        the metrics ignore.
     """
     places = cut(len(x), window, lead)
     targets = np.stack([target[begin : begin + window] for begin, _ in places])

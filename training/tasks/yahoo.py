@@ -24,8 +24,8 @@ class Yahoo(Detection):
     is cut into windows that do not overlap; steps left at its end are dropped. The paper has 418 windows of each class.
     Parts, output and loss: see `Detection`.
 
-    The series differ in scale by orders of magnitude. The paper does not mention a rescaling per series, so that here
-    the model only standardises all series together, by the training part.
+    The series differ in scale by orders of magnitude. The paper does not mention that each series is rescaled. Here the
+    model standardises all series by the same mean and standard deviation, those of the training part.
 
     Files: real_1.csv to real_67.csv in a folder A1Benchmark, with columns timestamp, value, is_anomaly.
 

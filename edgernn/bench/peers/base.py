@@ -24,20 +24,30 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A torch.nn.GRU or LSTM layer for a runtime to compute, with an input, an initial state and a number of threads.
+    """A GRU or LSTM layer for a runtime to compute, by the equations of torch.nn, with its input and initial state.
 
-    W are the input weights, R the recurrent weights and b_x, b_h their biases; G is the number of gates. Rows are
-    ordered by gate as in torch: r, z, n with the reset gate after the product, or i, f, g, o.
+    G is the number of gates. The rows of weights and biases are ordered by gate as in torch: r, z, n or i, f, g, o.
+
+    Attributes:
+        cell: The layer, gru or lstm.
+        W: Input weights (G·H, I).
+        R: Recurrent weights (G·H, H).
+        b_x: Biases (G·H,) of the product W x.
+        b_h: Biases (G·H,) of the product R h. The reset gate r multiplies R h + b_h of gate n.
+        x: Input (T, B, I).
+        h: Initial h (B, H).
+        c: Initial c (B, H); a GRU ignores it.
+        threads: Number of threads that the runtime may use.
     """
 
     cell: Literal["gru", "lstm"]
-    W: Array  # (G·H, I)
-    R: Array  # (G·H, H)
-    b_x: Array  # (G·H,)
-    b_h: Array  # (G·H,)
-    x: Array  # (T, B, I)
-    h: Array  # (B, H)
-    c: Array  # (B, H), for lstm
+    W: Array
+    R: Array
+    b_x: Array
+    b_h: Array
+    x: Array
+    h: Array
+    c: Array
     threads: int = 1
 
     @property
@@ -147,8 +157,9 @@ def _sigmoid(a: NDArray[np.float64]) -> NDArray[np.float64]:
 class Peer(ABC):
     """Base class of adapters: runs a GRU or LSTM in one runtime, in the fastest way that its documentation shows.
 
-    `sequence` and `stream` do all preparation and return the function to time. The arrays that this function returns
-    may be overwritten by its next call. Both raise UnsupportedError for a case that the runtime does not support.
+    `sequence` returns a function that runs all T steps, `stream` a function that runs one step. Both prepare everything
+    else, so that only the returned function is timed. Its next call may overwrite the arrays that it returned. Both
+    raise UnsupportedError if the runtime does not support the layer.
     """
 
     name: str

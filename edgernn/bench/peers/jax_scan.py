@@ -20,11 +20,11 @@ class Jax(Peer):
     package = "jax"
 
     def __init__(self, name: str, input_first: bool) -> None:
-        """Select one of two implementations, of which the faster one depends on the cell and its sizes.
+        """Select one of two implementations. The cell and its sizes decide which one is faster.
 
         Args:
             name: Name in reports.
-            input_first: True to compute the product with the input for all steps before the scan, False for each step.
+            input_first: True to compute W x for all steps before the scan; False to compute it in each step.
         """
         self.name = name
         self._input_first = input_first
@@ -73,7 +73,7 @@ def _from_x(weights: dict[str, Any], x: Any) -> Any:
 
 
 def _build(problem: Problem) -> tuple[Any, dict[str, Any], Callable[[Any, Any, Any], Any]]:
-    """Return the module jax, the weights on its device, and a function (weights, state, W x + b_x) -> (state, y)."""
+    """Return the module jax, JAX arrays of the weights, and a function (weights, state, W x + b_x) -> (state, y)."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if problem.threads == 1:
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")

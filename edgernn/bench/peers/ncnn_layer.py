@@ -54,7 +54,7 @@ class Ncnn(Peer):
 
 
 def _net(problem: Problem) -> Any:
-    """Build a network of one layer from a .param file of layers and a .bin file of weights."""
+    """Build an ncnn network of one GRU or LSTM, from a .param file (layers) and a .bin file (weights)."""
     import ncnn
 
     if problem.batch != 1:
@@ -88,5 +88,5 @@ def _net(problem: Problem) -> Any:
         texts.write_text("\n".join(lines) + "\n", encoding="utf-8")
         weights.write_bytes(b"".join(np.int32(0).tobytes() + array.tobytes() for array in arrays))
         if net.load_param(str(texts)) or net.load_model(str(weights)):
-            raise UnsupportedError("ncnn cannot load the .param and .bin files of the network")
+            raise UnsupportedError("ncnn cannot load the .param and .bin files of the network; install another ncnn")
     return net

@@ -13,7 +13,7 @@ from edgernn.runtime.library import onnxruntime
 
 
 class OnnxRuntime(Peer):
-    """Adapter of ONNX Runtime; a stream's state alternates between two buffers, with an IO binding for each turn."""
+    """Adapter of ONNX Runtime. A stream's state alternates between two buffers, with one IO binding per direction."""
 
     name = "ONNX Runtime"
     package = "onnxruntime"
@@ -82,7 +82,7 @@ def _session(problem: Problem, model: bytes) -> Any:
 
 
 class _Binding:
-    """An IO binding to the memory of arrays, which it keeps alive."""
+    """An IO binding of a session's inputs and outputs to NumPy arrays, which this object keeps alive."""
 
     def __init__(self, session: Any, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         ort = onnxruntime()

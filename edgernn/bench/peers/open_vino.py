@@ -74,7 +74,7 @@ class OpenVino(Peer):
 
 
 class _Request:
-    """An infer request on the memory of arrays, which this object keeps alive."""
+    """An infer request that reads and writes NumPy arrays without a copy, and keeps them alive."""
 
     def __init__(self, compiled: Any, inputs: list[Array], outputs: list[Array]) -> None:
         import openvino

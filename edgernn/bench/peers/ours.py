@@ -15,7 +15,7 @@ from edgernn.runtime.stepper import Stepper
 
 
 class Edgernn(Peer):
-    """Adapter of edgernn: `Session.run_from` for sequences, `Session.step` for streams, which start from zeros."""
+    """Adapter of edgernn: `Session.run_from` for sequences; `Session.step` for streams, from zero states."""
 
     package = "edgernn"
 
@@ -38,7 +38,7 @@ class Edgernn(Peer):
 
 
 def stepper_of(problem: Problem) -> Stepper:
-    """Convert a problem's GRU or LSTM to a packed model for C programs, and load it for streams from zero states."""
+    """Convert a problem's GRU or LSTM to a packed model (for C programs), and load it with zero initial states."""
     with tempfile.TemporaryDirectory() as folder:
         path = _exported(problem, "float32", folder)
         return Stepper(pack(path.read_bytes(), path), problem.batch)
