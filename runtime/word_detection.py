@@ -30,7 +30,7 @@ class PostProcessing:
     Attributes:
         smoothing: Seconds over which probabilities are averaged.
         threshold: Smallest average probability at which a word is detected.
-        refractory: Seconds after a detection in which no other word is detected.
+        refractory: Seconds after a detection in which no word is detected, not even the same one.
 
     Raises:
         UsageError: The threshold is not above 0 and at most 1, or another setting is not from 0 to 60 seconds.

@@ -83,7 +83,7 @@ class Long(Cell):
             r"there is no kernel for my-gru: a cell that overrides step\(\) cannot be translated to native code",
         ),
         (ManyGates, "there is no kernel for my-many: the native library needs at most 8 gates, got 9"),
-        (Long, "there is no kernel for my-long: equations: expected at most 128 operations"),
+        (Long, "there is no kernel for my-long: equations: expected at most 128 values"),
     ],
 )
 def test_cells_that_cannot_be_traced_are_left_to_the_loop(cell: type[Cell], message: str) -> None:

@@ -190,7 +190,7 @@ def refused_rule(**methods):
         ({"drive": lambda self, evidence: evidence / 3}, "div: expected a divisor that is a power of 2, got 3"),
         (
             {"score": lambda self, e, state, memory: e + state[1]},
-            "refused: score: expected arguments of the C\\+\\+ function, got s_c",
+            "refused: score: expected an equation of e, h, m, q, got the argument s_c",
         ),
     ],
 )

@@ -132,7 +132,10 @@ ROWS = "".join(f"f{i:02d}.csv,{i % 2}\n" for i in range(10))
 # files written beside ten valid ones (`|` and a text append to a file), and the expected error
 BAD_FOLDERS = {
     "none": ({}, r"expected targets in one of labels\.csv, targets\.csv, or a subfolder.*, got none; .*predict=next"),
-    "both": ({"labels.csv": ROWS, "targets.csv": ROWS}, r"expected one of .*, got labels\.csv and targets\.csv$"),
+    "both": (
+        {"labels.csv": ROWS, "targets.csv": ROWS},
+        r"expected targets in one of .*, got labels\.csv and targets\.csv$",
+    ),
     "beside": ({"a/1.csv": "1\n"}, r"got subfolders with csv files \(a\) and csv files beside them \(f00\.csv\)"),
     "unknown": (
         {"labels.csv": ROWS + "g.csv,1\n"},
@@ -166,7 +169,7 @@ BAD_FOLDERS = {
     ),
     "columns": (
         {"f04.csv": "1,2\n" * 5, "labels.csv": ROWS},
-        r"columns in each file, got 3 in f00\.csv and 2 in f04\.csv",
+        r"equally many columns, got 3 in f00\.csv and 2 in f04\.csv",
     ),
     "cell": (
         {"f04.csv": "1,2,3\n1,?,3\n", "labels.csv": ROWS},
@@ -205,7 +208,9 @@ def test_bad_parts_are_named(tmp_path):
         write_files(tmp_path / part, 10)
     (tmp_path / "train" / "labels.csv").write_text(ROWS)
     (tmp_path / "test" / "targets.csv").write_text(ROWS)
-    with pytest.raises(EdgernnError, match=r"numbers in all parts, got classes in .*train and numbers in .*test"):
+    with pytest.raises(
+        EdgernnError, match=r"same kind of targets in all parts, got classes in .*train and numbers in .*test"
+    ):
         opened(Folder(), tmp_path)
     (tmp_path / "train" / "labels.csv").rename(tmp_path / "train" / "targets.csv")
     (tmp_path / "test" / "targets.csv").write_text(ROWS.replace("\n", ",1\n"))

@@ -209,5 +209,5 @@ class Norm:
         return NORMS[self.name](rows, self.steps)
 
     def of_state(self, size: int) -> nn.Module | None:
-        """Create the normalisation of a cell state (B, size); return None for "layer", which leaves it unchanged."""
+        """Create the module that normalises a cell state (B, size); None if this kind does not normalise states."""
         return NORMS[self.name].of_state(size, self.steps)

@@ -82,7 +82,10 @@ class Rule:
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
-        """Names of the cell's states that the rule's method `evidence` reads; empty for a rule without own states."""
+        """Names of the cell states that the rule's method `evidence` reads.
+
+        Empty if the rule has no states of its own, because `evidence` is then not used.
+        """
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
@@ -268,12 +271,13 @@ class Layout:
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """Names of the outputs of the backward kernel, which are gradients, in order.
+        """Names of the outputs of the backward kernel, in order; parts that a model does not need are left out.
 
-        The first ones have a value for every step: the gradients d_p of the pre-activations, d_x of the input, d_e of
-        the input part of the rule's score, and d_blend of the update mask. Then follow the gradients of the initial
-        states of cell and rule; d_u, a buffer for the gradient of the update mask at one step, if groups of neurons
-        share decisions; and the gradients in `sums`, with the prefix sum_.
+        - Gradients at every step: d_p (pre-activations), d_x (input), d_e (input part of the rule's score), d_blend
+          (update mask).
+        - Gradients of the initial states of the cell and of the rule: d_s_NAME and d_NAME.
+        - d_u, a scratch buffer of one step, where groups of neurons share decisions.
+        - sum_NAME for each gradient in `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []

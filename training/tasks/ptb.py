@@ -154,9 +154,10 @@ class WordStream(Source, Split):
         return max(5, int(rng.normal(mean, 5)))
 
     def _window_starts(self, epoch: int, columns: int) -> list[int]:
-        """Return the index of the first step of each window in an epoch, followed by the number of steps of a column.
+        """Return the step at which each window of an epoch starts, and last the step at which the last window ends.
 
-        With vary_bptt, the window lengths have another random order in each epoch.
+        The text is cut into `columns` sequences of equal length, which are read in parallel; steps are counted in one
+        of them. With vary_bptt the windows differ in length, and each epoch shuffles the lengths.
         """
         if self._starts[:2] != (epoch, columns):
             lengths = self._window_lengths(columns)
