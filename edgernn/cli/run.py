@@ -65,7 +65,8 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--refractory",
     type=float,
-    help="With --stream, seconds after a detected word in which no word is detected, not even the same one.  [default: 0.8]",
+    help="With --stream, seconds after a detected word in which no word is detected, not even the same one.  "
+    "[default: 0.8]",
 )
 @click.option(
     "--backend",
