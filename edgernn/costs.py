@@ -33,8 +33,8 @@ class Cost:
         weight_bytes: Bytes of these weights in float32.
         macs: Multiply-adds of the recurrent layers with nothing skipped.
         macs_executed: Multiply-adds that remain if only a share `update_rate` (see `cost`) of the neurons is updated.
-        flops_paper: Multiplications plus additions as the SA-RNN paper counts them, times that share: 2n - 1 for the
-            product with a row of n weights.
+        flops_paper: Multiplications plus additions as the SA-RNN paper counts them, times `update_rate`. The product
+            with a row of n weights counts as 2n - 1.
         frontend_macs: Multiply-adds of the audio front end, which `macs` and `macs_executed` do not include.
     """
 

@@ -141,7 +141,10 @@ class RecurrentLayer(nn.Module):
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
     def inputs(self, x: Tensor, last: Tensor | None) -> Tensor:
-        """Return the cell's inputs: x (T, B, I) or, with the x before as `last` (B, I), [x_t, x_{t-1}] (T, B, 2I)."""
+        """Return the cell's inputs: x (T, B, I) if `last` is None, else [x_t, x_{t-1}] (T, B, 2I).
+
+        `last` (B, I) is the input of the step before x[0].
+        """
         if last is None:
             return x
         return torch.cat([x, torch.cat([last.unsqueeze(0), x[:-1]])], -1)

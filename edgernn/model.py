@@ -250,7 +250,7 @@ class SequenceModel(RecurrentModel):
             raise UsageError(f"tied: expected output_size={words}, the size of the vocabulary, got {size}")
         if self.width != self.config.input.size:
             hint = "" if self.config.bidirectional else "; set hidden_size or, with several layers, last_size"
-            expected = f"a last layer as wide as the embedding, {self.config.input.size}"
+            expected = f"{self.config.input.size} outputs of the last layer, as in the embedding"
             raise UsageError(f"tied: expected {expected}, got {self.width}{hint}")
         return TiedHead(self.embedding)
 

@@ -214,8 +214,8 @@ Rate = Callable[[LogMel], list[onnx.NodeProto]]
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
     """Add a Scan node that smooths `values` (T, B, bands) over time: s_t = s_{t-1} + rate · (v_t - s_{t-1}).
 
-    The last s is a state of the front end (`LogMel.memory`). While it is 0, s_t = v_t. The function `rate` returns the
-    nodes that compute the rate. Returns the name of s (T, B, bands) in the graph.
+    s is kept between calls as a state of the front end (`LogMel.memory`), which starts at 0. Where s_{t-1} is 0, s_t is
+    v_t. The function `rate` returns the nodes that compute the rate. Returns the name of s (T, B, bands) in the graph.
     """
     memory, bands = frontend.memory, frontend.config.bands
     body = [

@@ -111,7 +111,7 @@ class Stepper:
 
     @property
     def native(self) -> tuple[ctypes.c_void_p, ...]:
-        """Four pointers: the C function that runs a step, and its arguments, which are the model, the input x and y."""
+        """Four pointers: the C function that runs a step, and its arguments: model, input x and output y."""
         return ctypes.cast(self._step, ctypes.c_void_p), *self._arguments
 
     @property

@@ -170,7 +170,10 @@ def test_what_is_no_word_is_refused(x, message):
         ),
         ({"tied": True}, "tied: expected a vocabulary"),
         ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the size of"),
-        ({"tied": True, "vocabulary": 9, "output_size": 9}, "as wide as the embedding, 4, got 5; set hidden_size or"),
+        (
+            {"tied": True, "vocabulary": 9, "output_size": 9},
+            "expected 4 outputs of the last layer, as in the embedding, got 5; set hidden_size or",
+        ),
         ({"last_size": 3}, "last_size: expected at least two layers"),
         ({"last_size": 0, "layers": 2}, "last_size: expected a whole number of at least 1 or none, got 0"),
         ({"dropout_embedding": 0.1}, "dropout_embedding: expected a vocabulary"),

@@ -73,7 +73,7 @@ class Steering:
 
     @property
     def weight(self) -> float:
-        """λ, the weight of the penalty on neuron updates in the loss, at the next step; 0 before the first step."""
+        """λ, the weight of the penalty on neuron updates in the loss, at the next step; the first step has λ = 0."""
         return 0.0 if self.state is None else self.state.weight
 
     @property

@@ -235,7 +235,7 @@ class Cell(nn.Module, abc.ABC):
         return tuple(like.new_zeros(batch, self.hidden_size) for _ in self.states)
 
     def row_macs(self, inputs: int, hidden: int, middle: int) -> int:
-        """Count the multiply-adds of one neuron in the gates that `update` reads. Arguments: sizes of x, state, m."""
+        """Count a neuron's multiply-adds in the gates that `update` reads, from the sizes of x, h and the vector m."""
         columns, factor = inputs * (1 + self.reads_last), self.recurrent.columns(hidden)
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 

@@ -45,10 +45,10 @@ class Recurrent:
         return {}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        """Initialise the recurrent weights in place, if U(-bound, bound) is not right for the parameter R itself.
+        """Draw the recurrent weights again, in place, for a form in which U(-bound, bound) is wrong for R.
 
-        The cell calls it after it has filled all its parameters from U(-bound, bound). The recurrent weights, which are
-        R or a product R Q, must then have the variance of this distribution.
+        The cell calls this hook after it has filled all its parameters from U(-bound, bound). After the call, the
+        recurrent weights (R, or the product R Q) must have the variance of U(-bound, bound), which is bound²/3.
 
         Args:
             weights: Dict from the names of all parameters of the cell to the parameters.

@@ -277,7 +277,7 @@ class Layout:
           (update mask).
         - Gradients of the initial states of the cell and of the rule: d_s_NAME and d_NAME.
         - d_u, a scratch buffer of one step, where groups of neurons share decisions.
-        - sum_NAME for each gradient in `sums`.
+        - sum_NAME for each gradient NAME of a parameter vector, summed over the steps (see `sums`).
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []
