@@ -79,10 +79,8 @@ class Detector:
         # indices of the classes that are words
         self.words = np.flatnonzero([name not in NOT_WORDS for name in classes])
         if not len(self.words):
-            got = ", ".join(classes) or "none"
-            raise UsageError(
-                f"classes: expected at least one word to detect besides {' and '.join(NOT_WORDS)}, got {got}"
-            )
+            expected = f"at least one word to detect besides {' and '.join(NOT_WORDS)}"
+            raise UsageError(f"classes: expected {expected}, got {', '.join(classes) or 'none'}")
         self.settings = settings
         # steps in an average, and least number of steps from one detection to the next
         self.width = max(1, round(settings.smoothing / seconds))

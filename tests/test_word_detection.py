@@ -79,7 +79,7 @@ def test_bad_settings_are_refused(settings, message):
 
 
 def test_a_detector_needs_a_word():
-    with pytest.raises(UsageError, match="classes: expected at least one word to detect besides .*, got _silence_"):
+    with pytest.raises(UsageError, match=r"at least one word to detect besides .*, got _silence_"):
         Detector(["_silence_"], 0.1, PostProcessing())
 
 
