@@ -16,6 +16,8 @@ MODELS = sorted((Path(__file__).resolve().parent.parent / "models").glob("*/mode
 def test_model_gives_the_answers_of_its_example(path, backend):
     with np.load(path.parent / "example.npz") as example:
         y = Session(path, backend=backend).run(example["x"].swapaxes(0, 1))
+        # a model with an output at each step returns (T, B, O)
+        y = y.swapaxes(0, 1) if y.ndim == 3 else y
         # binary decisions at their threshold may fall either way; most sequences have none
         close = np.abs(y - example["y"]).max(-1) < 1e-4
     assert close.mean() >= 0.9
