@@ -14,6 +14,7 @@ from edgernn.cells import CELLS, Cell
 from edgernn.program import OPS, Builder, Program
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, UpdateRule
+from edgernn.rules.base import Kind
 
 # bit of a gate whose bias a model may leave out, as in runtime/csrc/cells/gate.h
 _OPTIONAL_BIAS = 64
@@ -59,8 +60,8 @@ def _forms(cell: type[Cell]) -> list[list[Cell]]:
 def _cell(forms: list[Cell]) -> dict[str, Any]:
     """Return the JSON entry of a cell: its equations, in the format of the ONNX attributes of a user-defined cell.
 
-    `forms` are cells that differ only in which gates have biases. The key "constants" counts the vectors in which a 0
-    stands for T, the length of the sequence.
+    `forms` are cells that differ only in which gates have biases. The entry's key "constants" counts the cell's
+    parameter vectors whose elements of value 0 stand for T, the number of time steps (`Vector.steps`).
     """
     cell, *_ = forms
     equations, sizes = trace_equations(cell), [vector.size for vector in cell.vectors.values()]
@@ -85,10 +86,11 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _map(programs: list[Program | None]) -> Program | None:
-    """Join programs into one program: one for each parameter vector of a cell, or None for a vector without one.
+    """Join the programs (lists of operations) that transform a cell's parameter vectors; return one program for all.
 
-    Each program computes the value that the cell's equations read from the stored vector (`Vector.map`). Returns None
-    if no vector has a program.
+    `programs` has one entry for each vector: the program of its `Vector.map`, the function that is applied to the
+    stored vector before the equations read it, or None if it has no such function. The returned program has one result
+    for each vector. It is None if all entries are None.
     """
     if not any(programs):
         return None
@@ -100,9 +102,10 @@ def _map(programs: list[Program | None]) -> Program | None:
 
 
 def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
-    """Return the JSON entry of an update rule: its kind, weights, states (memories), and the programs of its methods.
+    """Return the JSON entry of an update rule: its kind (see `Kind`), weights, states and equations.
 
-    A program is the list of the operations of an equation. `projection` is the argument of `equation_tables`.
+    Each method of the rule that has equations is stored as a program, which is a list of elementary operations.
+    `projection` returns the names of the rule's weights W and b in project(x) = W x + b, or None for one that it lacks.
     """
     described: dict[str, Any] = {
         "kind": rule.kind.name,
@@ -112,6 +115,8 @@ def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
         "weights": list(rule.weights),
         "programs": {},
     }
+    if rule.kind is Kind.COLUMN:
+        described |= {"period": rule.period, "largest_change": rule.largest_change}
     if not rule.has_equations():
         # decisions of this rule are C++ code written by hand
         return described

@@ -25,6 +25,8 @@ from tests.test_frontends import room
 from tests.test_packed import steps
 
 STEPS = 50
+# thresholds of the models with delta
+THETA = 0.1
 
 
 def models() -> dict[str, tuple[bytes, NDArray[np.float32]]]:
@@ -35,6 +37,10 @@ def models() -> dict[str, tuple[bytes, NDArray[np.float32]]]:
         for weights in ("float32", "int8"):
             model = rounded(contractive("gru", input_size=2, hidden_size=hidden, output_size=1), weights)
             measured[f"gru (2, {hidden}), {weights}"] = packed_alone(model, weights), x
+    for weights in ("float32", "int8"):
+        sizes = {"input_size": 2, "hidden_size": 128, "output_size": 1}
+        model = contractive("gru", "delta", rule_options={"theta_x": THETA, "theta_h": THETA}, **sizes)
+        measured[f"gru (2, 128), delta, {weights}"] = packed_alone(rounded(model, weights), weights), x
     audio = edgernn.SequenceModel("gru", 160, 96, 12, frontend="logmel", normalise="pcen").eval()
     measured["pcen and gru (40, 96), int8"] = packed_alone(rounded(audio, "int8"), "int8"), room(STEPS, 1, 160)[:, 0]
     return measured

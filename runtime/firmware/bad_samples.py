@@ -18,8 +18,10 @@ def step_comment(action: OnNonfinite, has_mean: bool) -> str:
     """Return a sentence for the C header about what a step does with NaN and infinite numbers in x.
 
     Args:
-        action: What the step does.
-        has_mean: True if the mean replaces them before the first finite numbers, because the model subtracts it.
+        action: "error": the step refuses such an x. "hold": the last finite number replaces a NaN or infinite one.
+            "reset": as "hold", and the state is reset.
+        has_mean: True if the model subtracts a mean from x. Before the first finite number, "hold" and "reset" replace
+            a NaN or infinite number by the mean if `has_mean` is True, else by 0.
 
     Returns:
         The sentence.
@@ -30,12 +32,12 @@ def step_comment(action: OnNonfinite, has_mean: bool) -> str:
 def check(action: OnNonfinite, size: str, refusal: str) -> Iterator[str]:
     """Generate the C code that checks x for NaN and infinite numbers at the start of a step.
 
-    With "error", the code ends the step at such a number. With "hold" and "reset", it copies the finite numbers to the
-    array `held`, which then has the last finite number at each place and is read instead of x. It also counts the steps
-    at which x had other numbers; "reset" also resets the state at these steps.
+    With the action "error", the code ends the step at such a number. With "hold" and "reset", it copies the finite
+    numbers to the array `held`, which then has the last finite number at each place and is read instead of x. It also
+    counts the steps at which x has a NaN or infinite number. With "reset", it resets the state at these steps.
 
     Args:
-        action: What the step does if x has a NaN or infinite number.
+        action: What the step does if x has a NaN or infinite number: "error", "hold" or "reset".
         size: C expression of the number of values in x.
         refusal: C statement that ends the step.
 

@@ -40,7 +40,7 @@ class PointwiseEquation:
         arguments: Name of each argument, such as "gate 0".
         constants: Values of the constants, which are float32 numbers.
         operations: Operations in the order of execution.
-        results: Numbers of the values that are returned.
+        results: Indices of the values that are returned.
     """
 
     arguments: tuple[str, ...]
@@ -86,11 +86,11 @@ class CellTable:
         return [g for g, terms in enumerate(self.gates) if bool(terms & MID) == mid]
 
     def with_term(self, term: int, *, mid: bool) -> list[int]:
-        """Return the indices of the gates that have a term and that the equation `mid` reads, or does not read.
+        """Return the indices of the gates that have a term, among the gates that `mid` reads or among all others.
 
         Args:
             term: Bit of the term, such as X for W x.
-            mid: True for the gates that `mid` reads, False for all others.
+            mid: True to search the gates that the equation `mid` reads, False to search all others.
 
         Returns:
             The indices.
@@ -100,7 +100,16 @@ class CellTable:
     def rows(self, gate: int, hidden: int, inputs: int) -> int:
         """Return the number of rows of a gate's weights.
 
-        It is `inputs` (I) if m has the size I and is computed from this gate, and otherwise `hidden` (H).
+        The number is `inputs` (I) if the cell's intermediate vector m has the size I and the equation `mid`, which
+        computes m, reads this gate. Otherwise the number is `hidden` (H).
+
+        Args:
+            gate: Index of the gate.
+            hidden: H, the number of neurons of the layer.
+            inputs: I, the size of the layer's input.
+
+        Returns:
+            The number of rows.
         """
         return inputs if self.gates[gate] & MID and self.mid_is_input else hidden
 
@@ -114,16 +123,22 @@ class RuleTable:
 
     Attributes:
         kind: TIME if the step number alone decides, NEURON if the rule decides for each neuron, SAMPLE if it makes one
-            decision for all neurons.
+            decision for all neurons. COLUMN if the rule updates all neurons, but keeps the sums W x + R h + b from step
+            to step, and adds to them only the effect of those values of x and h that changed by more than a threshold.
         dense: True if every neuron is updated at every step.
-        inclusive: True if a score of exactly 0 updates, too.
-        memories: Dict from the name of each memory to its size: "H", "I" or "1".
+        inclusive: True if a neuron whose score is exactly 0 is updated, too.
+        memories: Dict from the name of each memory to its size: "H", "I", "1", "W" (number of columns of W) or "P"
+            (number of rows of all gates that read x or h together).
         weights: Names of the rule's weights, in the order in which a packed model stores them.
-        equations: Dict from a method of `UpdateRule` (`score`, `evidence`, `drive`, `advance`) to its equation; empty
-            for a rule that is written in C++.
+        equations: Dict from the name of a method of `UpdateRule` to its equation. `score` computes the score. `advance`
+            computes the next memories; one of its arguments is the result of `drive`, which reads the result of
+            `evidence`, which reads the cell's new states. Empty for a rule that is written in C++.
         matrix: Name of the weight (H, I) whose product with x is part of the score, or None.
         bias: Name of the bias that is added to this product, or None.
         numbers: Names of the weights that are a single number.
+        period: For the kind COLUMN: number of steps after which the sums are computed in full.
+        largest_change: For the kind COLUMN: if a value of x or h changes by more than this, the sums are computed in
+            full at once.
     """
 
     kind: str
@@ -135,6 +150,13 @@ class RuleTable:
     matrix: str | None = None
     bias: str | None = None
     numbers: Sequence[str] = ()
+    period: int = 0
+    largest_change: float = 0.0
+
+    @property
+    def has_code(self) -> bool:
+        """True if C code can be generated for the rule."""
+        return self.dense or bool(self.equations) or self.kind == "COLUMN"
 
 
 @functools.cache
@@ -160,8 +182,11 @@ def cell_table(lists: Mapping[str, Any]) -> CellTable:
     """Build the table of a cell from its description in equations.json or in a packed model.
 
     Args:
-        lists: Dict from name to list of numbers; the names are INTS and NUMBERS of edgernn.runtime.packed. A list that
-            is missing counts as empty. The entry "constants", a number, may be missing.
+        lists: Dict from name to a list of numbers. gates has the terms of each gate, as in `CellTable`. vectors has a
+            code for the size of each vector: 0 for H, 1 for I, 2 for 1. layout has states, mid_is_input, reads_last and
+            square of the table, and a number that is not used. update, mid and map have the integers of an equation;
+            update_numbers, mid_numbers and map_numbers have its constants. gates, layout and update are required; any
+            other missing list counts as empty. The entry constants is a single number, 0 if missing.
 
     Returns:
         The table.
@@ -202,7 +227,8 @@ def _equation(ints: Sequence[int], numbers: Sequence[float], name: Callable[[int
     """Decode an equation from the two lists of a serialised program (`Program.serialise`).
 
     Args:
-        ints: Counts, argument keys, op codes with operands, and results.
+        ints: The numbers of arguments, constants, operations and results; the key of each argument; the code and three
+            operands of each operation; the index of each result.
         numbers: Values of the constants.
         name: Function from the integer key of an argument to its name, such as "gate 0".
 
@@ -257,7 +283,7 @@ def mapped_vectors(equation: PointwiseEquation | None, vectors: Sequence[NDArray
         vectors: The stored vectors.
 
     Returns:
-        One float32 vector for each stored vector, with its shape.
+        One float32 vector for each stored vector, of the same shape.
     """
     if equation is None:
         return [vector.astype(np.float32) for vector in vectors]

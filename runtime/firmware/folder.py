@@ -28,7 +28,9 @@ def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNon
         model: The exported file.
         out: The folder to write.
         name: Name of the files, and prefix of the C functions, such as model in model_step.
-        on_nonfinite: What a step does if a number of x is NaN or infinite, as in `Session`.
+        on_nonfinite: What a step does if a number of x is NaN or infinite. "error": the step returns an error and keeps
+            the state. "hold": the last finite number at its place replaces the number. "reset": as "hold", and the
+            state is first reset.
 
     Returns:
         Dict with the paths `model` and `folder`, the sorted file names `files`, and two sizes in bytes: `weights`, in
@@ -68,7 +70,9 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
         content: The packed model.
         path: Path of the model's file, for error messages and comments.
         name: Name of the files and prefix of the C functions.
-        on_nonfinite: What a step does if a number of x is NaN or infinite, as in `Session`.
+        on_nonfinite: What a step does if a number of x is NaN or infinite. "error": the step returns an error and keeps
+            the state. "hold": the last finite number at its place replaces the number. "reset": as "hold", and the
+            state is first reset.
 
     Returns:
         The files and sizes.
@@ -83,12 +87,15 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
     read = read_content(content, path)
     _check(read, path)
     if read.embedding is not None and on_nonfinite != "error":
-        got = f"got {on_nonfinite!r} for a model that reads word numbers, which are always finite; leave it out"
-        raise UsageError(f"--on-nonfinite: expected 'error', {got}")
+        raise UsageError(
+            f"--on-nonfinite: expected 'error', got {on_nonfinite!r} for a model that reads word numbers, which are "
+            "always finite; leave the option out"
+        )
     code = ModelCode(read, name, path.name, on_nonfinite)
     texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
     needed = ["clang.flags", "edgernn_math.h", "edgernn_products.h", "gcc.flags"]
     needed += ["edgernn_frontend.h"] * (read.frontend is not None)
+    needed += ["edgernn_columns.h"] * any(layer.rule.kind == "COLUMN" for layer in read.layers)
     texts |= {engine: (ENGINE / engine).read_text(encoding="utf-8") for engine in needed}
     cmake = (ENGINE / "model.cmake.in").read_text(encoding="utf-8")
     texts[f"{name}.cmake"] = cmake.replace("@NAME@", name)
@@ -102,10 +109,10 @@ def _check(model: ModelContent, path: Path) -> None:
     """
     for layer in model.layers:
         rule = layer.rule
-        if not rule.dense and not rule.equations:
+        if not rule.has_code:
             raise UsageError(
                 f"{path}: layer {layer.name}: expected an update rule with C code, such as selective or skip, got "
-                "another one; run the model with the native library"
+                "a rule without C code; run the model with the native library"
             )
         if layer.hidden > _MOST_NEURONS:
             raise UsageError(

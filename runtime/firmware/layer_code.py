@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 
+from edgernn.runtime.firmware.column_code import column_members, send_values
 from edgernn.runtime.firmware.equations import PointwiseEquation
 from edgernn.runtime.firmware.layer_parts import GateProduct, LayerKind, quantised
 from edgernn.runtime.firmware.pointwise_c import block_comment, call, function, identifier
@@ -26,6 +27,7 @@ def record(kind: LayerKind) -> str:
     if kind.int8:
         lines += [f"float most_{name}; /* largest quantised number */" for name in quantised(kind)]
     lines += [f"const float* {name};" for name in vector_fields(kind)]
+    lines += column_members(kind)
     body = "\n".join(f"  {line}" for line in lines)
     return f"{block_comment(f'A layer of {kind.name}.')}\nstruct layer_{kind.identifier} {{\n{body}\n}};\n"
 
@@ -46,8 +48,9 @@ def vector_fields(kind: LayerKind) -> list[str]:
 def _state_count(kind: LayerKind) -> int:
     """Count the arrays that a layer keeps between steps.
 
-    These are the states of the cell and of the rule, x_{t-1} if the cell reads it, and the result of the equation
-    `drive` for a rule of the kind SAMPLE.
+    These are the states of the cell, the states of the update rule, and x_{t-1} if the cell reads it. A rule that makes
+    one decision for all neurons (kind SAMPLE) has one more: the number that its equation `drive` computes from the
+    cell's states.
     """
     return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + (kind.rule.kind == "SAMPLE")
 
@@ -90,7 +93,7 @@ class _LayerCode:
         yield from self._remember()
         if self._cell.reads_last:
             yield "for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
-        yield f"return {self._count};"
+        yield f"return {'count' if self._kind.moving else self._count};"
 
     def _work(self) -> Iterator[str]:
         """Generate the part of a step that computes new states; the C code skips it if no neuron is updated."""
@@ -134,8 +137,10 @@ class _LayerCode:
     def _decide(self) -> Iterator[str]:
         """Generate the C code in which the update rule decides what to update.
 
-        A rule of the kind SAMPLE returns from the step early if it skips it. A rule of the kind NEURON lists the
-        neurons to update. Other rules update all neurons and need no code.
+        A rule of the kind SAMPLE makes one decision for all neurons: the code returns from the step if none is to be
+        updated. A rule of the kind NEURON decides for each neuron: the code lists the neurons to update. A rule of the
+        kind COLUMN, such as delta, keeps the sums W x + R h + b of the previous step: the code corrects them for each
+        value of x and h that has changed by more than a threshold. Other rules update all neurons and need no code.
         """
         if self._rule.kind == "SAMPLE":
             score = call(f"score_{self._id}", self._rule.equations["score"], self._rule_places("0", "0"))
@@ -148,6 +153,8 @@ class _LayerCode:
             yield "}"
         if self._kind.lists_neurons:
             yield from self._list_neurons()
+        if self._kind.moving:
+            yield from send_values(self._kind)
 
     def _list_neurons(self) -> Iterator[str]:
         kind, rule, equation = self._kind, self._rule, self._rule.equations["score"]
@@ -228,8 +235,9 @@ class _LayerCode:
         """Generate the C code that computes the pre-activations p of one neuron.
 
         Args:
-            row: C variable with the index of the neuron, or of an element of m if mid is True.
-            mid: True for the gates that `Cell.mid` reads, False for all others.
+            row: C variable with the index of the neuron, or, if mid is True, of an element of the cell's intermediate
+                vector m.
+            mid: True for the gates that the equation of m (`Cell.mid`) reads, False for all others.
 
         Yields:
             Lines of C.
@@ -238,7 +246,9 @@ class _LayerCode:
         yield f"float p[{len(cell.gates)}];"
         for i, gate in enumerate(gates):
             bias = f"layer->{'mid_bias' if mid else 'bias'}[{len(gates)} * {row} + {i}]"
-            yield f"p[{gate}] = {bias if self._kind.biased[not mid] else '0.0f'};"
+            start = bias if self._kind.biased[not mid] else "0.0f"
+            start = f"rule_p[layer->sums[{gate}] + {row}]" if gate in self._kind.kept_gates else start
+            yield f"p[{gate}] = {start};"
         yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
 
     def _places_of(self, equation: PointwiseEquation, row: str) -> dict[str, str]:
@@ -304,8 +314,8 @@ class _LayerCode:
 
         Args:
             u: C expression that is 1 if the step updates the neuron, else 0.
-            score: C expression of the rule's score.
-            drive: C expression of the result of the rule's equation `drive`.
+            score: C expression of the score, the number on whose sign the decision u depends.
+            drive: C expression of the number that the rule's equation `drive` computes from the cell's states.
             index: C expression of the index of the neuron, or 0 if the rule makes one decision for all.
 
         Yields:
@@ -321,9 +331,10 @@ class _LayerCode:
             yield f"{call(f'advance_{self._id}', equation, places, [f'&{target}' for target in targets])};"
 
     def _evidence(self, index: str) -> str:
-        """Return a C call of the rule's equation `evidence` for the neuron with the index `index`.
+        """Return a C call of the rule's equation `evidence`, which computes a number from one neuron's state.
 
-        The equation reads the cell's second state, such as c of an LSTM, or its only state h.
+        The rule's own states depend on this number. The equation reads the cell's second state, such as c of an LSTM,
+        or h if the cell has no second state. `index` is the C expression of the neuron's index.
         """
         read = min(1, self._cell.states - 1)
         places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
@@ -343,9 +354,11 @@ class _LayerCode:
             yield "}"
 
     def _drive(self) -> str:
-        """Generate the C function that computes the equation `drive` of a rule of the kind SAMPLE.
+        """Generate the C function that computes the equation `drive` of a rule that makes one decision for all neurons.
 
-        Its input is the sum of `evidence` over the neurons. A step calls it only after it has changed the state.
+        The function computes the rule's equation `evidence` for each neuron from the cell's state, and then `drive`
+        from the sum of the results. It stores the value of `drive` in the state array. This value stays the same while
+        the cell's state does, so a step calls the function only after an update.
         """
         read = min(1, self._cell.states - 1)
         places = self._rule_places("0", "0") | {"evidence": "sum"}

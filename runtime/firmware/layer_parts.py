@@ -21,8 +21,8 @@ class GateProduct:
     Attributes:
         name: Name of the vector: x, last (x of the previous step), h, c or m (the result of `Cell.mid`).
         weight: Name of the matrix: W for x and last, R for h, C for c, V for m.
-        term: The term as a bit of `CellTable.gates`.
-        mid: True for gates that `Cell.mid` reads, False for all others.
+        term: Bit that stands for the product in `CellTable.gates`, which has a sum of such bits for each gate.
+        mid: True if the gates are among those that `Cell.mid` reads, False if they are among the others.
         gates: Indices of the gates that have the term.
     """
 
@@ -34,7 +34,7 @@ class GateProduct:
 
     @property
     def field(self) -> str:
-        """Name of the matrix in the layer's C struct, such as h or mid_h."""
+        """Name of the matrix in the layer's C struct: `name`, such as h, with the prefix mid_ if `mid` is True."""
         return f"mid_{self.name}" if self.mid else self.name
 
 
@@ -47,8 +47,10 @@ class LayerKind:
         number: Number of earlier kinds in the model with the same C identifier; it makes the identifier unique.
         cell: The cell.
         rule: The update rule.
-        biased: Two flags: whether any gate that `Cell.mid` reads has a bias, and whether any other gate has one.
+        biased: Two flags for the gates that are not in `kept_gates`. The first is True if one that `Cell.mid` reads has
+            a bias, the second if one that `Cell.mid` does not read has a bias.
         low_rank: True if the recurrent weights are a product of two matrices, R Q.
+        sums_biased: True if any gate in `kept_gates` has a bias.
         int8: True if the matrices have int8 weights.
         groups: True if groups of neurons share an update decision.
     """
@@ -59,6 +61,7 @@ class LayerKind:
     rule: RuleTable
     biased: tuple[bool, bool]
     low_rank: bool
+    sums_biased: bool
     int8: bool
     groups: bool
 
@@ -68,14 +71,38 @@ class LayerKind:
 
     @cached_property
     def products(self) -> tuple[GateProduct, ...]:
-        """All matrix-vector products of a step; those for gates that `Cell.mid` reads come first."""
+        """Products of weight matrices with vectors that a step computes row by row, one row for each neuron.
+
+        Products for gates that `Cell.mid` reads come first. Products with the vectors in `moving` are left out: their
+        matrices are read column by column.
+        """
         cell, listed = self.cell, []
         for mid in (True, False):
             for name, weight, term in (("x", "W", X), ("last", "W", X), ("h", "R", H), ("c", "C", C), ("m", "V", M)):
                 gates = tuple(cell.with_term(term, mid=mid))
-                if gates and (name != "last" or cell.reads_last):
+                if gates and (name != "last" or cell.reads_last) and name not in self.moving:
                     listed.append(GateProduct(name, weight, term, mid, gates))
         return tuple(listed)
+
+    @property
+    def moving(self) -> dict[str, tuple[str, int]]:
+        """Vectors whose products with matrices are corrected only for values that changed by more than a threshold.
+
+        Under a rule of the kind COLUMN, such as delta, these are x, last (x of the previous step, if the cell reads it)
+        and h. Other rules have none. The property is a dict from the name of a vector to a pair: the name of its
+        matrix, and the bit that stands for the product in `CellTable.gates`.
+        """
+        if self.rule.kind != "COLUMN":
+            return {}
+        return {"x": ("W", X)} | ({"last": ("W", X)} if self.cell.reads_last else {}) | {"h": ("R", H)}
+
+    @property
+    def kept_gates(self) -> list[int]:
+        """Indices of the gates whose sums W x + R h + b are kept for the next step, which only corrects them.
+
+        A rule of the kind COLUMN, such as delta, keeps these sums. The list is empty for other rules.
+        """
+        return _kept_gates(self.cell, self.rule)
 
     @property
     def vectors(self) -> list[str]:
@@ -96,7 +123,7 @@ class LayerKind:
         """Indices of the states whose new values are first written to a buffer.
 
         Neurons are computed one by one, and the dot products of later neurons still read the old states. With int8
-        weights they read quantised copies, so that no state needs a buffer.
+        weights, the dot products read quantised copies of the states, so that no state needs a buffer.
         """
         if self.int8:
             return []
@@ -116,15 +143,22 @@ class LayerKind:
 def kind_of(layer: LayerContent, number: int) -> LayerKind:
     """Return the kind of a layer; `number` is the count of earlier kinds in the model with the same C identifier."""
     gates, cell = set(biased_gates(layer)), layer.cell
-    biased = (bool(gates & set(cell.group(mid=True))), bool(gates & set(cell.group(mid=False))))
-    int8 = layer.weights["W"].scales is not None
-    return LayerKind(layer.name, number, cell, layer.rule, biased, "Q" in layer.weights, int8, layer.group_size > 1)
+    kept = set(_kept_gates(cell, layer.rule))
+    added = gates - kept
+    biased = (bool(added & set(cell.group(mid=True))), bool(added & set(cell.group(mid=False))))
+    low_rank, int8 = "Q" in layer.weights, layer.weights["W"].scales is not None
+    groups = layer.group_size > 1
+    return LayerKind(layer.name, number, cell, layer.rule, biased, low_rank, bool(gates & kept), int8, groups)
+
+
+def _kept_gates(cell: CellTable, rule: RuleTable) -> list[int]:
+    return [g for g, terms in enumerate(cell.gates) if terms & (X | H) and rule.kind == "COLUMN"]
 
 
 def kind_key(layer: LayerContent) -> Hashable:
     """Return a dictionary key that is equal for layers with the same C code."""
     kind = kind_of(layer, 0)
-    return kind.name, kind.cell, kind.biased, kind.int8, kind.groups
+    return kind.name, kind.cell, kind.biased, kind.sums_biased, kind.int8, kind.groups
 
 
 def quantised(kind: LayerKind) -> list[str]:
@@ -151,7 +185,8 @@ def depth(layer: LayerContent, vector: str) -> int:
 def largest_quantised(depth: int) -> int:
     """Return the largest magnitude of quantised inputs with which no int32 sum of products overflows.
 
-    A sum has `depth` products of an int16 input and an int8 weight. The result is at most 127 * 257.
+    A sum has `depth` products of an int16 input and an int8 weight. The result is at most 127 * 257 = 32639, the bound
+    that the native library has, too.
     """
     return min(_MOST_INT16, _MOST_INT32 // (127 * max(depth, 1)))
 

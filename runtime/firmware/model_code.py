@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.runtime.firmware.bad_samples import check, step_comment
+from edgernn.runtime.firmware.column_code import column_matrix, rows_table, sum_biases, sum_places
 from edgernn.runtime.firmware.equations import mapped_vectors
+from edgernn.runtime.firmware.frontend_code import frontend_record
 from edgernn.runtime.firmware.layer_code import code, record
 from edgernn.runtime.firmware.layer_parts import (
     Field,
@@ -32,13 +34,16 @@ _BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
 
 
 class ModelCode:
-    """Generator of the C header and source of a model; `weight_bytes` is complete once `source` has run.
+    """Generator of the C header and source of a model.
+
+    After a call of the method `source`, `weight_bytes` is the size of all constant arrays in bytes.
 
     Args:
         model: Content of the packed model.
         name: Prefix of the C functions, and name of the files.
         source: Name of the model's file, for comments.
-        on_nonfinite: What a step does if a number of x is NaN or infinite, as in `Session`.
+        on_nonfinite: Treatment of x with a NaN or infinity: "error" refuses x; "hold" replaces the number by the last
+            finite one of its channel; "reset" first restores the initial state, and then does the same as "hold".
     """
 
     def __init__(self, model: ModelContent, name: str, source: str, on_nonfinite: OnNonfinite = "error") -> None:
@@ -191,6 +196,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         functions = [self._reset(), self._step(), self._getter("updates")]
         functions += [self._getter("nonfinite")] * self._holds
         includes = ["edgernn_products.h"] + ["edgernn_frontend.h"] * (self._model.frontend is not None)
+        includes += ["edgernn_columns.h"] * any(kind.moving for kind in kinds)
         return "\n".join(
             [
                 block_comment(self._generated()),
@@ -208,16 +214,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         )
 
     def _array(self, type: str, name: str, values: NDArray[Any]) -> str:
-        """Add the definition of a constant C array to the source, and return its name.
-
-        Args:
-            type: C type of an element, such as float.
-            name: Name of the array.
-            values: Values of the array.
-
-        Returns:
-            The name.
-        """
+        """Add a constant array to the C source, and return its name; `type` is the C type of an element."""
         self._arrays.append(array(type, name, values))
         self.weight_bytes += values.size * _BYTES[type]
         return name
@@ -263,6 +260,12 @@ int32_t {self._name}_updates(const {self._state}* model);
             columns = slice(first, first + depth(layer, product.name))
             matrix = gate_matrix(layer, product.weight, product.term, product.gates, columns)
             yield from self._matrix(f"{prefix}_{product.field}", in_blocks(matrix))
+        for name in kind.moving:
+            yield from self._columns(f"{prefix}_columns_{name}", *column_matrix(layer, kind, name))
+        if kind.sums_biased:
+            yield "sum_bias", self._array("float", f"{prefix}_sum_bias", sum_biases(layer, kind))
+        if kind.moving:
+            yield from sum_places(layer, kind).items()
         for name in quantised(kind):
             yield f"most_{name}", float_literal(largest_quantised(depth(layer, name)))
         for mid, field in ((True, "mid_bias"), (False, "bias")):
@@ -278,6 +281,21 @@ int32_t {self._name}_updates(const {self._state}* model);
                 yield from self._matrix(f"{prefix}_{identifier(name)}", layer.weights[name])
             else:
                 yield identifier(name), self._array("float", f"{prefix}_{identifier(name)}", layer.weights[name].floats)
+
+    def _columns(self, name: str, matrix: Weight, parts: NDArray[np.int32]) -> Iterator[tuple[str, str]]:
+        """Add the arrays of a matrix to the source, for an update rule of the kind COLUMN, such as delta.
+
+        `matrix` and `parts` are the results of `column_matrix`, and `name` is the prefix of the names of the arrays.
+        The generator yields one pair: the name of the member of the layer's C struct, and its initialiser.
+        """
+        columns, rows = matrix.values.shape
+        arrays = [array for _, array in self._matrix(name, matrix)] if rows else []
+        values, scales, *_ = [*arrays, "0", "0"]
+        if rows:
+            self._arrays.append(rows_table(f"{name}_parts", parts))
+            self.weight_bytes += parts.nbytes
+        part = f"{name}_parts" if rows else "0"
+        yield name.partition("_")[2], f"{{{values}, {scales}, {columns}, {rows}, {len(parts)}, {part}}}"
 
     def _reset(self) -> str:
         lines = []
@@ -346,27 +364,7 @@ int32_t {self._name}_updates(const {self._state}* model);
     def _features(self) -> Iterator[str]:
         frontend = self._model.frontend
         assert frontend is not None
-        half = frontend.filters.shape[1] - 1
-        angles = 2 * np.pi * np.arange(half) / (2 * half)
-        kept = [np.flatnonzero(row) for row in frontend.filters]
-        spans = [(int(k[0]), int(k[-1]) + 1) if len(k) else (0, 0) for k in kept]
-        filters = [row[first:end] for row, (first, end) in zip(frontend.filters, spans, strict=True)]
-        tables = {
-            "window": ("float", frontend.window),
-            "cosines": ("float", np.cos(angles).astype(np.float32)),
-            "sines": ("float", np.sin(angles).astype(np.float32)),
-            "first": ("uint16_t", np.array([first for first, _ in spans])),
-            "count": ("uint16_t", np.array([end - first for first, end in spans])),
-            "filters": ("float", np.concatenate(filters)),
-        }
-        tables |= {name: ("float", v) for name, v in zip(("alpha", "delta", "r"), frontend.pcen, strict=False)}
-        numbers = {"hop": frontend.hop, "window_size": len(frontend.window), "half": half, "bands": self._model.inputs}
-        fields = {name: str(number) for name, number in numbers.items()}
-        fields |= {name: self._array(type, f"frontend_{name}", table) for name, (type, table) in tables.items()}
-        settings = zip(("energy_floor", "rise", "fall"), frontend.settings[[0, 2, 3]], strict=True)
-        fields |= {name: float_literal(number) for name, number in settings}
-        members = "\n".join(f"    .{name} = {value}," for name, value in fields.items())
-        self._arrays.append(f"static const EdgernnFrontend frontend = {{\n{members}\n}};\n")
+        self._arrays.append(frontend_record(frontend, self._model.inputs, self._array))
         places = [f"model->state + {place}" for place in self._frontend_places]
         samples = places.pop(0) if len(frontend.window) > frontend.hop else "0"
         yield f"edgernn_features(&frontend, edgernn_feature_{frontend.normalisation}, {self._x}, {samples},"

@@ -39,8 +39,9 @@ class FrontendContent:
 
     Attributes:
         hop: Number of samples that a step reads.
-        settings: Four numbers: energy floor, index of the normalisation in `packed.NORMALISATIONS`, and the smoothing
-            rates of the tracked value (see starts) when it rises and when it falls.
+        settings: Four numbers: the energy floor, the index of the normalisation in `packed.NORMALISATIONS`, and two
+            rates at which the noise floor follows the energy: upwards and downwards. PCEN has only the first rate, for
+            its smoothed energy.
         window: Window of the FFT, one factor per sample.
         filters: Mel filters (bands, N/2 + 1), where N is the size of the FFT.
         pcen: Parameters alpha, delta and r of PCEN; empty for other normalisations.
@@ -138,7 +139,7 @@ def read_content(content: bytes, path: Path) -> ModelContent:
 
     Raises:
         EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
-        UsageError: A layer has an imputer or a normalisation; the error names it.
+        UsageError: A layer has an imputer or a normalisation, for which there is no C code. The error names the layer.
     """
     flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
@@ -189,7 +190,7 @@ def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
         The parts of the name.
 
     Raises:
-        UsageError: The layer has an imputer or a normalisation.
+        UsageError: The layer has an imputer or a normalisation, for which there is no C code.
     """
     name, in_file = record[0].rstrip(b"\0").decode(), record[2] != 0
     parts, rules = name.split("+"), built_in_rules()

@@ -12,7 +12,7 @@ import torch
 import edgernn
 from edgernn.bench.microcontroller import emulate, missing_tool, targets
 from edgernn.cells import CELLS
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.rounding import rounded
 from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
@@ -30,7 +30,7 @@ from tests.test_own_cells import case_model, case_truth
 from tests.test_packed import random_input, steps, torch_outputs
 from tests.tolerances import FLOAT32
 
-WRITTEN = sorted(name for name, rule in built_in_rules().items() if rule.dense or rule.equations)
+WRITTEN = sorted(name for name, rule in built_in_rules().items() if rule.has_code)
 SELECTIONS = {rule: {"rule": rule} for rule in WRITTEN}
 SELECTIONS["selective, groups"] = {"rule": "selective", "rule_options": {"group_size": 4}}
 TRAINED = ROOT / "models" / "adding-sarnn" / "model.onnx"
@@ -93,7 +93,7 @@ def test_a_users_own_cell(name, rule):
         np.testing.assert_array_equal(got.updates, expected.updates[:, 0])
 
 
-@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+@pytest.mark.parametrize("rule", ["always", "selective", "skip", "delta"])
 @pytest.mark.parametrize("cell", [name for name in CELLS if name != "decaynet"])
 def test_int8_weights(cell, rule):
     check(contractive(cell, rule, input_size=17), inputs(9, 17), "int8")
@@ -111,10 +111,14 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("weights", ["float32", "int8"])
-@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+@pytest.mark.parametrize("rule", ["always", "selective", "skip", "delta"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_model(shape, rule, weights):
     options = {"input_size": 3} | SHAPES[shape]
+    if (rule, shape) == ("delta", "low rank"):
+        with pytest.raises(EdgernnError, match=r"no kernel for gru\+delta\+low-rank"):
+            c_files(packed_alone(contractive("gru", rule, **options)), Path("model.onnx"))
+        return
     check(contractive("gru", rule, **options), inputs(6, options["input_size"]), weights)
 
 
@@ -124,6 +128,14 @@ def test_words(tied, weights):
     sizes = {"input_size": 33, "output_size": 40} if tied else {"input_size": 8, "output_size": 5}
     model = contractive("lstm", vocabulary=40, output="all", tied=tied, **sizes)
     check(model, np.random.default_rng(0).integers(0, 40, 7), weights)
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize("cell", ["gru", "lstm", "eins"])
+def test_kept_sums_are_computed_anew(cell, weights):
+    x = inputs(600)
+    x[[100, 300]] *= 5000
+    check(contractive(cell, "delta"), x, weights)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=["16 kHz", "8 kHz", "no overlap"])
@@ -243,6 +255,8 @@ def emulated_models():
         "gru+selective": (contractive("gru", "selective"), "float32", inputs()),
         "gru, groups": (contractive("gru", **SELECTIONS["selective, groups"]), "int8", inputs()),
         "lstm+skip": (contractive("lstm", "skip", layers=2), "float32", inputs()),
+        "gru+delta": (contractive("gru", "delta", layers=2), "float32", inputs()),
+        "lstm-peephole+delta": (contractive("lstm-peephole", "delta", hidden_size=18), "int8", inputs()),
         "irc-gru": (contractive("irc-gru", input_size=6), "float32", inputs(9, 6)),
         "lstm-peephole": (contractive("lstm-peephole", "selective", hidden_size=18), "int8", inputs()),
         "t-lstm": (contractive("t-lstm", "selective"), "float32", inputs()),
