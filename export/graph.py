@@ -30,11 +30,11 @@ from edgernn.settings import record
 
 # IR version that ONNX Runtime reads since 1.17
 IR_VERSION = 9
-# replaces OP in the names of functions for which the native library has no kernel
+# in place of OP in the names of functions for which the native library has no kernel
 PORTABLE = "Portable"
 
 
-class _Graph:
+class ModelGraph:
     """Builder of an ONNX graph's nodes and initialisers; `type` is the storage type of matrices, such as int8."""
 
     def __init__(self, type: str = "float32") -> None:
@@ -57,7 +57,7 @@ class _Graph:
         return self.floats(name, self.kept(name, value))
 
     def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Add a matrix as an initialiser, bfloat16 or int8; return its name and that of its int8 scales, or None."""
+        """Store a matrix as bfloat16 or int8; return the names of its initialiser and of its int8 scales (or None)."""
         names = self.kept_names(name)
         if names[1] is None:
             self._bfloat16(names[0], value)
@@ -72,13 +72,13 @@ class _Graph:
         self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
 
     def kept_names(self, name: str) -> tuple[str, str | None]:
-        """Return the names of a stored matrix's initialisers: the bfloat16 or int8 values, and int8 scales or None."""
+        """Return the names of a stored matrix's initialisers: values (bfloat16 or int8), and int8 scales or None."""
         return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
 
     def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """Add nodes that convert a stored matrix, or rows of it, to float32; return `name`, that of the result.
+        """Add nodes that convert a stored matrix, or rows of it, to float32; return `name`, the name of the result.
 
-        `kept` has the names of its bfloat16 or int8 values, and of the int8 scales (rows, 1) or None.
+        `kept` is the pair of the names of the bfloat16 or int8 values, and of the int8 scales (rows, 1) or None.
         """
         value, scale = kept
         if scale is None:
@@ -119,10 +119,10 @@ def build(
     """
     folded = _folded(model)
     layers = folded.recurrent_layers()
-    functions = _functions(layers)
+    functions = layer_functions(layers)
     metadata = _metadata(model, functions) | {"weights": weights} | (extra or {})
     model = folded
-    graph = _Graph(weights)
+    graph = ModelGraph(weights)
     x = "x"
     if model.embedding is not None:
         x = _embedded(graph, model.embedding.weight, x)
@@ -140,7 +140,7 @@ def build(
             name = f"layer{i // model.directions}{'.reverse' * direction}"
             layer, function = layers[i + direction], functions[i + direction]
             needs_y = not is_top or model.output == "all"
-            y, last = _layer(graph, layer, function, name, x, needs_y, bool(direction), counters)
+            y, last = add_layer(graph, layer, function, name, x, needs_y, bool(direction), counters)
             outputs.append(y)
             tops.append(last)
         if outputs[0]:
@@ -153,7 +153,7 @@ def build(
             _sum(graph, values, name)
     result = helper.make_model(
         helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
-        functions=_define(dict.fromkeys(functions)) if portable else [],
+        functions=define_functions(dict.fromkeys(functions)) if portable else [],
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
         ir_version=IR_VERSION,
         producer_name="edgernn",
@@ -164,7 +164,7 @@ def build(
     return result
 
 
-def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
+def _embedded(graph: ModelGraph, rows: Tensor, x: str) -> str:
     """Add nodes that look up the rows of the embedding for word indices x, as float32; return the result's name."""
     if graph.type == "float32":
         return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
@@ -175,7 +175,7 @@ def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
-    """Return the model, or a copy without batch normalisation (folded into constants) and block-sparse R (dense)."""
+    """Return a copy with dense weights for block-sparse ones and constants for batch normalisation, if it has any."""
     cells = [layer.cell for layer in model.recurrent_layers()]
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model
@@ -193,13 +193,13 @@ def _folded(model: SequenceModel) -> SequenceModel:
 
 
 @dataclass(eq=False)
-class _Function:
+class LayerFunction:
     """A function in the ONNX file that computes one layer; layers with the same equations share it.
 
     Attributes:
         name: Name of the function.
-        layer: The layer that is traced to create the function. It has I != H if any layer that shares the function has,
-            because a trace of equal sizes cannot tell I and H apart.
+        layer: The layer that is traced to create the function. Among the layers that share the function, one with
+            I != H is preferred, because a trace with I = H cannot tell the two sizes apart.
         sizes: Values of H of all layers that share the function.
         kernel: Kernel of the native library that replaces the function, or None if there is none.
     """
@@ -211,14 +211,14 @@ class _Function:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Further attributes of the nodes that call the function: the equations of a user-defined cell, or none."""
+        """Equations of a user-defined cell with a kernel, as attributes of the layers' nodes; for other cells, {}."""
         program = None if self.kernel is None else self.kernel.program
         return {} if program is None else program.attributes()
 
 
-def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
+def layer_functions(layers: list[RecurrentLayer]) -> list[LayerFunction]:
     """Return the ONNX function of each layer; raise UsageError if more than `MOST_OPS` different ones are needed."""
-    functions: dict[Any, _Function] = {}
+    functions: dict[Any, LayerFunction] = {}
     assigned = []
     for layer in layers:
         cell, kernel = layer.cell, _kernel(layer)
@@ -229,11 +229,12 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
         if key not in functions:
             if len(functions) == MOST_OPS:
                 raise UsageError(
-                    f"layers: expected at most {MOST_OPS} kinds of layers (cell, rule and options), got more; use fewer"
+                    f"layers: expected at most {MOST_OPS} different combinations of cell, rule and options, got more; "
+                    "use the same combination in more layers"
                 )
             name = op_names(len(functions) + 1)[-1]
             name = name.replace(OP, PORTABLE) if kernel is None else name
-            functions[key] = _Function(name, layer, set(), kernel)
+            functions[key] = LayerFunction(name, layer, set(), kernel)
         elif cell.input_size != cell.hidden_size:
             functions[key].layer = layer
         functions[key].sizes.add(cell.hidden_size)
@@ -250,24 +251,26 @@ def _kernel(layer: RecurrentLayer) -> Kernel | None:
         return None
 
 
-def _define(functions: Iterable[_Function]) -> list[onnx.FunctionProto]:
+def define_functions(functions: Iterable[LayerFunction]) -> list[onnx.FunctionProto]:
+    """Return the definitions of functions in an ONNX file, which are traced from their layers."""
     return [layer_function(f.layer, f.name, f.attributes, len(f.sizes) > 1) for f in functions]
 
 
-def _layer(
-    graph: _Graph,
+def add_layer(
+    graph: ModelGraph,
     layer: RecurrentLayer,
-    function: _Function,
+    function: LayerFunction,
     name: str,
     x: str,
     needs_y: bool,
     backwards: bool,
     counters: dict[str, list[str]],
 ) -> tuple[str, str]:
-    """Add the node of a layer with input `x`; return the names of its outputs at all steps and of its last output.
+    """Add the node `name` of a layer with input `x`; return the names of its outputs at all steps and of its last one.
 
-    The first name is "" unless `needs_y`. If the layer can skip neurons, the names of its numbers of updated neurons
-    and of multiply-adds are appended to counters["updates"] and counters["macs"].
+    Without `needs_y`, the outputs at all steps are not computed, and their name is "". `backwards`: the layer reads the
+    steps from last to first. If the layer can skip neurons, the names of two outputs are appended to the lists in
+    `counters`: the number of updated neurons to "updates", the number of multiply-adds to "macs".
     """
     if backwards:
         x = graph.reversed(x, f"{name}.x")
@@ -295,13 +298,11 @@ def _layer(
         updates = f"{name}.updates"
         counters["updates"].append(graph.reversed(updates, f"{updates}.in_time") if backwards else updates)
         counters["macs"].append(f"{name}.macs")
-    y = outputs[0]
-    if y and backwards:
-        y = graph.reversed(y, f"{name}.Y.in_time")
+    y = graph.reversed(outputs[0], f"{name}.Y.in_time") if outputs[0] and backwards else outputs[0]
     return y, outputs[op_outputs(layer).index(f"{layer.states[0]}_next")]
 
 
-def _head(graph: _Graph, model: SequenceModel, x: str) -> None:
+def _head(graph: ModelGraph, model: SequenceModel, x: str) -> None:
     if model.head is None:
         graph.node("Identity", [x], "y")
         return
@@ -318,7 +319,7 @@ def _head(graph: _Graph, model: SequenceModel, x: str) -> None:
     graph.node("Add", [graph.node("MatMul", [x, weight], "head.product"), bias], "y")
 
 
-def _sum(graph: _Graph, values: list[str], output: str) -> None:
+def _sum(graph: ModelGraph, values: list[str], output: str) -> None:
     total = values[0]
     for i, value in enumerate(values[1:], 1):
         total = graph.node("Add", [total, value], f"{output}.{i}")
@@ -354,12 +355,12 @@ def _initial_state(model: SequenceModel) -> dict[str, list[float]]:
 
 
 def _config(model: SequenceModel) -> ModelConfig:
-    """Return the model's configuration, with the mean and standard deviation from its buffers."""
+    """Return the model's configuration, with the mean and std of the inputs taken from the model's buffers."""
     mean, std = (_collapsed(numbers) for numbers in (model.input_mean, model.input_std))
     return replace(model.config, input=replace(model.config.input, mean=mean, std=std))
 
 
-def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any]:
+def _metadata(model: SequenceModel, functions: list[LayerFunction]) -> dict[str, Any]:
     from edgernn.costs import model_cost
 
     cost, idle = model_cost(model), model_cost(model, 0.0)

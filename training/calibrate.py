@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from edgernn.config import RuleConfig
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import UsageError
 from edgernn.export.export_run import export_model, read_result
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
@@ -21,12 +21,7 @@ from edgernn.rules import Delta
 from edgernn.store import load_model
 from edgernn.training.evaluate import evaluate
 from edgernn.training.score import open_task
-
-# thresholds in units of the mean change of x and of h from step to step: those of the curve, the number of halvings of
-# the interval in which the loss is reached, and the factor by which one threshold alone is then raised
-CURVE = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-_HALVINGS = 3
-_FACTOR, _RAISES = 1.5, 3
+from edgernn.training.threshold_search import MeasuredPair, search_thresholds
 
 
 @dataclass(frozen=True)
@@ -34,11 +29,11 @@ class CalibrationPoint:
     """Cost and quality of a model under the rule delta with two thresholds.
 
     Attributes:
-        theta_x: Threshold of changes of x (see `Delta`).
-        theta_h: Threshold of changes of h.
+        theta_x: Threshold for x: the rule ignores changes of an input up to this size (see `Delta`).
+        theta_h: Threshold for h, likewise.
         executed: Multiply-adds of the recurrent layers, as a share of those of the dense model.
-        value: The metric of the task. Without labels: the root mean square of the change of the output, divided by that
-            of the dense model's output.
+        value: The metric of the task. Without labels: the relative change of the output, RMS(y' - y) / RMS(y), with the
+            outputs y of the dense model and y' of this model. RMS is the root mean square.
     """
 
     theta_x: float
@@ -53,10 +48,10 @@ class Calibration:
 
     Attributes:
         model: The model with the rule delta and the thresholds of `point`.
-        point: The measured point with the fewest multiply-adds among those whose metric is worse than `dense` by at
-            most the allowed amount.
+        point: The measured point with the fewest multiply-adds among those within the allowed loss of the metric, or
+            the allowed change of the output.
         curve: All measured points, from the most to the fewest multiply-adds.
-        dense: Metric of the model before it got the rule delta.
+        dense: Metric of the model before it got the rule delta; 0 if changes of the output are measured.
     """
 
     model: SequenceModel
@@ -70,7 +65,8 @@ def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> Seq
 
     Args:
         model: The dense model.
-        theta_x: Threshold of x. Products read a new value only if it changed by more than this (see `Delta`).
+        theta_x: Threshold of x. The products of weights and inputs are updated only for inputs that changed by more
+            than this (see `Delta`).
         theta_h: Threshold of h, likewise.
 
     Returns:
@@ -89,11 +85,11 @@ def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> Seq
 
 
 def _check_dense(model: SequenceModel) -> None:
-    """Raise UsageError unless the model is dense, that is, has the rule always."""
+    """Raise UsageError unless the model is dense, that is, updates every neuron at every step."""
     if not model.rule_type.is_dense():
         raise UsageError(
-            f"model: expected one that updates every neuron (the rule always), got the rule {model.rule_type.name}; "
-            "train a dense model"
+            f"model: expected one with the rule 'always', which updates every neuron at every step, got the rule "
+            f"{model.rule_type.name!r}; train a model with the rule 'always'"
         )
 
 
@@ -102,8 +98,9 @@ def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Cal
 
     Args:
         model: A dense model, such as the result of `from_torch`. It is put into evaluation mode.
-        x: Inputs (T, B, I), or words (T, B).
-        loss: Largest root mean square of the change of the output, divided by that of the output.
+        x: Inputs (T, B, I), or word indices (T, B).
+        loss: Largest allowed change of the output: RMS(y' - y) / RMS(y), with the outputs y of `model` and y' of the
+            model with the rule delta. RMS is the root mean square.
 
     Returns:
         The model with the best thresholds, and all measured points.
@@ -139,17 +136,21 @@ def calibrate(
     Args:
         run: The run directory.
         out: The ONNX file to write. Default: RUN/model-delta.onnx.
-        loss: Largest loss of the metric: in percentage points if higher is better, else in percent of its value.
+        loss: Largest allowed loss of the metric. The unit is percentage points if a higher metric is better, else
+            percent of the dense model's metric.
         data: Folder of data sets. Default: that of the training.
         progress: Progress bar. Default: none.
 
     Returns:
-        JSON-compatible dict: all measured points ("curve"), the thresholds, the share of multiply-adds that remains and
-        the metric on validation and test sequences, and the result of the export.
+        JSON-compatible dict: "metric" (its name), "higher_is_better", "dense" (validation metric of the dense model),
+        "curve" (a list of all measured points), "thresholds" (theta_x and theta_h), "validation" and "test" (on each:
+        the metric, and "executed", the multiply-adds as a share of those of the dense model), and the keys of the
+        export's result (see `export_run`).
 
     Raises:
         UsageError: The model has another update rule, `loss` is not above 0, or another process is writing `out`.
-        EdgernnError: Data are missing, or even the smallest thresholds lose more than `loss`.
+        EdgernnError: The run is not finished, its data are missing, or even the smallest thresholds lose more than
+            `loss`.
     """
     progress = progress or Silent()
     model, config = load_model(run)
@@ -199,10 +200,10 @@ def _search(
     loss: float,
     progress: Progress,
 ) -> Calibration:
-    """Search the thresholds with the fewest multiply-adds whose loss is allowed.
+    """Search the thresholds of the rule delta with the fewest multiply-adds among those whose loss is allowed.
 
-    Thresholds are multiples of the mean changes of x and h per step: first the same multiple of CURVE for both, then a
-    bisection between the largest good one and the next, then a higher multiple for x or h alone.
+    Each threshold is a multiple of the mean change of x or h per step in the first layer. `search_thresholds` searches
+    the multiples.
 
     Args:
         model: The dense model.
@@ -210,56 +211,32 @@ def _search(
         measure: Function that returns the `value` of a model (see `CalibrationPoint`).
         dense: The `value` of the dense model.
         good: Function that returns True if a `value` is within the allowed loss.
-        loss: The allowed loss, for errors.
+        loss: The allowed loss, for error messages.
         progress: Progress bar.
 
     Returns:
         The model with the best thresholds, and all measured points.
 
     Raises:
-        UsageError: `loss` is not above 0, or the model has another update rule.
+        UsageError: `loss` is not above 0, or the model is not dense.
         EdgernnError: Even the smallest thresholds lose more than the allowed loss.
     """
-    if not loss > 0:
-        raise UsageError(f"loss: expected above 0, got {loss:g}")
     unit_x, unit_h = _mean_changes(model, sample)
-    points: dict[tuple[float, float], CalibrationPoint] = {}
-    total = len(CURVE) + _HALVINGS + 2 * _RAISES
-    progress.begin("calibrating", total, line=f"calibrating: at most {total} pairs of thresholds")
 
-    def point(scale_x: float, scale_h: float) -> CalibrationPoint:
-        key = scale_x, scale_h
-        if key not in points:
-            candidate = with_thresholds(model, scale_x * unit_x, scale_h * unit_h)
-            with _counting(candidate) as executed:
-                value = measure(candidate)
-            points[key] = CalibrationPoint(scale_x * unit_x, scale_h * unit_h, executed(), value)
-            progress.update(len(points))
-        return points[key]
+    def measured(scale_x: float, scale_h: float) -> tuple[float, float]:
+        candidate = with_thresholds(model, scale_x * unit_x, scale_h * unit_h)
+        with _counting(candidate) as executed:
+            value = measure(candidate)
+        return executed(), value
 
-    low = 0.0
-    for scale in CURVE:
-        if good(point(scale, scale).value):
-            low = scale
-    high = next((scale for scale in CURVE if scale > low), None)
-    if low == 0:
-        raise EdgernnError(
-            f"loss: expected thresholds that lose at most {loss:g}, found none: the smallest ones give "
-            f"{point(CURVE[0], CURVE[0]).value:.5g} in place of {dense:.5g}; raise the loss"
-        )
-    for _ in range(_HALVINGS if high is not None else 0):
-        middle = (low + high) / 2  # type: ignore[operator]
-        low, high = (middle, high) if good(point(middle, middle).value) else (low, middle)
-    best = (low, low)
-    for axis in (0, 1):
-        for _ in range(_RAISES):
-            raised = (best[0] * (_FACTOR if axis == 0 else 1), best[1] * (_FACTOR if axis else 1))
-            if not good(point(*raised).value):
-                break
-            best = raised
-    chosen = min((p for p in points.values() if good(p.value)), key=lambda p: p.executed)
-    curve = sorted(points.values(), key=lambda p: -p.executed)
-    return Calibration(with_thresholds(model, chosen.theta_x, chosen.theta_h), chosen, curve, dense)
+    def point(pair: MeasuredPair) -> CalibrationPoint:
+        return CalibrationPoint(pair.scale_x * unit_x, pair.scale_h * unit_h, pair.executed, pair.value)
+
+    best, pairs = search_thresholds(measured, good, loss, dense, progress)
+    chosen = point(best)
+    return Calibration(
+        with_thresholds(model, chosen.theta_x, chosen.theta_h), chosen, [point(pair) for pair in pairs], dense
+    )
 
 
 def _mean_changes(model: SequenceModel, x: Tensor) -> tuple[float, float]:
@@ -285,7 +262,7 @@ def _counting(model: SequenceModel) -> Iterator[Callable[[], float]]:
         model: The model.
 
     Yields:
-        A function that returns them as a share of those of dense layers.
+        A function that returns the multiply-adds counted so far, as a share of those of a dense model.
     """
     done = whole = 0.0
 

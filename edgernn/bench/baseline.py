@@ -12,18 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.info import feature_size, layer_sizes
+from edgernn.runtime.onnx_gates import ONNX_GATES, to_onnx_order
 from edgernn.runtime.weights import Weight
 
 Array = NDArray[np.float32]
 
-# order of the gates in the rows of the input weights W and the recurrent weights R: in ONNX, and in our cells
-_ROWS = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
-_OURS = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "g", "o")}
-
 
 def _reordered(kind: str, weight: Array) -> Array:
-    blocks = dict(zip(_OURS[kind], np.split(weight, len(_OURS[kind])), strict=True))
-    return np.concatenate([blocks[g] for g in _ROWS[kind]])[None]
+    return to_onnx_order(kind, weight)[None]
 
 
 def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
@@ -33,7 +29,8 @@ def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
         kind: The operator, gru or lstm.
         W: Input weights of edgernn's cell (3H, I) for gru, (4H, I) for lstm.
         R: Recurrent weights (3H, H) or (4H, H).
-        b: Biases (4H,).
+        b: Biases (4H,). For gru, the first 3H are the biases of the gates r, z and n. The last H are a second bias of
+            the candidate gate n, which is added to its product R h.
 
     Returns:
         Dict with the operator's inputs W, R and B.
@@ -50,7 +47,7 @@ def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
 
 def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
     """Return the shapes of W, R and b of a GRU or LSTM, one tuple per layer, for the sizes in an export's metadata."""
-    gates, directions, size = len(_ROWS[kind]), _directions(info), feature_size(info)
+    gates, directions, size = len(ONNX_GATES[kind]), _directions(info), feature_size(info)
     layers: list[tuple[tuple[int, ...], ...]] = []
     for H in layer_sizes(info):
         layers.append(((gates * H, size), (gates * H, H), (4 * H,)))
@@ -99,7 +96,7 @@ def baseline(
         The ONNX model. Its inputs are x (T, B, I), or word indices (T, B) as int64, and the initial states.
 
     Raises:
-        EdgernnError: The shape of a weight differs from the shape that the metadata says.
+        EdgernnError: A weight of the file has another shape than the sizes in the metadata require.
     """
     directions = _directions(info)
     random = np.random.default_rng(0)

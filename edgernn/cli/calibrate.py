@@ -7,10 +7,14 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import data_folder
+from edgernn.errors import UsageError
 
 
 def _text(result: dict[str, Any]) -> str:
+    return _file_text(result) if "layers" in result else _run_text(result)
+
+
+def _run_text(result: dict[str, Any]) -> str:
     metric = result["metric"]
     lines = [
         f"{'theta_x':>9} {'theta_h':>9} {'executed':>9}  {metric}",
@@ -31,28 +35,70 @@ def _text(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _file_text(result: dict[str, Any]) -> str:
+    lines = [
+        "thresholds as multiples of the mean change of a value per step:",
+        f"{'x':>9} {'h':>9} {'executed':>9}  {result['metric']}",
+        f"{0:>9} {0:>9} {1:>9.3f}  {result['dense']:.5g}",
+    ]
+    for pair in result["curve"]:
+        figures = f"{pair['scale_x']:>9.3g} {pair['scale_h']:>9.3g} {pair['executed']:>9.3f}  {pair['value']:.5g}"
+        lines.append(figures + "  <- chosen" * (pair == result["chosen"]))
+    lines.append("")
+    for layer in result["layers"]:
+        sizes = f"{layer['cell']} ({layer['input_size']}, {layer['hidden_size']})"
+        lines.append(f"{layer['name']}: {sizes}, theta_x {layer['theta_x']:.3g}, theta_h {layer['theta_h']:.3g}")
+    lines += [f"not replaced: {reason}" for reason in result["left"]]
+    if result["states"]:
+        lines.append(f"inputs that were added, 0 at first: {', '.join(result['states'])}")
+    lines.append(f"{result['model']}: {result['bytes']:,} bytes")
+    return "\n".join(lines)
+
+
 @json_command(example="edgernn calibrate runs/adding-gru --loss 2", text=_text)
-@click.argument("run", type=click.Path(path_type=Path))
-@data_folder
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="For a run directory: folder in which to look for data sets.  [default: $EDGERNN_DATA]  For an ONNX file: npz "
+    "file with an array for each input of its graph, and perhaps labels y.",
+)
 @click.option(
     "--loss",
     type=click.FloatRange(min=0, min_open=True),
     default=0.5,
     show_default=True,
-    help="Largest amount by which the metric on validation sequences may get worse: in percentage points for a metric "
-    "such as accuracy, where higher is better, else in percent of the dense model's value.",
+    help="Largest amount by which the metric may get worse: in percentage points for a metric such as accuracy, where "
+    "higher is better, else in percent of the dense model's value. For an ONNX file without labels: largest change of "
+    "its outputs, in percent of their size.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="ONNX file to write.  [default: RUN/model-delta.onnx]")
-def command(run: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
-    """Make the dense model of the run directory RUN cheaper with the update rule delta, and export it; do not train.
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="ONNX file to write.  [default: RUN/model-delta.onnx, NAME-delta.onnx]",
+)
+def command(model: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
+    """Make a dense model cheaper with the update rule delta, and write it to an ONNX file; do not train.
 
-    A dense model updates every neuron at every step. Under the rule delta, matrix products read a value of x or h only
-    if it changed by more than a threshold since it was last read; one threshold is for x, the other for h. The command
-    tries pairs of thresholds on the task's validation sequences, and prints the multiply-adds and the metric of each
-    pair. It exports the model with the pair that needs the fewest multiply-adds among those whose metric is worse by at
-    most --loss.
+    MODEL is the run directory of a training, or an ONNX file with the operators GRU or LSTM, such as one that
+    torch.onnx exported. All other operators of the file stay as they are.
+
+    A dense model updates every neuron at every step. Under the rule delta, matrix products read a value of the input
+    x or of the state h only if it changed by more than a threshold since it was last read. One threshold is for x, the
+    other for h. The command tries pairs of thresholds on the task's validation sequences, or on the data of --data,
+    and prints the multiply-adds and the metric of each pair. It writes the model with one pair: among the pairs whose
+    metric is worse than that of the dense model by at most --loss, the one with the fewest multiply-adds.
     """
     from edgernn.progress import Progress
-    from edgernn.training.calibrate import calibrate
 
-    return calibrate(run, out, loss=loss, data=data, progress=Progress())
+    if model.suffix != ".onnx":
+        from edgernn.training.calibrate import calibrate
+
+        return calibrate(model, out, loss=loss, data=data, progress=Progress())
+    from edgernn.training.calibrate_file import calibrate_file
+
+    if data is None:
+        raise UsageError(
+            f"--data: expected an npz file with the inputs of {model}, got none; write it with numpy.savez"
+        )
+    return calibrate_file(model, data, out, loss=loss, progress=Progress())

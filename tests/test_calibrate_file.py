@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration of ONNX files of other tools: replaced operators equal ONNX Runtime's own, and all else stays."""
+
+import json
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.recurrent_nodes import find_recurrent_nodes, with_delta
+from edgernn.runtime.library import library_path
+from edgernn.runtime.open_model import open_session
+from edgernn.training.calibrate_file import calibrate_file
+from tests.models import exported
+
+T, B, I, H = 9, 2, 3, 5
+
+
+def operator(kind, initial=True, bias=True, outputs=("Y", "Y_h"), opset=20, **attributes):
+    """Make a model with one operator GRU or LSTM, whose initial state is an input, and a product behind it."""
+    gates, rng = {"GRU": 3, "LSTM": 4}[kind], np.random.default_rng(0)
+    states = ["h", "c"] if kind == "LSTM" else ["h"]
+    shapes = {"W": (1, gates * H, I), "R": (1, gates * H, H)} | ({"B": (1, 2 * gates * H)} if bias else {})
+    weights = {name: (rng.standard_normal(shape) * 0.5).astype(np.float32) for name, shape in shapes.items()}
+    weights["V"] = rng.standard_normal((H, 2)).astype(np.float32)
+    given = [f"{state}0" for state in states] if initial else []
+    inputs = ["X", "W", "R", "B" * bias, "", *given]
+    while not inputs[-1]:
+        inputs.pop()
+    names = ["Y", "Y_h", "Y_c"][: 1 + len(states)]
+    node = helper.make_node(
+        kind, inputs, [name if name in outputs else "" for name in names], hidden_size=H, **attributes
+    )
+    nodes = [node, helper.make_node("MatMul", [outputs[-1], "V"], ["out"])]
+    floats = TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("X", floats, ["T", "B", I])]
+        + [helper.make_tensor_value_info(name, floats, [1, "B", H]) for name in given],
+        [helper.make_tensor_value_info(name, floats, None) for name in (*outputs, "out")],
+        [numpy_helper.from_array(weight, name) for name, weight in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def data(states=(), steps=T, batch=B, seed=1):
+    rng = np.random.default_rng(seed)
+    x = (0.3 * rng.standard_normal((steps, batch, I))).cumsum(0).astype(np.float32)
+    return {"X": x} | {f"{s}0": rng.uniform(-0.5, 0.5, (1, batch, H)).astype(np.float32) for s in states}
+
+
+def run(proto, feeds, library=None):
+    """Return the outputs of a model by name."""
+    session = open_session("m.onnx", proto.SerializeToString(), library, 1)
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def zeros(proto, feeds, batch=B):
+    """Return zeros for the inputs that a graph has besides `feeds`."""
+    added = [value for value in proto.graph.input if value.name not in feeds]
+    return {v.name: np.zeros((batch, v.type.tensor_type.shape.dim[1].dim_value), np.float32) for v in added}
+
+
+CASES = {
+    "gru": ("GRU", {"linear_before_reset": 1}),
+    "gru, reset before": ("GRU", {}),
+    "gru without biases": ("GRU", {"bias": False, "linear_before_reset": 1, "outputs": ("Y",)}),
+    "gru, last state alone": ("GRU", {"linear_before_reset": 1, "outputs": ("Y_h",), "initial": False}),
+    "lstm": ("LSTM", {"outputs": ("Y", "Y_h", "Y_c")}),
+    "lstm from zero": ("LSTM", {"initial": False, "activations": ["Sigmoid", "Tanh", "Tanh"]}),
+    "gru, old operators": ("GRU", {"linear_before_reset": 1, "opset": 14}),
+    "gru, new operators": ("GRU", {"linear_before_reset": 1, "opset": 22, "layout": 0}),
+}
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "portable"])
+@pytest.mark.parametrize("case", CASES)
+def test_with_thresholds_of_zero_the_outputs_are_those_of_the_operator(case, native):
+    kind, options = CASES[case]
+    proto = operator(kind, **options)
+    feeds = data(() if options.get("initial") is False else ("h", "c")[: 1 + (kind == "LSTM")])
+    operators = find_recurrent_nodes(proto, "m.onnx")
+    assert operators.left == []
+    changed = with_delta(operators, [(0.0, 0.0)], True)
+    got = run(changed, feeds | zeros(changed, feeds), library_path() if native else None)
+    for name, expected in run(proto, feeds).items():
+        np.testing.assert_allclose(got[name], expected, rtol=0, atol=1e-5, err_msg=name)
+    (counts,) = (value for name, value in got.items() if name.endswith(".macs"))
+    assert (counts > 0).all()
+    # the operator and its weights are gone
+    assert not {node.op_type for node in changed.graph.node} & {"GRU", "LSTM"}
+    assert not {tensor.name for tensor in changed.graph.initializer} & {"W", "R", "B"}
+
+
+def test_a_stream_carries_the_states_of_the_rule():
+    """Steps one by one, with all states fed back, equal one call with all steps."""
+    proto = operator("LSTM", outputs=("Y", "Y_h", "Y_c"))
+    changed = with_delta(find_recurrent_nodes(proto, "m.onnx"), [(0.1, 0.05)], True)
+    feeds = data(("h", "c"), steps=40)
+    feeds |= zeros(changed, feeds)
+    whole = run(changed, feeds, library_path())
+    session = open_session("m.onnx", changed.SerializeToString(), library_path(), 1)
+    names = [output.name for output in session.get_outputs()]
+    steps, macs, current = [], np.zeros(B, np.int64), feeds
+    for x in np.split(feeds["X"], 40):
+        got = dict(zip(names, session.run(None, current | {"X": x}), strict=True))
+        steps.append(got["Y"])
+        macs += got["lstm0.macs"]
+        current = {name.removesuffix(".next"): value for name, value in got.items() if name.endswith(".next")}
+        current |= {"h0": got["Y_h"], "c0": got["Y_c"]}
+    np.testing.assert_allclose(np.concatenate(steps), whole["Y"], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(macs, whole["lstm0.macs"])
+    assert (macs < 0.9 * 40 * 4 * H * (I + H)).all()
+
+
+def store(tmp_path, proto, **arrays):
+    onnx.save(proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "m.npz", **arrays)
+    return tmp_path / "m.onnx", tmp_path / "m.npz"
+
+
+def test_a_file_is_calibrated_by_the_change_of_its_outputs(tmp_path):
+    model, npz = store(tmp_path, operator("GRU", initial=False, linear_before_reset=1), **data(steps=60, batch=8))
+    result = calibrate_file(model, npz, loss=5.0)
+    assert result["model"] == str(tmp_path / "m-delta.onnx")
+    assert result["chosen"]["executed"] < 0.8
+    assert result["states"] == result["left"] == []
+    ours, theirs = (
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, data(steps=60, batch=8))
+        for path in (result["model"], model)
+    )
+    for y, expected in zip(ours, theirs, strict=True):
+        assert np.sqrt(np.square(y - expected).mean() / np.square(expected).mean()) <= 0.05
+    with pytest.raises(EdgernnError, match="loss: expected thresholds that lose at most 1e-09, found none"):
+        calibrate_file(model, npz, tmp_path / "none.onnx", loss=1e-9)
+    assert not (tmp_path / "none.onnx").exists()
+
+
+def test_labels_are_the_metric(tmp_path, capsys):
+    proto, feeds = operator("GRU", initial=False, linear_before_reset=1, outputs=("Y_h",)), data(steps=60, batch=50)
+    # the class of the first output, (1, B, H)
+    y = run(proto, feeds)["Y_h"]
+    model, npz = store(tmp_path, proto, y=y.argmax(-1), **feeds)
+    assert main(["calibrate", str(model), "--data", str(npz), "--loss", "10", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["metric"], result["dense"]) == ("accuracy", 1.0)
+    assert result["chosen"]["value"] >= 0.9
+    model, npz = store(tmp_path, proto, y=y + 0.1, **feeds)
+    assert main(["calibrate", str(model), "--data", str(npz), "--loss", "20"]) == 0
+    text = capsys.readouterr().out
+    assert "mse" in text
+    assert "gru0: gru (3, 5), theta_x" in text
+    model, npz = store(tmp_path, proto, y=y[0], **feeds)
+    assert main(["calibrate", str(model), "--data", str(npz)]) != 0
+    assert "y: expected labels of shape (1, 50, 5) for the first output" in capsys.readouterr().err
+
+
+class Network(torch.nn.Module):
+    """Two layers of GRU with the batch first, between other operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.GRU(I, 16, 2, batch_first=True)
+        self.head = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        y, _ = self.rnn(x * 2)
+        return torch.softmax(self.head(y[:, -1]), -1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_a_file_of_torch_is_calibrated(dynamo, tmp_path):
+    torch.manual_seed(0)
+    model, x = tmp_path / "m.onnx", data(steps=50, batch=16)["X"].swapaxes(0, 1)
+    shapes = (
+        {"dynamic_shapes": ({0: torch.export.Dim("B"), 1: torch.export.Dim("T")},)}
+        if dynamo
+        else {"dynamic_axes": {"x": {0: "B", 1: "T"}}}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Network().eval(), (torch.zeros(3, 7, I),), model, dynamo=dynamo, input_names=["x"], verbose=False, **shapes
+        )
+    np.savez(tmp_path / "m.npz", x=x)
+    result = calibrate_file(model, tmp_path / "m.npz", loss=5.0)
+    assert [layer["cell"] for layer in result["layers"]] == ["gru", "gru"]
+    assert result["chosen"]["executed"] < 0.7
+    # in stock ONNX Runtime, and with the library
+    expected = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    proto = onnx.load(result["model"])
+    for library in (None, library_path()):
+        (y,) = run(proto, {"x": x}, library).values()
+        assert np.sqrt(np.square(y - expected).mean() / np.square(expected).mean()) <= 0.051
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"direction": "reverse"}, "direction: expected forward, got reverse"),
+        ({"activations": ["Relu", "Tanh"]}, "activations: expected Sigmoid, Tanh, got Relu, Tanh"),
+        ({"clip": 1.0}, "clip: expected 0, got 1.0"),
+    ],
+)
+def test_what_no_cell_computes_is_left(options, reason):
+    with pytest.raises(UsageError, match=f"m.onnx: expected an operator GRU or LSTM that can be .*number 0: {reason}"):
+        find_recurrent_nodes(operator("GRU", **options), "m.onnx")
+
+
+def test_weights_that_are_computed_are_left():
+    proto = operator("GRU")
+    proto.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, [1]))
+    proto.graph.node.insert(0, helper.make_node("Mul", ["W", "scale"], ["scaled"]))
+    proto.graph.node[1].input[1] = "scaled"
+    with pytest.raises(UsageError, match="input W: expected a constant, got scaled, which the graph computes"):
+        find_recurrent_nodes(proto, "m.onnx")
+
+
+def test_files_of_edgernn_and_others_are_refused(tmp_path):
+    _, path, _ = exported("gru")
+    with pytest.raises(UsageError, match="got one that edgernn exported; calibrate its run directory"):
+        calibrate_file(path, tmp_path / "m.npz")
+    (tmp_path / "m.onnx").write_bytes(b"\x00 no model")
+    with pytest.raises(EdgernnError, match="expected an ONNX file and its weights, got the error"):
+        calibrate_file(tmp_path / "m.onnx", tmp_path / "m.npz")
+    with pytest.raises(EdgernnError, match="no such file"):
+        calibrate_file(tmp_path / "none.onnx", tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"z": np.zeros((T, B, I), np.float32)}, "expected the arrays X, which are the inputs of the graph"),
+        ({"x": np.zeros((T, B, I + 1), np.float32)}, "does not run with these arrays"),
+        ({"x": np.zeros((1, B, I), np.float32)}, "expected sequences of at least 2 steps, got 1"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(arrays, message, tmp_path):
+    model, npz = store(tmp_path, operator("GRU", initial=False), **arrays)
+    with pytest.raises(EdgernnError, match=message):
+        calibrate_file(model, npz)
+
+
+def test_a_file_needs_data(tmp_path, capsys):
+    assert main(["calibrate", str(tmp_path / "m.onnx")]) == 2
+    assert "--data: expected an npz file with the inputs of" in capsys.readouterr().err

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Search of thresholds of the update rule delta for the operators GRU and LSTM of any ONNX file."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError
+from edgernn.export.recurrent_nodes import RecurrentNodes, find_recurrent_nodes, watching, with_delta
+from edgernn.files import write_bytes
+from edgernn.locks import hold_file
+from edgernn.progress import Progress, Silent
+from edgernn.runtime.library import library_path
+from edgernn.runtime.open_model import first_line, open_session
+from edgernn.training.formats.npz import read_npz
+from edgernn.training.threshold_search import MeasuredPair, search_thresholds
+
+Array = NDArray[Any]
+# name of the labels in the npz file
+LABELS = "y"
+# largest error of the converted model with thresholds of 0, relative to the largest output of the file
+_TOLERANCE = 1e-4
+_CHANGE, _ACCURACY, _ERROR = "relative change of the outputs", "accuracy", "mse"
+
+
+def calibrate_file(
+    path: Path,
+    data: Path,
+    out: Path | None = None,
+    *,
+    loss: float = 0.5,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Replace the operators GRU and LSTM of an ONNX file by layers with the rule delta that cost little accuracy.
+
+    All else in the graph stays. In a stream, whose caller carries the state from call to call, the new file has the
+    states of the rule as further inputs and outputs (see `with_delta`).
+
+    Args:
+        path: The ONNX file, such as the result of torch.onnx.export.
+        data: npz file with an array for each input of the graph, by name; if the graph has one input, the array may be
+            called x. With an array y of labels, the metric of the first output is measured: the accuracy for integers,
+            the class being the largest number along the last axis, and the mean squared error for floats.
+        out: The ONNX file to write. Default: NAME-delta.onnx beside the file.
+        loss: Largest allowed loss: percentage points of the accuracy, percent of the mean squared error, or without
+            labels the relative change of the outputs RMS(y' - y) / RMS(y) in percent.
+        progress: Progress bar. Default: none.
+
+    Returns:
+        JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
+        of the original file), "curve" (all measured pairs as dicts of `MeasuredPair`), "chosen" (the pair of the new
+        file), "layers" (for each replaced operator: name, cell, sizes and thresholds), "left" (for each other operator
+        GRU or LSTM, why it was not replaced), and "states" (names of the inputs that were added to the graph).
+
+    Raises:
+        UsageError: The file has no operator that can be replaced, `loss` is not above 0, or another process is writing
+            `out`.
+        EdgernnError: A file cannot be read, the data do not fit the graph, or even the smallest thresholds lose more
+            than `loss`.
+    """
+    progress = progress or Silent()
+    proto = _load(path)
+    file = _File(path, data, find_recurrent_nodes(proto, str(path)))
+    metric, dense = file.metric, file.score(file.expected)
+    limit = dense + loss / 100 * {_ACCURACY: -1.0, _CHANGE: 1.0, _ERROR: abs(dense)}[metric]
+    out = out or path.with_name(f"{path.stem}-delta.onnx")
+    with hold_file(out):
+        file.check()
+        try:
+            best, curve = search_thresholds(
+                file.measure, lambda v: v >= limit if metric == _ACCURACY else v <= limit, loss, dense, progress
+            )
+        finally:
+            progress.close()
+        chosen = file.thresholds(best.scale_x, best.scale_h)
+        result = with_delta(file.operators, chosen, False)
+        file.check_final(result, best)
+        content = result.SerializeToString()
+        write_bytes(out, content)
+    known = {value.name for value in proto.graph.input}
+    layers = [
+        {
+            "name": node.name,
+            "cell": node.cell.name,
+            "input_size": node.cell.input_size,
+            "hidden_size": node.cell.hidden_size,
+            "theta_x": theta_x,
+            "theta_h": theta_h,
+        }
+        for node, (theta_x, theta_h) in zip(file.operators.nodes, chosen, strict=True)
+    ]
+    return {
+        "model": str(out),
+        "bytes": len(content),
+        "metric": metric,
+        "dense": dense,
+        "curve": [dataclasses.asdict(pair) for pair in curve],
+        "chosen": dataclasses.asdict(best),
+        "layers": layers,
+        "left": file.operators.left,
+        "states": [value.name for value in result.graph.input if value.name not in known],
+    }
+
+
+class _File:
+    """An ONNX file with operators to replace, and what it computes from the data.
+
+    Args:
+        path: The file.
+        data: The npz file.
+        operators: The operators.
+
+    Attributes:
+        operators: The operators.
+        expected: Outputs of the original file.
+        metric: Name of the metric.
+        score: Function that computes the metric from outputs.
+    """
+
+    operators: RecurrentNodes
+    expected: list[Array]
+    metric: str
+    score: Callable[[list[Array]], float]
+
+    def __init__(self, path: Path, data: Path, operators: RecurrentNodes) -> None:
+        self._path, self._data, self.operators = path, data, operators
+        graph, arrays = operators.proto.graph, read_npz(data)
+        labels = None if any(value.name == LABELS for value in graph.input) else arrays.pop(LABELS, None)
+        self._feeds = _feeds(operators.proto, arrays, data)
+        watched, names = watching(operators)
+        values = self._feeds | self._run(watched, None, self._feeds)
+        self._names = [value.name for value in graph.output]
+        self.expected = [values[name] for name in self._names]
+        self.metric, self.score = _metric(self.expected, labels, data)
+        if all(len(values[x]) < 2 for x, _ in names):
+            raise EdgernnError(
+                f"{data}: expected sequences of at least 2 steps, got 1; export the model with a variable number of "
+                "steps, and store longer sequences"
+            )
+        # mean changes of x and h of each layer, and multiply-adds of all of them together
+        self._units = [_mean_changes(values[x], values[y]) for x, y in names]
+        steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
+        self._macs = sum(sum(node.cell.macs()) * count for node, count in zip(operators.nodes, steps, strict=True))
+        self._batch = values[names[0][0]].shape[1]
+        self._library = library_path()
+
+    def thresholds(self, scale_x: float, scale_h: float) -> list[tuple[float, float]]:
+        """Return the thresholds of x and h of each layer, which are multiples of its mean changes."""
+        return [(scale_x * unit_x, scale_h * unit_h) for unit_x, unit_h in self._units]
+
+    def measure(self, scale_x: float, scale_h: float) -> tuple[float, float]:
+        """Return the share of the multiply-adds that these thresholds execute, and the metric."""
+        outputs, macs = self._outputs(scale_x, scale_h)
+        return macs / self._macs, self.score(outputs)
+
+    def check(self) -> None:
+        """Raise EdgernnError if layers with thresholds of 0 compute something else than the operators."""
+        outputs, _ = self._outputs(0.0, 0.0)
+        for name, y, expected in zip(self._names, outputs, self.expected, strict=True):
+            error = float(np.abs(y.astype(np.float64) - expected).max(initial=0))
+            # not <=, so that NaN is an error
+            if not error <= _TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0))):
+                raise EdgernnError(
+                    f"{self._path}: {name}: with thresholds of 0 it differs by {error:.3g} from that of the original "
+                    "file, so nothing was written; report a bug"
+                )
+
+    def check_final(self, proto: onnx.ModelProto, best: MeasuredPair) -> None:
+        """Raise EdgernnError if the metric of the final file differs in ONNX Runtime without the native library.
+
+        The portable functions may decide a few comparisons otherwise, as their rounding errors differ.
+        """
+        values = self._run(proto, None, self._feeds | _zeros(proto, self._feeds, self._batch))
+        value = self.score([values[name] for name in self._names])
+        if not abs(value - best.value) <= 0.01 + 0.1 * abs(best.value):
+            raise EdgernnError(
+                f"{self._path}: expected the same {self.metric} with and without the native library, got "
+                f"{best.value:.5g} and {value:.5g}, so nothing was written; report a bug"
+            )
+
+    def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
+        """Return the outputs with these thresholds, and the number of multiply-adds of the replaced layers."""
+        candidate = with_delta(self.operators, self.thresholds(scale_x, scale_h), True)
+        feeds = self._feeds | _zeros(candidate, self._feeds, self._batch)
+        values = self._run(candidate, self._library, feeds)
+        macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self.operators.nodes)
+        return [values[name] for name in self._names], macs
+
+    def _run(self, proto: onnx.ModelProto, library: str | None, feeds: dict[str, Array]) -> dict[str, Array]:
+        """Run a model in ONNX Runtime, with the native library or without; return its outputs by name."""
+        session = open_session(self._path, proto.SerializeToString(), library, 1)
+        names = [value.name for value in session.get_outputs()]
+        try:
+            return dict(zip(names, session.run(names, feeds), strict=True))
+        except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
+            raise EdgernnError(
+                f"{self._data}: {self._path} does not run with these arrays: {first_line(error)}; correct their shapes"
+            ) from None
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    if not path.is_file():
+        raise EdgernnError(f"{path}: no such file; check the path")
+    try:
+        # with the weights that a large model keeps in a file of their own
+        proto = onnx.load(path)
+    except Exception as error:  # protobuf's class of errors has no common base with those of other mistakes
+        raise EdgernnError(
+            f"{path}: expected an ONNX file and its weights, got the error '{first_line(error)}' when reading it; "
+            "export the model again"
+        ) from None
+    if not proto.graph.node:
+        raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
+    return proto
+
+
+def _feeds(proto: onnx.ModelProto, arrays: dict[str, Array], data: Path) -> dict[str, Array]:
+    """Return the arrays that are inputs of the graph, in the types that it declares."""
+    constant = {tensor.name for tensor in proto.graph.initializer}
+    inputs = {value.name: value for value in proto.graph.input if value.name not in constant}
+    if len(inputs) == 1 and set(arrays) == {"x"}:
+        arrays = {next(iter(inputs)): arrays["x"]}
+    missing, further = inputs.keys() - arrays.keys(), arrays.keys() - inputs.keys()
+    if missing or further:
+        raise EdgernnError(
+            f"{data}: expected the arrays {', '.join(inputs)}, which are the inputs of the graph, and perhaps labels "
+            f"{LABELS}, got {', '.join(arrays) or 'none'}; store them with numpy.savez"
+        )
+    types = {
+        name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type) for name, value in inputs.items()
+    }
+    return {name: array.astype(types[name]) for name, array in arrays.items()}
+
+
+def _zeros(candidate: onnx.ModelProto, feeds: dict[str, Array], batch: int) -> dict[str, Array]:
+    """Return zeros for the inputs that `with_delta` added: the states of the rule (B, width)."""
+    constant = {tensor.name for tensor in candidate.graph.initializer}
+    added = [value for value in candidate.graph.input if value.name not in feeds.keys() | constant]
+    return {value.name: np.zeros((batch, value.type.tensor_type.shape.dim[1].dim_value), np.float32) for value in added}
+
+
+def _mean_changes(x: Array, y: Array) -> tuple[float, float]:
+    """Return the mean absolute change per step of X (T, B, I) and of Y (T, 1, B, H); 1e-6 in place of 0."""
+    changes = [float(np.abs(np.diff(part, axis=0)).mean()) if len(part) > 1 else 0.0 for part in (x, y)]
+    return changes[0] or 1e-6, changes[1] or 1e-6
+
+
+def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:
+    """Choose the metric: from the labels if there are any, or else the change of the outputs of the original file.
+
+    Args:
+        expected: Outputs of the original file.
+        labels: The labels of the first output, or None.
+        data: Path of the npz file, for error messages.
+
+    Returns:
+        The name of the metric, and a function that computes it from the outputs.
+
+    Raises:
+        EdgernnError: The labels do not fit the first output.
+    """
+    if labels is None:
+        sizes = [max(float(np.square(y.astype(np.float64)).sum()), 1e-24) for y in expected]
+
+        def change(outputs: list[Array]) -> float:
+            errors = (float(np.square(y.astype(np.float64) - e).sum()) for y, e in zip(outputs, expected, strict=True))
+            return math.sqrt(max(error / size for error, size in zip(errors, sizes, strict=True)))
+
+        return _CHANGE, change
+    y, is_class = expected[0], labels.dtype.kind in "iu"
+    shape = y.shape[:-1] if is_class else y.shape
+    if labels.shape != shape:
+        raise EdgernnError(
+            f"{data}: {LABELS}: expected labels of shape {shape} for the first output {y.shape}, got {labels.shape}; "
+            "correct them"
+        )
+    if is_class:
+        return _ACCURACY, lambda outputs: float((outputs[0].argmax(-1) == labels).mean())
+    return _ERROR, lambda outputs: float(np.square(outputs[0].astype(np.float64) - labels).mean())
