@@ -33,7 +33,8 @@ def test_a_kept_sweep_searches_alike_for_every_row(path, tmp_path):
     assert len(sweep.seeds) >= 3
     text = path.read_text(encoding="utf-8")
     runs = re.search(r"^# (\d+) runs: about \d+ hours on one core", text, re.MULTILINE)
-    assert int(runs[1]) == len(sweep.rows) * len(sweep.seeds)
+    later = len(rivals) * (len(sweep.seeds) - sweep.search_seeds)
+    assert int(runs[1]) == len(sweep.rows) * sweep.search_seeds + later
 
 
 def test_there_is_a_sweep_for_each_signal():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,11 @@ class Row:
         """Compute mean, standard deviation and confidence interval of one column over the finished seeds.
 
         Args:
-            column: Name of an entry of result.json, such as accuracy, or of another column of `paper_table.figure`.
+            column: Name of an entry of result.json, such as accuracy, or of a value that `paper_table.figure` computes
+                from entries, such as neurons_updated.
 
         Returns:
-            The dict that `statistics.spread` returns, in the column's unit.
+            A dict with "n", "mean", "sd", "interval" and "values", in the column's unit, see `statistics.spread`.
         """
         values = (figure(result, column) for result in self.results.values())
         return spread([value for value in values if value is not None])
@@ -115,11 +117,11 @@ def trained(
 ) -> Iterator[Failures]:
     """Train the unfinished runs of some rows, and hold the lock of their folder until the `with` block ends.
 
-    The first seed of every row is trained first, then the second seed of every row, and so on. The errors raised are
-    those of `run_missing`.
+    The first seed of every row is trained first, then the second seed of every row, and so on. UsageError is raised
+    for an invalid setting, EdgernnError for a full disk, and Interrupted after Ctrl-C (see `run_missing`).
 
     Args:
-        rows: The rows, all with the same number of seeds.
+        rows: The rows.
         out: Folder of the runs.
         workers: Function from the number of unfinished trainings to a context manager that opens a pool of workers.
             None: train nothing, and take no lock.
@@ -128,7 +130,7 @@ def trained(
         Dict from the run directory of each failed run to its error message.
     """
     with hold_folder(out) if workers else nullcontext():
-        jobs = [job for of_seed in zip(*(row.jobs for row in rows), strict=True) for job in of_seed]
+        jobs = [job for of_seed in zip_longest(*(row.jobs for row in rows)) for job in of_seed if job is not None]
         yield run_missing(jobs, workers) if workers else {}
 
 
@@ -156,4 +158,7 @@ def check_none_failed(report: dict[str, Any]) -> None:
     """
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
-        raise EdgernnError(f"{len(reasons)} runs failed, see {report['files'][1]}; the first error is: {reasons[0]}")
+        raise EdgernnError(
+            f"{len(reasons)} runs failed, see {report['files'][1]}; the first error is: {reasons[0]}; correct the "
+            "cause and run the same command again"
+        )

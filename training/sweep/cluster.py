@@ -99,10 +99,11 @@ def interrupting() -> Iterator[None]:
 
 
 def load(address: str | None) -> ModuleType:
-    """Import Ray and reduce its log output.
+    """Import Ray, reduce its log output, and let it use the cluster's authentication token.
 
     Args:
-        address: Address of a cluster; None for Ray on this machine.
+        address: Address of the cluster. If the user's home folder has a file with a token for the cluster, Ray uses
+            it. None: Ray runs on this machine alone and does not use that file.
 
     Returns:
         The module ray.
@@ -128,10 +129,11 @@ def load(address: str | None) -> ModuleType:
 def _token_variables() -> dict[str, str]:
     """Return a dict of environment variables with a new random authentication token for Ray on this machine.
 
-    The dict is empty if the user has set a token, or has turned tokens off by RAY_AUTH_MODE.
+    The variable is RAY_AUTH_TOKEN. The dict is empty if the user has set a token, or has turned tokens off by
+    RAY_AUTH_MODE.
 
-    Without this variable, Ray would write a token file to the home folder, and processes that start at the same time
-    could overwrite each other's file. The result is cached because Ray reads the token once per process.
+    Without a token in the environment, Ray would write a token file to the home folder, and processes that start at the
+    same time could overwrite each other's file. The result is cached because Ray reads the token once per process.
     """
     has_token = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     needs_token = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"

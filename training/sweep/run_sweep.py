@@ -44,7 +44,7 @@ def sweep(
         path: The sweep file, see `sweep_plan`.
         out: Folder of the runs, the table and the pictures. Default: runs/NAME for NAME.toml.
         address: Address of a Ray cluster. Default: start Ray on this machine.
-        jobs: Maximal number of trainings at once. Default: as many as fit.
+        jobs: Maximal number of trainings at once. Default: as many as the processors and GPUs allow.
         threads: Threads of each training.
         gpus: GPUs of each training; 0: train on the CPU.
         data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
@@ -59,7 +59,7 @@ def sweep(
         UsageError: The sweep file has an unknown name or a bad setting, a run directory has other settings, or another
             sweep is running in `out`.
         EdgernnError: The sweep file has another mistake, or the cluster cannot be reached.
-        OSError: The disk is full.
+        OSError: A file cannot be written, for example because the disk is full.
         Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received.
     """
     out = out or Path("runs") / path.stem
@@ -69,7 +69,13 @@ def sweep(
         for copy, content in plan.cell_files.items():
             write_bytes(copy, content)
     workers = partial(on_ray, out=out, address=address, jobs=jobs, threads=threads, gpus=gpus, data=data)
-    with trained(plan.rows, out, workers if run else None) as failures:
+    pool, failures = workers if run else None, dict[Path, str]()
+    if plan.search_seeds < len(plan.seeds):
+        with trained(plan.narrowed(()).rows, out, pool) as failed:
+            failures |= failed
+        plan = plan.narrowed(plan.chosen())
+    with trained(plan.rows, out, pool) as failed:
+        failures |= failed
         best = {row.name: row.best for row in plan.rows if row.best is not None}
         times = latencies(out, best) if latency and run and best else measured(out)
         report = {
@@ -110,16 +116,16 @@ def _points(report: dict[str, Any]) -> list[Point]:
 
 
 def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """List the names of the settings in the label of a row's point in the plot of a sweep's Pareto fronts.
+    """List the settings that label a row in the plot of the Pareto fronts, in which each row is a point.
 
-    These are the row's settings except those that the sweep file has in its table [search].
+    The label has the names and values of the row's settings, except those in the table [search] of the sweep file.
 
     Args:
         report: Content of the sweep's table.json.
         row: Entry of the row in "rows" of table.json.
 
     Returns:
-        The names.
+        The names of the settings in the label.
     """
     return [key for key in row["settings"] if key not in report["searched"]]
 

@@ -6,6 +6,8 @@ cells              as in `edgernn train --cell`; the file of FILE.py:CLASS is co
                    begins, and a resumed sweep uses the copy
 rules              as in `edgernn train --rule` (optional; default: the rules that the cells' names imply)
 seeds              number of trainings per row, with the seeds 0, 1, ...; or a list of seeds
+search-seeds       number of seeds with which [search] is decided; the other seeds are trained only for the rows that
+                   were chosen (optional; default: all seeds, for all rows)
 [settings]         settings of all trainings (optional)
 [vary]             settings and their values: every combination is a row (optional)
 [search]           settings and their values: every combination is a row, too, and among rows that differ only in these
@@ -19,10 +21,11 @@ update, `skip` and `background` for an update rule without a penalty on updates.
 
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 from pydantic import Field, StrictInt, with_config
@@ -65,6 +68,7 @@ class _SweepFile:
     cells: Annotated[_List | None, Expected("a list of names")] = None
     rules: _Names | None = None
     seeds: _Seeds
+    search_seeds: Annotated[Annotated[StrictInt, Field(ge=1)] | None, Expected("a count of at least 1")] = None
     settings: Settings = field(default_factory=dict)
     vary: Choices = field(default_factory=dict)
     search: Choices = field(default_factory=dict)
@@ -77,8 +81,8 @@ class SweepRow(Row):
 
     `settings` has the values of the settings in the tables [vary] and [search] of the sweep file. `cell` is the cell's
     name as shown in the table of results. `rule` is the name of the update rule, or None if the cell's name implies it.
-    `rivals` is the number of a group of rows that differ only in settings of [search]; the row of each group with the
-    best validation metric is chosen for the Pareto fronts.
+    Rows that differ only in settings of [search] are a group, and `rivals` is the index of the row's group. Only the
+    row with the best validation metric of a group is a candidate for the Pareto fronts.
     """
 
     cell: str
@@ -94,6 +98,7 @@ class Sweep:
         path: Path of the TOML file.
         task: Name of the task.
         seeds: Seeds of each row's trainings.
+        search_seeds: Number of seeds with which the rows of a group are compared, at most the number of seeds.
         varied: Names of the settings in the file's table [vary].
         searched: Names of the settings in the file's table [search].
         rows: The rows, one for each combination of cell, update rule and settings.
@@ -103,10 +108,41 @@ class Sweep:
     path: Path
     task: str
     seeds: tuple[int, ...]
+    search_seeds: int
     varied: tuple[str, ...]
     searched: tuple[str, ...]
     rows: tuple[SweepRow, ...]
     cell_files: dict[Path, bytes]
+
+    def chosen(self) -> set[str]:
+        """Return the names of the rows that the search chose: one of each group with finished runs.
+
+        Rows of a group differ only in the settings of the file's table [search]. The one with the best mean metric on
+        the validation split is chosen, over the first `search_seeds` seeds.
+        """
+        best: dict[int, tuple[float, str]] = {}
+        for row in self.rows:
+            values = [row.validation[seed] for seed in self.seeds[: self.search_seeds] if seed in row.validation]
+            if values:
+                worth = row.sign * fmean(values)
+                if row.rivals not in best or worth > best[row.rivals][0]:
+                    best[row.rivals] = worth, row.name
+        return {name for _, name in best.values()}
+
+    def narrowed(self, names: Collection[str]) -> "Sweep":
+        """Return the sweep with all seeds of the rows with these names, and `search_seeds` seeds of all others."""
+        rows = (
+            SweepRow(
+                row.name,
+                row.settings,
+                row.jobs if row.name in names else row.jobs[: self.search_seeds],
+                row.cell,
+                row.rule,
+                row.rivals,
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(rows))
 
 
 def load_sweep(path: Path, out: Path) -> Sweep:
@@ -166,7 +202,13 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     files = {split_word(copy)[0]: split_word(word)[0] for word, copy in copies.items()}
     contents = {target: source.read_bytes() for target, source in files.items() if not target.is_file()}
     names = tuple(dict.fromkeys(name for group in groups for name in group.vary))
-    return Sweep(path, task, seeds, names, tuple(file.search), tuple(rows.values()), contents)
+    first = len(seeds) if file.search_seeds is None else file.search_seeds
+    if first > len(seeds) or (file.search_seeds is not None and not file.search):
+        raise EdgernnError(
+            f"{path}: search-seeds: expected at most seeds, {len(seeds)}, and a table [search], got {first}; lower it "
+            "or leave it out"
+        )
+    return Sweep(path, task, seeds, first, names, tuple(file.search), tuple(rows.values()), contents)
 
 
 def _rules(group: _Part) -> Sequence[str | None]:

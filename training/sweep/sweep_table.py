@@ -2,7 +2,7 @@
 """Table of a sweep: results of its finished runs by row, Pareto fronts, and a Markdown page of both."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
     Args:
         sweep: Plan of the sweep.
         failures: Dict from the run directory of each failed run to its error message.
-        latency: Result of `table_latency.latencies`.
-        repeat: Device ("cpu" or "cuda") and the user's data folder or None. They are options of the command, shown in
-            the table, that trains a row again.
+        latency: Measured latencies of the models, the dict that `table_latency.latencies` returns.
+        repeat: Device ("cpu" or "cuda") and the user's data folder or None. For each row, the table shows a command
+            that trains it again; the two values are options of this command.
 
     Returns:
         The content of table.json, except the command, the machine and the version.
@@ -49,7 +49,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
         )
     sign = next((row.sign for row in sweep.rows if row.results), 1)
     worth = {record["name"]: sign * record["validation"]["mean"] for record in records if record["seeds"]}
-    chosen = _chosen(sweep.rows, worth)
+    chosen = sweep.chosen()
     fronts = {}
     for cost in COSTS:
         costs = {record["name"]: record[cost]["mean"] for record in records if record["name"] in chosen}
@@ -64,32 +64,13 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
         "metric": next(iter(metrics), None),
         "higher_is_better": sign > 0,
         "seeds": list(sweep.seeds),
+        "search_seeds": sweep.search_seeds,
         "varied": list(sweep.varied),
         "searched": list(sweep.searched),
         "confidence": CONFIDENCE,
         "latency_machine": latency["machine"],
         "rows": records,
     }
-
-
-def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
-    """Choose the best row on the validation split among rows that differ only in searched settings.
-
-    Searched settings are those in the table [search] of the sweep file.
-
-    Args:
-        rows: All rows of the sweep.
-        worth: Dict from the name of each row with finished runs to its mean validation metric, negated if lower is
-            better.
-
-    Returns:
-        The names of the chosen rows.
-    """
-    rivals: dict[int, list[str]] = {}
-    for row in rows:
-        if row.name in worth:
-            rivals.setdefault(row.rivals, []).append(row.name)
-    return {max(names, key=lambda name: worth[name]) for names in rivals.values()}
 
 
 def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repeat: Repeat) -> dict[str, Any]:
@@ -121,7 +102,8 @@ def _command(row: SweepRow, repeat: Repeat) -> str:
 
     Args:
         row: The row.
-        repeat: Device ("cpu" or "cuda"), and the user's data folder or None.
+        repeat: Values of the options --device and --data of the command: "cpu" or "cuda", and the user's data folder
+            or None (without --data).
 
     Returns:
         The command: one call of `edgernn train`, or a loop over the seeds.
@@ -173,7 +155,9 @@ def _about(report: dict[str, Any]) -> list[str]:
     ]
     if report["searched"]:
         searched = ", ".join(report["searched"])
-        lines.append(f"Among rows that differ only in {searched}, the best one there is chosen for the fronts.")
+        few = report["search_seeds"] < len(report["seeds"])
+        by = f", with {report['search_seeds']} of the {len(report['seeds'])} seeds" * few
+        lines.append(f"Among rows that differ only in {searched}, the best one there is chosen for the fronts{by}.")
     if report["latency_machine"]:
         lines.append(
             f"Latency: {report['latency_machine']}, time of a call with one test sequence on one thread, divided by "
