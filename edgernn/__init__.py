@@ -30,7 +30,7 @@ __all__ = [*_NAMES, *_MODULES, "__version__"]  # noqa: PLE0604
 
 def __getattr__(name: str) -> Any:
     if name not in _NAMES and name not in _MODULES:
-        raise AttributeError(f"module 'edgernn' has no attribute {name!r}")
+        raise AttributeError(f"module 'edgernn' has no attribute {name!r}; edgernn.__all__ lists all names")
     from edgernn.extras import needed_by
 
     if name in _MODULES and find_spec(f"edgernn.{name}") is None:

@@ -57,7 +57,7 @@ def is_cell_file(cell: object) -> bool:
 
 
 def split_word(word: str) -> tuple[Path, str]:
-    """Split FILE.py:CLASS into the file's path and the class name, "" for FILE.py; raise UsageError for other text."""
+    """Split FILE.py:CLASS into path and class name ("" if :CLASS is missing); raise UsageError for any other text."""
     match = _WORD.fullmatch(word)
     if match is None:
         raise UsageError(f"cell: expected FILE.py:CLASS, such as cells.py:MyCell, got {word!r}")
@@ -104,7 +104,9 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
     module = _execute(path, content)
     cell = _find(path, module, name)
     if cell.name in taken:
-        raise UsageError(f"{path}: {cell.__name__} has the name of a built-in cell, {cell.name!r}; rename it")
+        raise UsageError(
+            f"{path}: {cell.__name__}: name: {cell.name!r} is the name of a built-in cell; choose another name"
+        )
     _try_step(path, cell)
     _sources[cell] = ClassSource(cell.__name__, content)
     return cell
@@ -183,7 +185,8 @@ def _execute(path: Path, content: bytes) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise EdgernnError(f"{path}: cannot be executed: {_line_prefix(path, error)}{_describe(error)}") from error
+        reason = f"{_line_prefix(path, error)}{_describe(error)}"
+        raise EdgernnError(f"{path}: cannot be executed: {reason}; correct the file") from error
     _modules[key] = module
     return module
 
@@ -229,16 +232,20 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
     if not name:
         if len(complete) == 1:
             return _checked(path, *complete.values())
-        matches = f"got {', '.join(complete)}; write {path}:CLASS" if complete else "got none; define one"
-        raise UsageError(f"{path}: expected one subclass of edgernn.Cell, {matches}")
+        if not complete:
+            raise UsageError(f"{path}: expected one subclass of edgernn.Cell, got none; define one")
+        classes = ", ".join(complete)
+        raise UsageError(f"{path}: expected one subclass of edgernn.Cell, got {classes}; write {path}:CLASS")
     if name not in vars(module):
         if not complete:
             raise UsageError(f"{path}: unknown class {name!r}: the file has no subclass of edgernn.Cell; define one")
-        raise UsageError(f"{path}: {nearest('class', name, complete)}")
+        raise UsageError(f"{path}: {nearest('class', name, complete)}; give the name of a cell class of this file")
     value = vars(module)[name]
     if not (isinstance(value, type) and issubclass(value, Cell)):
         kind = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
-        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}; name a class of cells")
+        raise UsageError(
+            f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}; give the name of such a class"
+        )
     if name not in defined:
         raise UsageError(
             f"{path}: {name}: expected a class defined in this file, got one imported from {value.__module__}; "
@@ -270,7 +277,7 @@ def _try_step(path: Path, cell: type[Cell]) -> None:
             # traceback lines name the file from which the same content was first loaded
             loaded = Path(str(sys.modules[cell.__module__].__file__))
             text = f"{_line_prefix(loaded, error)}{_describe_step(cell, error)}"
-            raise EdgernnError(f"{path}: {cell.__name__}: the first step fails: {text}") from error
+            raise EdgernnError(f"{path}: {cell.__name__}: a test step fails: {text}; correct the cell") from error
 
 
 def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:

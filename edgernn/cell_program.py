@@ -48,7 +48,7 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
 
     Args:
         cell: The cell.
-        differentiable: True to check that the gradients of the programs equal those of torch, too.
+        differentiable: True to check also that the programs have the gradients that torch computes for the methods.
 
     Returns:
         The traced equations.
@@ -104,7 +104,7 @@ def _trace(
         gates: Gates that the method reads.
         size: Size of the vectors that the method returns, H or the size of m.
         vectors: Dict from the name of each parameter vector to its length.
-        differentiable: True to check the gradient of the program against torch.
+        differentiable: True to check that the program has the gradient that torch computes for the method.
 
     Returns:
         The program.
@@ -115,7 +115,7 @@ def _trace(
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(
             f"gates, vectors, states: expected at most {INPUT} each in a cell that is translated to native code, got "
-            "more"
+            "more; use fewer"
         )
     inputs = cell.input_size * (1 + cell.reads_last)
     names = {GATE + i: gate.name for i, gate in enumerate(cell.gates) if gate in gates} | {INPUT: "x"}
@@ -135,7 +135,10 @@ def _trace(
     program = trace(method, function, widths, tiles[size])
     results = len(cell.states) if method == "update" else 1
     if len(program.results) != results:
-        raise ProgramError(f"{method}(): expected it to return {results} tensors, got {len(program.results)}")
+        raise ProgramError(
+            f"{method}(): expected it to return {results} tensors, got {len(program.results)}; return one tensor per "
+            "state from update(), and one from mid()"
+        )
     if differentiable:
         check_gradient(method, program, function, widths)
     return program
@@ -143,7 +146,7 @@ def _trace(
 
 @dataclass(frozen=True)
 class CellProgram:
-    """A user-defined cell as data that the native library interprets, as it has no compiled kernel for it.
+    """A user-defined cell as data. The native library interprets the data, because it has no kernel for such a cell.
 
     m is the intermediate vector that a cell may compute from some of its gates, before its other gates read it.
 
@@ -154,9 +157,9 @@ class CellProgram:
         mid_is_input: True if m has size I; it has size H otherwise.
         reads_last: True if gates also read x_{t-1}.
         square: True if an equation mixes vectors of size I and H, so that I must equal H.
-        mid_vanishes: True if m is zero where the states are zero.
-        update: Program of the next states.
-        mid: Program of m, or None for cells without m.
+        mid_vanishes: True if m has size H and is zero where the states are zero.
+        update: Program (list of elementary operations) that computes the next states.
+        mid: Program that computes m, or None for cells without m.
         map: Program that transforms the stored parameter vectors before they are used (`Vector.map`), or None if
             none is transformed.
     """
@@ -235,11 +238,11 @@ def check_table(cell: Cell, vectors: int) -> None:
 def _require(limits: Iterator[tuple[bool, str]]) -> None:
     for is_met, expected in limits:
         if not is_met:
-            raise ProgramError(f"the native library needs {expected}; see docs/how-to/add-a-cell.md")
+            raise ProgramError(f"the native library needs {expected}; change the cell, see docs/how-to/add-a-cell.md")
 
 
 def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
-    """Yield each limit of the native libraries, for inference and for training, on the cells that they can run.
+    """Yield the limits that a cell must meet to run in native code, for inference as well as for training.
 
     A limit is a pair: True if the cell meets it, and its text for errors, such as "at most 8 gates, got 9".
     """
@@ -257,7 +260,10 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
-    """Yield the further limits of the native library for inference, as pairs like those of `_table_limits`."""
+    """Yield the limits that a cell must meet for inference, but not for training, in native code.
+
+    A limit is a pair: True if the cell meets it, and its text for errors. `program` is the cell converted to data.
+    """
     for term, mid in product("xhcm", (False, True)):
         count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"

@@ -57,7 +57,10 @@ class RecurrentConfig:
 
 @configuration
 class NormConfig:
-    """Normalisation of the matrix-vector products of a cell: its name, or None, and its number of time steps."""
+    """Normalisation of the matrix-vector products of a cell: "layer", "recurrent-batch" or none.
+
+    "recurrent-batch" keeps separate statistics for each of the first `steps` time steps; "layer" ignores `steps`.
+    """
 
     name: Annotated[
         str | None,
@@ -100,11 +103,11 @@ class LayerConfig:
         """Create the configuration of a layer from a cell, an update rule and settings.
 
         Args:
-            cell: Cell class, FILE.py:CLASS, or a name, as for the method `named`.
+            cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
-            **settings: Values of further fields by short or dotted name, such as rank=16 (see `edgernn.settings`).
+            **settings: Values of further fields of the configuration, such as rank=16 (see `edgernn.settings`).
 
         Returns:
             The configuration.
@@ -126,7 +129,7 @@ class LayerConfig:
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
-            rule: Rule class or name. It overrides the rule that the cell's name implies.
+            rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
 
@@ -214,7 +217,7 @@ class HeadConfig:
 
 @configuration
 class DropoutConfig:
-    """Dropout rates and masks of a model during training."""
+    """Dropout rates of a model during training, and the largest sizes of the random masks on its input."""
 
     embedding: Annotated[
         Rate, Field(description="Dropout rate of whole words in the embedding."), Word("dropout_embedding")
@@ -285,12 +288,13 @@ class ModelConfig:
             output_size: O, the size of the head's output. Default: no head.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             output: "last" for the output of the last step, "all" for the outputs of all steps.
-            mean: Mean (I,), or one number, that the model subtracts from its input or an audio front end's features.
-            std: Standard deviation (I,), or one number, that the model then divides the same values by.
+            mean: One number or a vector (I,) that the model subtracts from its input. With an audio front end: one
+                number or a vector (bands,) that it subtracts from the features of the front end.
+            std: Standard deviation by which the model then divides: one number, or a vector, as for `mean`.
             vocabulary: Number of words if the input is word indices. Default: the input is floats.
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
-            **settings: Values of further fields, by short or dotted name (see `edgernn.settings`).
+            **settings: Values of further fields of the configuration, such as layers=2 (see `edgernn.settings`).
 
         Returns:
             The configuration.
@@ -314,8 +318,8 @@ class ModelConfig:
 
         Args:
             words: Dict from the name of each setting to its value. A setting is a field of this configuration, such as
-                hidden_size or layer.recurrent.rank (in short rank), or an option of the cell's or the rule's
-                constructor.
+                hidden_size or layer.recurrent.rank, whose short name is rank, or an option of the cell's or the
+                rule's constructor.
             cell: Cell name or FILE.py:CLASS.
             rule: Rule name. Default: the rule that the cell's name implies, else "always".
             input_size: Number of inputs I.
@@ -366,7 +370,7 @@ def check_together(config: ModelConfig) -> None:
             "direction; train a model for each direction"
         )
     if config.dropout.embedding and not words:
-        raise UsageError("dropout_embedding: expected a vocabulary, as it drops words; use dropout_input instead")
+        raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
     _check_frontend(config)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
@@ -380,12 +384,14 @@ def _check_frontend(config: ModelConfig) -> None:
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:
-            raise UsageError(f"{changed[0]}: expected a front end, got none; set frontend=logmel or leave it out")
+            raise UsageError(
+                f"{changed[0]}: expected a front end, got none; set frontend=logmel, or leave out {changed[0]}"
+            )
         return
     if config.input.vocabulary is not None or config.layer.imputer is not None:
-        raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave one out")
+        raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave them out")
     if size != frontend.hop:
         raise UsageError(
             f"hop: expected the size of the input, {size}, as each step reads one hop of samples, got {frontend.hop}; "
-            f"set hop={size} or give {frontend.hop} samples a step"
+            f"set hop={size}, or make {frontend.hop} the size of the input"
         )

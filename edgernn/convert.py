@@ -15,9 +15,10 @@ _MODULES: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn
 def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
     """Convert a recurrent module of torch.nn to a model with the cell rnn, gru or lstm.
 
-    torch's two biases are added into one, except for the candidate of gru, which keeps both. If the module has no
-    biases, those of the model are zero. The model reads x (T, B, I) even if the module has batch_first. Each state of
-    the module is one tensor (layers·directions, B, H); that of the model is a tensor (B, H) per layer and direction.
+    torch's two biases are added into one, except for the candidate state n of gru, which keeps both. If the module has
+    no biases, those of the model are zero. The model reads x (T, B, I) even if the module has batch_first. The module
+    has one tensor (layers·directions, B, H) for each state, h or c. The model has a tensor (B, H) for each state of
+    each layer and direction.
 
     Args:
         module: The module to convert, without relu, proj_size and dropout.
@@ -30,14 +31,22 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
     """
     names = {kind: name for name, kind in _MODULES.items()}
     if type(module) not in names:
-        raise UsageError(f"module: expected torch.nn.RNN, GRU or LSTM, got {type(module).__name__}")
+        raise UsageError(
+            f"module: expected torch.nn.RNN, GRU or LSTM, got {type(module).__name__}; edgernn converts no other class"
+        )
     cell = names[type(module)]
     if cell == "rnn" and module.nonlinearity != "tanh":
-        raise UsageError(f"nonlinearity: expected tanh, got {module.nonlinearity}; edgernn's rnn has no other")
+        raise UsageError(
+            f"nonlinearity: expected tanh, got {module.nonlinearity}, which edgernn's rnn does not have; convert a "
+            "module with tanh"
+        )
     if module.proj_size:
-        raise UsageError(f"proj_size: expected 0, got {module.proj_size}; edgernn's cells have no projection")
+        raise UsageError(
+            f"proj_size: expected 0, got {module.proj_size}, a projection, which edgernn's cells do not have; convert "
+            "a module without it"
+        )
     if module.dropout:
-        raise UsageError(f"dropout: expected 0, got {module.dropout}; set it to 0 if training is over")
+        raise UsageError(f"dropout: expected 0, got {module.dropout}; set module.dropout = 0 if training is over")
     model = SequenceModel(
         cell,
         module.input_size,
@@ -61,8 +70,8 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
 def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     """Convert the recurrent layers of a model to a module of torch.nn.
 
-    torch's second bias is zero, except for the candidate of gru. The output layer (`model.head`), the embedding and
-    dropout are not part of the module.
+    torch's second bias is zero, except for the candidate state n of gru. Block-sparse weights become dense ones, with
+    zeros. The output layer (`model.head`), the embedding and dropout are not part of the module.
 
     Args:
         model: Model with the cell rnn, gru or lstm, which updates all neurons at every step.
@@ -71,26 +80,35 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         A module that reads (T, B, I) and returns the outputs of all steps.
 
     Raises:
-        UsageError: torch.nn has no such module: the cell is not rnn, gru or lstm, an update rule skips neurons, or the
-            model has an imputer, an audio front end, low-rank, block-sparse or normalised weights, or a last layer of
-            another size, or standardises its input.
+        UsageError: torch.nn has no such module: the cell is not rnn, gru or lstm, an update rule skips neurons, the
+            layers differ in size, or the model has an imputer, an audio front end, low-rank weights or a
+            normalisation, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
-        raise UsageError(f"cell: expected one of {', '.join(_MODULES)}, got {name}; torch.nn has no other")
+        raise UsageError(
+            f"cell: expected one of {', '.join(_MODULES)}, got {name}; torch.nn has no such cell: convert one of these"
+        )
     if model.rule_type.can_skip:
-        raise UsageError(f"rule: expected always, got {rule}; torch.nn updates every neuron at every step")
+        raise UsageError(
+            f"rule: expected always, got {rule}; torch.nn updates every neuron at every step: convert a model with the "
+            "rule always"
+        )
     layers = model.recurrent_layers()
     if layers[0].imputer is not None:
         raise UsageError(
-            f"imputer: expected none, got {layers[0].imputer.name}; torch.nn has no layer that fills in missing values"
+            f"imputer: expected none, got {layers[0].imputer.name}; torch.nn has no layer that fills in missing "
+            "values: convert a model without an imputer"
         )
     if model.frontend is not None:
-        raise UsageError("frontend: expected none, got logmel; torch.nn has no module that reads raw audio")
+        raise UsageError(
+            "frontend: expected none, got logmel; torch.nn has no module that reads raw audio: convert a model without "
+            "a front end"
+        )
     if layers[0].kind != name:
         raise UsageError(
-            f"cell: expected layers of the kind {name}, got {layers[0].kind}; torch.nn has only dense weights without "
-            "normalisation"
+            f"cell: expected a plain {name} layer, got {layers[0].kind}, which torch.nn does not have; convert a model "
+            f"with the default options of {name}, without rank and norm"
         )
     if model.last_size not in (None, model.hidden_size):
         raise UsageError(
@@ -99,7 +117,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         )
     if model.standardises:
         raise UsageError(
-            "mean, std: expected 0 and 1, as torch.nn modules do not standardise their input; standardise x yourself"
+            "mean, std: expected 0 and 1, got others, but a torch.nn module does not standardise its input; set "
+            "model.input_mean to 0 and model.input_std to 1, and standardise the input of the module yourself"
         )
     like = layers[0].cell.W
     module = _MODULES[name](
@@ -123,15 +142,18 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
 
 
 def _suffixes(module: nn.RNNBase) -> list[str]:
-    """List the suffixes of torch's parameter names, such as l0_reverse, in the order of `model.recurrent_layers()`."""
+    """List the suffixes of a torch module's parameter names: "l0", "l0_reverse" (if bidirectional), "l1" and so on.
+
+    They are in the order in which `SequenceModel.recurrent_layers` lists the layers and directions of a model.
+    """
     directions = ("", "_reverse") if module.bidirectional else ("",)
     return [f"l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]
 
 
 def _separate_biases(module: nn.RNNBase) -> int:
-    """Return how many of the last elements of torch's two biases cannot be added: H in a GRU, else 0.
+    """Return how many elements at the end of torch's two biases must stay separate: H in a GRU, else 0.
 
-    A GRU multiplies b_hn, but not b_in, by its reset gate r.
+    They are b_in and b_hn of a GRU, which cannot be added into one, because the reset gate multiplies b_hn alone.
     """
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 

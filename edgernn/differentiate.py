@@ -9,16 +9,17 @@ from edgernn.program import Builder, Program
 def gradient(program: Program, grads: Sequence[int], *, with_results: bool = False) -> Program:
     """Build the program that computes the gradients of a program's arguments, by reverse-mode differentiation.
 
-    The new program reads the arguments of `program`, and one argument more for the gradient of each result. Arguments
-    that do not influence the gradients are left out.
+    The new program reads the arguments of `program`, and for each result of `program` one argument more: the gradient
+    of the loss with respect to this result. It leaves out arguments that none of its own results depends on.
 
-    Ties of min and max: two equal operands get half of the gradient each, as in torch. If one of them is a constant,
-    the first operand gets all of it, so that the order of the operands distinguishes clamp from relu.
+    If the two operands of min or max are equal, each gets half of the gradient, as in torch. If one of them is a
+    constant, the first operand gets all of it. For x = 0, the derivative of max(x, 0) is thus 1, as in torch.clamp, and
+    that of max(0, x) is 0, as in torch.relu.
 
     Args:
         program: The program to differentiate.
-        grads: Keys (integers) of the arguments for the gradients of the results of `program`, one for each result. The
-            keys must differ from those of the arguments of `program`.
+        grads: For each result of `program`, the integer key that names its gradient among the arguments of the new
+            program. The keys must differ from those in `program.arguments`.
         with_results: True to return the results of `program` as well, after the gradients.
 
     Returns:

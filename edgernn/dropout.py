@@ -82,7 +82,8 @@ def masked(x: Tensor, steps: int, channels: int) -> Tensor:
         channels: Largest number of masked channels. The actual number is uniform from 0 to this one.
 
     Returns:
-        The sequences, with each masked value replaced by the mean of its sequence; x itself if both limits are 0.
+        The sequences, with each masked value replaced by the mean of all values of its sequence; x itself if
+            steps and channels are 0.
     """
     if not steps and not channels:
         return x

@@ -10,7 +10,7 @@ from edgernn.errors import MissingPackageError
 
 @contextmanager
 def needed_by(user: str) -> Iterator[None]:
-    """Context manager that replaces a failed import by an error that names the extra to install, as edgernn[train].
+    """Context manager that replaces a failed import by an error with the extra to install, such as edgernn[train].
 
     Args:
         user: Name of the feature that needs the package, such as "edgernn.training", for the error message.

@@ -99,7 +99,7 @@ def _create(path: Path) -> tuple[int, Path]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files that killed writers of `path` left; those of running writers are locked and stay."""
+    """Remove the temporary files of processes that were killed while writing `path`; keep those of running ones."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}{glob.escape(path.suffix)}"):
         with suppress(OSError), leftover.open("rb") as file:
             if fcntl is not None:

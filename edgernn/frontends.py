@@ -118,9 +118,9 @@ def mel_filters(config: FrontendConfig) -> NDArray[np.float64]:
         rising, falling = (frequencies - lower) / (centre - lower), (upper - frequencies) / (upper - centre)
         filters[b] = np.maximum(0, np.minimum(rising, falling)) * 2 / (upper - lower)
         if not filters[b].any():
-            apart = f"{config.sample_rate / size:g} Hz apart"
+            spacing = f"every {config.sample_rate / size:g} Hz"
             raise UsageError(
-                f"bands: expected a frequency of the FFT ({apart}) in every band, got none from {lower:.0f} to "
+                f"bands: expected a frequency of the FFT ({spacing}) in every band, got none from {lower:.0f} to "
                 f"{upper:.0f} Hz with bands={config.bands}; use fewer bands or a longer window_size"
             )
     return filters
@@ -187,7 +187,7 @@ class LogMel(nn.Module):
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each state of the front end to its size n; the state tuple has (B, n) in this order."""
+        """Dict from the name of each state of the front end to its size n; the state is a tuple of these (B, n)."""
         overlap = self.config.window_size - self.config.hop
         samples = {"samples": overlap} if overlap else {}
         return samples | ({} if self.memory is None else {self.memory: self.config.bands})
@@ -213,7 +213,10 @@ class LogMel(nn.Module):
         return y, tuple(named.values())
 
     def energies(self, signal: Tensor) -> Tensor:
-        """Compute the mel energies (T, B, bands) of T windows of a signal (B, window_size + (T - 1) hop), hop apart."""
+        """Compute the mel energies (T, B, bands) of a signal (B, window_size + (T - 1) hop).
+
+        Step t, counted from 0, has the energies of the window_size samples from sample t · hop on.
+        """
         frames = signal.unfold(1, self.config.window_size, self.config.hop)
         # some steps at a time, so that all values of one chunk stay in the processor's cache
         steps = max(1, _CACHED // (len(signal) * self.size))
@@ -249,10 +252,11 @@ class LogMel(nn.Module):
     def macs(self) -> int:
         """Count the multiply-adds of a step, with a real FFT.
 
-        The product with the window takes window_size multiply-adds. The FFT of N real numbers takes N log₂ N: it is a
-        complex FFT of N/2 numbers in radix 2 and the separation of its halves, with four multiply-adds for each complex
-        product. The squared magnitudes of the N/2 + 1 frequencies take N + 2, the mel filters one for each nonzero
-        weight, and a noise floor or a smooth energy one for each band. Logarithms and powers are not counted.
+        The product with the window takes window_size multiply-adds. The FFT of N real numbers takes N log₂ N. It is
+        computed as a radix-2 FFT of N/2 complex numbers, from which the spectrum of the N real ones is then formed;
+        each complex product takes four multiply-adds. The squared magnitudes of the N/2 + 1 frequencies take N + 2, the
+        mel filters one for each nonzero weight, and a noise floor or a smooth energy one for each band. Logarithms and
+        powers are not counted.
         """
         tracking = 0 if self.memory is None else self.config.bands
         transform = self.size * (self.size.bit_length() - 1)

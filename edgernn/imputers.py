@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imputers: layers in front of a cell that fill in missing values of its input, and decay its state meanwhile.
+"""Imputers: layers in front of a cell that fill in missing values of its input and decay the cell's state over time.
 
 The input of such a layer is (T, B, 3F): F values (any number where one is missing), F masks m (1: observed, 0:
 missing) and F durations δ, the time since each value was last observed. The cell reads 2F numbers: the filled values
@@ -46,9 +46,10 @@ class Imputed:
 class Imputer(nn.Module, abc.ABC):
     """Base class of imputers, which fill in missing values of F = input_size / 3 features for a cell with H neurons.
 
+    The input has 3F channels: F values, F masks (1: observed, 0: missing), and F times since the last observation.
     Class attributes: `name`, the name on the command line; `paper`, the source; and `memory`, the names of the
     imputer's own states, (B, F) each.
-    `total` is a function that sums a tensor over the processes of data-parallel training, or None in a single process.
+    Attribute `total`, which data-parallel training sets: a function that sums a tensor over the processes; else None.
     Parameters start as U(-1/√H, 1/√H). An input_size that is not a multiple of 3 raises UsageError.
     """
 
@@ -61,7 +62,7 @@ class Imputer(nn.Module, abc.ABC):
         super().__init__()
         if input_size % 3:
             expected = f"a multiple of 3 (values, masks and times of {self.name})"
-            raise UsageError(f"input_size: expected {expected}, got {input_size}")
+            raise UsageError(f"input_size: expected {expected}, got {input_size}; append the masks and times to x")
         self.features, self.hidden_size = input_size // 3, hidden_size
 
     def _start(self) -> None:
@@ -116,9 +117,9 @@ class GRUD(Imputer):
     m_t is the mask (1: observed, 0: missing), and δ_t the time since each value was last observed, (B, F) each.
     Shapes: impute_d = d and impute_e = e (F,), impute_D = D (H, F), impute_g = g (H,); constant impute_mean (F,), by
     default 0. The imputer's state x_seen = x' starts at 0. Only the first state of the cell decays. d is a diagonal
-    matrix, as in Che et al.; the EINS paper writes a full matrix. The masks enter every gate that reads x, as V m in
-    the paper.
-    The paper's GRU has its reset gate before the product: `gru-before`.
+    matrix, as in Che et al.; the EINS paper writes a full matrix. The masks are inputs
+    of the cell: every gate that reads x also reads the masks, with weights that Che et al. call V.
+    Their GRU multiplies h by the reset gate before the matrix product with R, as the cell `gru-before` does.
     Source: Che et al., "Recurrent Neural Networks for Multivariate Time Series with Missing Values", 2018,
     https://arxiv.org/abs/1606.01865; System C.1 of the EINS paper.
     """
@@ -164,7 +165,8 @@ class RITS(Imputer):
     Shapes: impute_D (H, F), impute_g (H,), impute_A (F, H), impute_a (F,), impute_Z (F, F), impute_z (F,), impute_d and
     impute_e (F,), impute_B (F, 2F), impute_k (F,); impute_D is D above, and so on. `Imputer.loss` is the loss of BRITS,
     the error of x̂, ẑ and ĉ.
-    The authors' code has no σ in β. The paper's cell is an LSTM; BRITS has one for each direction.
+    The authors' code has no σ in β. The paper uses an LSTM as the cell. BRITS, the model of the paper, consists of two
+    RITS models, one for each direction of time.
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.3,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.
     """

@@ -22,14 +22,15 @@ class Trace:
     """Values that one forward pass of a layer records besides its output, for losses and statistics.
 
     Attributes:
-        decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step. A rule of
-            the kind COLUMN updates every neuron; the mask is then True where products read a new value of h (`Delta`).
+        decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step. A rule such
+            as delta (`Kind.COLUMN`) updates every neuron, but keeps older values in products; the mask is then True
+            where the products R h read the new value of h.
         budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
         imputed: The F features of the input (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
         background: Mask (T, B), True at the steps that the task marks as background (no event), or None.
-        sent_inputs: Under a rule of the kind COLUMN: mask (T, B, columns of W), True where the product W x reads a new
-            value of x and not an older one (`Delta`). None under any other rule.
+        sent_inputs: With a rule such as delta (`Kind.COLUMN`): mask (T, B, columns of W), True where the product
+            W x reads the new value of x and not an older one. With any other rule: None.
     """
 
     decisions: Tensor | None
@@ -60,7 +61,8 @@ class Step:
 class Unroller(Protocol):
     """Type of a faster implementation of a layer's loop over time.
 
-    It returns what `RecurrentLayer.forward` returns, or None for tensors that it cannot run.
+    It returns what `RecurrentLayer.forward` returns, or None if it does not support these tensors; the Python loop then
+    runs instead.
     """
 
     name: str
@@ -74,9 +76,9 @@ class RecurrentLayer(nn.Module):
     forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state is a tuple of tensors,
     in this order: the states of the cell, of the rule and of the imputer; the number of steps "t" (B, 1) if the cell
     depends on it; and the previous input "x_last" (B, I) if the cell reads it. `widths` is a dict from the names of
-    these tensors to their sizes. If an `unroller` is set, it replaces the loop over time for all tensors it can run,
-    with the same results and gradients. `step_weights` (T, B) are factors of the steps in the penalty on updates
-    (`Trace.budget`) of the next forward passes; None stands for 1.
+    these tensors to their sizes. If an `unroller` is set, it replaces the loop over time for all tensors that it
+    supports, with the same results and gradients. The penalty on updates (`Trace.budget`) multiplies the updates of
+    each step and sequence by `step_weights` (T, B), if set.
     """
 
     def __init__(self, cell: Cell, rule: UpdateRule, imputer: Imputer | None = None) -> None:
@@ -98,7 +100,11 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if the cell also reads x_{t-1} and there is no imputer, so that x of all steps is known in advance."""
+        """True if the cell also reads the previous input x_{t-1} and the layer has no imputer.
+
+        The cell's inputs [x_t, x_{t-1}] are then formed for all steps at once, before the loop over time. An imputer
+        computes the cell's input step by step instead.
+        """
         return self.cell.reads_last and self.imputer is None
 
     @property
@@ -108,11 +114,15 @@ class RecurrentLayer(nn.Module):
 
     @property
     def kind(self) -> str:
-        """Name of the layer's native kernel: imputer, cell and rule, as in "gru-d+gru-before+selective"."""
+        """Name of the layer's native kernel: its parts joined by "+", as in "gru-d+gru-before+selective".
+
+        The parts are the imputer, the cell, the update rule, "low-rank" and the normalisation. A part that the layer
+        does not have is left out, and so is the rule "always", which updates all neurons at every step.
+        """
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """Return `kind` with `form` as the name of the cell's equations, such as "gru"; "*" for a user-defined cell."""
+        """Return the kernel name `kind` with `form` in place of the cell's name, such as "*" for a custom cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.is_dense() else [form, self.rule.name]
@@ -159,8 +169,8 @@ class RecurrentLayer(nn.Module):
 
         Returns:
             W x + b of the cell's gates (T, B, rows of W), and the result (T, B, E) of `UpdateRule.project`; the rule
-            defines the size E. With an imputer, or under a rule of the kind COLUMN, both are (T, B, 0), because the
-            inputs of the products are known only step by step.
+            defines the size E. With an imputer, or with a rule such as delta (`Kind.COLUMN`), both are (T, B, 0),
+            because the inputs of the products are known only step by step.
         """
         if self.imputer is not None or self.rule.kind is Kind.COLUMN:
             empty = x.new_zeros(*x.shape[:-1], 0)

@@ -14,11 +14,13 @@ LOCK = ".lock"
 
 @contextmanager
 def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
-    """Lock a folder against other processes inside the block; create it first, and remove it at the end if it is empty.
+    """Lock a folder against other processes inside the block.
+
+    The folder is created first if it does not exist, and removed at the end if it is empty.
 
     Args:
         folder: The folder that a command writes to.
-        seconds: Seconds to wait for a process that holds the lock.
+        seconds: Seconds to wait while another process holds the lock. With 0 an error is raised at once.
 
     Yields:
         None, while the lock is held.
@@ -50,12 +52,13 @@ def hold_file(file: Path) -> Iterator[None]:
 def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -> Iterator[None]:
     """Create and lock a lock file, and remove it after the block.
 
-    It contains the id of this process and the name of its machine. If a process is killed, its lock is free again.
+    The lock file contains the id of this process and the name of its machine. If a process is killed, the operating
+    system releases its lock.
 
     Args:
         lock: The lock file, in an existing folder.
         place: File or folder that the lock protects; the message of the error names it.
-        seconds: Seconds to wait for a process that holds the lock.
+        seconds: Seconds to wait while another process holds the lock. With 0 an error is raised at once.
         option: Command line option that chooses another file or folder; the message of the error suggests it.
 
     Yields:

@@ -84,7 +84,7 @@ class RecurrentModel(nn.Module):
         """Mean share of updated neurons over layers, weighted by size, from a mask per layer (None: all updated)."""
         rates = [1.0 if u is None else float(u.to(torch.float64).mean()) for u in decisions]
         if not rates:
-            raise RuntimeError("update_rate: the model has not been run yet; call it first")
+            raise RuntimeError("update_rate: the model has not been run yet; call the model first")
         sizes = [layer.cell.hidden_size for layer in self.recurrent_layers()]
         return sum(rate * size for rate, size in zip(rates, sizes, strict=True)) / sum(sizes)
 
@@ -128,7 +128,7 @@ class RecurrentModel(nn.Module):
 
 
 def _final_pruning(steps: int) -> int:
-    """Return the index, from 0, of the last of `steps` training steps before which `prune` prunes weights."""
+    """Return the index (from 0) of the step before which `prune` prunes for the last time, out of `steps` steps."""
     return 2 * steps // 3
 
 
@@ -163,7 +163,7 @@ class SequenceModel(RecurrentModel):
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
     O is `output_size`; without a head it is `width`, the size of the last layer's output. The state is a flat tuple of
-    tensors in the order of `state_names`: (B, H) for a state of a cell; those of rules, for example, may be (B, 1).
+    tensors in the order of `state_names`. A state of a cell is (B, H); a state of an update rule may be (B, 1).
 
     Example: SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16). The settings are:
 
@@ -171,18 +171,18 @@ class SequenceModel(RecurrentModel):
     bidirectional: Each layer has a second cell, which reads the sequence backwards.
     last_size: Number of neurons in the last layer.
     mean, std: Statistics (I,) that standardise the input: (x - mean) / std.
-    frontend: "logmel", features of audio. x is then raw samples (T, B, hop), the hop new ones of each step, so that I
-        must be hop. mean and std (bands,) standardise the features, one per mel band (`edgernn.frontends`).
+    frontend: "logmel", log mel features of audio. x is then raw audio (T, B, hop): each step gets the next hop samples,
+        and I = hop. mean and std (bands,) standardise the features, one per mel band (`edgernn.frontends`).
     rank: Rank of low-rank recurrent weights (`LowRank`).
     density: Share of nonzero blocks in sparse recurrent weights (`BlockSparse`), which `prune` selects in training.
-    norm: "layer", or "recurrent-batch" with statistics of their own for the first norm_steps steps (`cells.norm`).
+    norm: "layer" or "recurrent-batch". The latter has statistics per step, up to step norm_steps (`cells.norm`).
     imputer: "gru-d" or "rits". x is then (T, B, 3F): F values with gaps, masks, times since measured (`imputers`).
     vocabulary: Number of words. x is then (T, B) integers below it. The layers read rows of the embedding
         E (vocabulary, I), which starts as U(-0.1, 0.1).
     tied: The head's weight is E, so that O must be vocabulary and `width` must be I.
     dropout_embedding, dropout_input, dropout_hidden, dropout_output: Dropout rates of words, of the first layer's
         input, between layers, and of the last layer's output; one mask for all steps (`edgernn.dropout`).
-    weight_drop, weight_drop_input: DropConnect rates of the weights of states (R, C), and of all others (W, V).
+    weight_drop, weight_drop_input: DropConnect rates: first of the weights R and C of states, second of W and V.
     mask_steps, mask_channels: Largest numbers of successive steps and channels of the first layer's input that are
         masked in each sequence (`dropout.masked`).
 
@@ -249,9 +249,9 @@ class SequenceModel(RecurrentModel):
         if size != words:
             raise UsageError(f"tied: expected output_size={words}, the size of the vocabulary, got {size}")
         if self.width != self.config.input.size:
-            hint = "" if self.config.bidirectional else "; set hidden_size or, with several layers, last_size"
-            expected = f"{self.config.input.size} outputs of the last layer, as in the embedding"
-            raise UsageError(f"tied: expected {expected}, got {self.width}{hint}")
+            hint = "; leave out tied" if self.config.bidirectional else "; set hidden_size or, if layers > 1, last_size"
+            expected = f"a last layer with {self.config.input.size} outputs, the width of the embedding"
+            raise UsageError(f"tied: expected {expected}, got {self.width} outputs{hint}")
         return TiedHead(self.embedding)
 
     @property
@@ -301,7 +301,7 @@ class SequenceModel(RecurrentModel):
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the initial state of `batch` sequences, in dtype and device of `like`: front end's, then layers'."""
+        """Return the initial states of `batch` sequences, the front end's first, in dtype and device of `like`."""
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
         return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 
@@ -318,11 +318,11 @@ class SequenceModel(RecurrentModel):
             state: State to start from: one tensor for each of `state_names`, else UsageError. Default: `initial_state`.
 
         Returns:
-            Output of the last layer, (B, `width`) or (T, B, `width`), and the last state.
+            Output of the last layer, (B, `width`) with output="last", else (T, B, `width`), and the last state.
         """
         if state is not None and len(state) != len(self.state_names):
             expected = f"{len(self.state_names)} tensors {self.state_names}"
-            raise UsageError(f"state: expected {expected}, got {len(state)}; pass the state of the last call, or None")
+            raise UsageError(f"state: expected {expected}, got {len(state)} tensors; pass the last state, or None")
         y, heard = self._inputs(x, state)
         if state is None:
             state = self.initial_state(y.shape[1], y)
@@ -362,7 +362,7 @@ class SequenceModel(RecurrentModel):
         if background is None:
             return None, None
         if background.shape != y.shape[:2]:
-            raise UsageError(f"background: expected shape {tuple(y.shape[:2])}, got {tuple(background.shape)}")
+            raise UsageError(f"background: expected shape (T, B) = {tuple(y.shape[:2])}, got {tuple(background.shape)}")
         background = background.flip(0) if reverse else background
         return background, torch.where(background, self._background_weight, 1.0).to(y)
 
@@ -375,7 +375,7 @@ class SequenceModel(RecurrentModel):
         return self._inputs(x, None)[0]
 
     def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the result of `inputs`, and the audio front end's new state; `state` is that of the whole model."""
+        """Return the first layer's input, and the audio front end's new state; `state` is the whole model's state."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")

@@ -63,7 +63,11 @@ def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
 
 
 def combined_name(cell: str, rule: str) -> str:
-    """Return the name of a cell with a rule: "sarnn" for gru with selective, "gru + random", or "gru" with always."""
+    """Return the name of a cell together with an update rule.
+
+    Some pairs have names of their own: "sarnn" is the cell gru with the rule selective. Otherwise the rule follows the
+    cell, as in "gru + random". The rule named "always" is left out, as in "gru".
+    """
     names = {pair: name for name, pair in COMBINATIONS.items()}
     return names.get((cell, rule)) or " + ".join(parts(cell, rule))
 

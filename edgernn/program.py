@@ -85,7 +85,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Program:
-    """Point-wise function as a list of elementary operations, in single static assignment form.
+    """Point-wise function as a list of elementary operations, in static single-assignment form.
 
     Values are numbered consecutively: arguments, then constants, then instructions. Inconsistent fields, such as
     an operand that is not an earlier value, raise ProgramError.
@@ -107,12 +107,21 @@ class Program:
         if len(set(self.arguments)) != len(self.arguments) or min(self.arguments, default=0) < 0:
             raise ProgramError(f"arguments: expected distinct keys of at least 0, got {self.arguments}")
         if not all(_is_float32(number) for number in self.constants):
-            raise ProgramError(f"constants: expected finite float32 numbers, got {self.constants}")
+            raise ProgramError(
+                f"constants: expected finite float32 numbers, got {self.constants}; replace inf, NaN and numbers "
+                "beyond the range of float32"
+            )
         for value, (op, operands) in enumerate(((i.op, i.operands) for i in self.instructions), first):
             if op not in OPS or len(operands) != OPS[op].arity:
-                raise ProgramError(f"instruction {value - first}: expected an op and its operands, got {op} {operands}")
+                raise ProgramError(
+                    f"instruction {value - first}: expected an operation of OPS and one index per operand, got "
+                    f"{op} {operands}"
+                )
             if not all(0 <= number < value for number in operands):
-                raise ProgramError(f"instruction {value - first}: expected indices below {value}, got {operands}")
+                raise ProgramError(
+                    f"instruction {value - first}: expected operands that are indices of earlier values, below "
+                    f"{value}, got {operands}"
+                )
         if not self.results or not all(0 <= number < self.size for number in self.results):
             raise ProgramError(f"results: expected indices of values, below {self.size}, got {self.results}")
 
@@ -122,7 +131,7 @@ class Program:
         return len(self.arguments) + len(self.constants) + len(self.instructions)
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Compute the results in torch from one tensor per argument, in their dtype; for tests and checks."""
+        """Compute the results in torch from `values`, one tensor per argument, in their dtype; for tests and checks."""
         if len(values) != len(self.arguments):
             raise ProgramError(f"values: expected {len(self.arguments)} tensors, one per argument, got {len(values)}")
         like = values[0] if values else torch.zeros(())
@@ -138,11 +147,12 @@ class Program:
     ) -> tuple[list[int], list[float]]:
         """Serialise the program to a list of integers and a list of float32 constants.
 
-        The integers are: the numbers of arguments, constants, instructions and results; the keys of the arguments;
-        the code and three operands (padded with 0) of each instruction; the indices of the results.
+        The integers are: the numbers of arguments, constants, instructions and results; the integer key by which
+        each argument is known; code and three operands (padded with 0) of each instruction; the indices of the
+        results.
 
         Args:
-            most_values: Limit on the number of values. Default: the limit of exported files.
+            most_values: Limit on arguments, constants and instructions together. Default: that of exported files.
             most_results: Limit on the number of results. Default: the limit of exported files.
 
         Returns:
@@ -183,7 +193,8 @@ class Program:
         counts = ints[:4]
         if len(counts) < 4 or min(counts) < 0:
             raise ProgramError(
-                f"serialised equations: expected four counts of at least 0, got {list(counts)}; export the model again"
+                f"serialised equations: expected four counts of at least 0 at the start, got {list(counts)}; export "
+                "the model again"
             )
         arguments, constants, instructions, results = counts
         length = 4 + arguments + 4 * instructions + results
@@ -237,7 +248,10 @@ class Builder:
         self._numbers: dict[Any, int] = {}
 
     def argument(self, key: int) -> int:
-        """Add an argument with the key `key`, unless the program has it already, and return the index of its value."""
+        """Add an argument, unless the program has it already, and return the index of its value.
+
+        `key` is an integer that identifies the argument, as in `Program.arguments`.
+        """
         return self._value(("argument", key), key)
 
     def constant(self, number: float) -> int:
@@ -281,7 +295,7 @@ class Builder:
         return values
 
     def finish(self, results: Sequence[int]) -> Program:
-        """Return the program whose results are the values with the indices `results`, without values not used there."""
+        """Return the program with the results at the indices `results`; values that no result needs are left out."""
         needed = set(results)
         for value in range(len(self._values) - 1, -1, -1):
             entry = self._values[value]

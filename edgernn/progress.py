@@ -15,7 +15,7 @@ class Progress:
     """Progress bar on a terminal if rich is installed, otherwise lines of text.
 
     Args:
-        every: Minimum seconds between two lines of `update`.
+        every: Minimum seconds between two lines that `update` prints.
     """
 
     def __init__(self, every: float = 5.0) -> None:
@@ -93,7 +93,7 @@ class Progress:
 
 
 def in_words(figures: Mapping[str, float | str]) -> str:
-    """Format a dict from name to value as one line, such as "loss 0.1234  lr 0.001"; numbers get 4 digits."""
+    """Format a dict of values by name as "loss 0.1234  lr 0.001", with numbers rounded to 4 significant digits."""
     return "  ".join(f"{name} {value if isinstance(value, str) else f'{value:.4g}'}" for name, value in figures.items())
 
 

@@ -58,11 +58,11 @@ def random_model(
 
 @torch.no_grad()
 def _set_thresholds(model: SequenceModel, rate: float) -> None:
-    """Set the thresholds of the rule delta so that the share `rate` of the values of x and of h exceeds them per step.
+    """Set the thresholds of a model with the rule delta, so that it updates the share `rate` of values per step.
 
-    A value exceeds its threshold if it differs by more from the value that products last read (see `Delta`). The right
-    thresholds depend on the cell, so they are searched on standard normal input, layer by layer. A model with a rule of
-    another kind than COLUMN is not changed.
+    A value of x or h is updated if it differs by more than the threshold from the value that matrix products last read
+    (see `Delta`). The right thresholds depend on the cell, so they are searched on standard normal input, layer by
+    layer. A model with another rule is not changed.
     """
     layers = model.recurrent_layers()
     if layers[0].rule.kind is not Kind.COLUMN:
@@ -89,7 +89,10 @@ def _halve(theta: Tensor, rate: float, share: Callable[[Tensor], float]) -> None
 
 
 def _moved_share(x: Tensor, theta: Tensor) -> float:
-    """Return the share of the values of x (T, B, I) that differ by more than `theta` from the last one that did so."""
+    """Return the share of values that the rule delta (`Delta`) sends anew, on input x (T, B, I) with threshold `theta`.
+
+    A value is sent if it differs by more than `theta` from the value of the same input that was last sent, at first 0.
+    """
     sent, count = torch.zeros_like(x[0]), 0
     for x_t in x:
         moved = (x_t - sent).abs() > theta
@@ -98,9 +101,10 @@ def _moved_share(x: Tensor, theta: Tensor) -> float:
 
 
 def _sent_share(layer: RecurrentLayer, x: Tensor, theta: Tensor) -> float:
-    """Return the share of the values of h that exceed the layer's threshold `theta` per step, on the input x (T, B, I).
+    """Return the share of values of h that a layer with the rule delta sends anew, on input x (T, B, I).
 
-    `theta` is the layer's own tensor, so it is not read here.
+    A value is sent anew if it differs by more than the layer's threshold from the value that was last sent (`Delta`).
+    The argument `theta` is the tensor of this threshold. It is not read here, because the layer reads it.
     """
     decisions = layer(x)[2].decisions
     assert decisions is not None

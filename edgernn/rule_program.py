@@ -24,9 +24,10 @@ class RuleEquations:
     Attributes:
         programs: Dict from the name of a method of the rule to its program: `score` and `likelihood`; for a rule with
             own states (memories) also `evidence`, `drive` and `advance`.
-        names: Dict from the integer key of a program's argument to its name, the same for all programs. It is "s_" plus
-            the name of a state of the cell; the name of a state or weight of the rule; or the name of an argument of
-            `UpdateRule`'s methods: "e", "u", "score", "drive", "evidence" or "slope".
+        names: Dict from the integer key of an argument to the name of the argument. All programs use the same keys. A
+            state of the cell has the name "s_" plus its own name. A state or weight of the rule has its own name. All
+            other arguments have the names that they have in the methods of `UpdateRule`: "e" (the result of `project`),
+            "u" (the decision), "score", "drive", "evidence" and "slope".
         weights: Dict from the name of each weight that the programs may read to its size: "H" for one value per neuron
             or group of neurons, "1" for a single value.
     """

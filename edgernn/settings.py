@@ -251,12 +251,13 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
     """Assign a user's values to the settings that their keys name, and convert them to the types of the settings.
 
     Args:
-        values: Dict from key to value. A key is a short name, or a dotted name that may begin with the owner or leave
-            out its first parts: norm.steps for model.layer.norm.steps.
-        **owners: Dicts from short name to setting, by the name of their owner: model, cell, ....
+        values: Dict from key to value. A key is a short name or a dotted name. The first parts of a dotted name may be
+            left out: norm.steps for model.layer.norm.steps.
+        **owners: Groups of settings (model, cell, ...), each a dict from short name to setting. The name of the group
+            is the first part of dotted names.
 
     Returns:
-        Dict from owner to the values assigned in it: a dict from the path of a setting to the converted value.
+        Dict from group to the values assigned in it: a dict from the path of a setting to the converted value.
 
     Raises:
         UsageError: A key is unknown or ambiguous, a value is invalid, or a setting is given twice.

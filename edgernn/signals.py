@@ -91,7 +91,10 @@ def noting() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def delaying() -> Iterator[None]:
-    """Delay signals (SIGINT, SIGTERM, SIGHUP) until the end of the block, which an exception would leave half done."""
+    """Delay signals (SIGINT, SIGTERM, SIGHUP) until the end of the block, so that they do not interrupt its work.
+
+    A Ctrl-C after the first signal still raises KeyboardInterrupt at once.
+    """
     with noting() as noted:
         yield
     if number := noted():
@@ -102,7 +105,8 @@ def delaying() -> Iterator[None]:
 def blocking_interrupts() -> Iterator[None]:
     """Block Ctrl-C in processes that are started inside the block, until they call `ignore_interrupts`.
 
-    This process gets a Ctrl-C after the block. Windows cannot block signals: there, the block changes nothing.
+    A Ctrl-C inside the block reaches this process after the block. Windows cannot block signals: there, the block
+    changes nothing.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -117,8 +121,8 @@ def blocking_interrupts() -> Iterator[None]:
 def ignore_interrupts() -> None:
     """Ignore Ctrl-C in this worker process, except in blocks of `raising`; the parent process ends its workers.
 
-    A terminal sends Ctrl-C to parent and workers. In a worker that starts, waits or exits, it would only print a
-    traceback.
+    A terminal sends Ctrl-C to the parent and to its workers. Without this call, a worker that starts, waits or exits
+    would print a traceback.
     """
     # SIG_IGN, if the caller has set it, stays; `raising` respects it, so this function does not set it
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

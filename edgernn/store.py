@@ -58,8 +58,8 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
     if tensors.keys() != expected.keys():
         names = ", ".join(sorted(tensors.keys() ^ expected.keys()))
         raise EdgernnError(
-            f"{folder / name}: expected the weights of this model, got others: {names} missing or unknown; restore the "
-            "file or train again"
+            f"{folder / name}: expected the tensors of this model, but these are missing in the file or unknown to the "
+            f"model: {names}; restore the file or train again"
         )
     for key, tensor in expected.items():
         if tensors[key].shape != tensor.shape:
@@ -74,7 +74,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
         raise EdgernnError(
-            f"{path}: expected the config of a run, with a table under the key 'model', got none; train again"
+            f"{path}: expected the config of a run, with a JSON object under the key 'model', got none; train again"
         )
     if "layer" not in config["model"]:
         version = config.get("edgernn", "an older version")
@@ -108,7 +108,8 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
     if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
         expected = f"a {SequenceModel.__name__}, got a {network}"
         raise EdgernnError(
-            f"{folder}: config.json: network: expected {expected}, which only its own task can use; name another run"
+            f"{folder}: config.json: network: expected {expected}, which only its own task can run; name a run of "
+            "another task"
         )
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
     if (cell := load_kept(folder, config)) is not None:
@@ -121,16 +122,17 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
 
 
 def kept_cell(folder: Path, cell: str) -> str:
-    """Replace FILE.py in the cell name FILE.py:CLASS by the path of its copy in a run directory, if it has one.
+    """Replace FILE.py in the cell name FILE.py:CLASS by the path of the copy of FILE.py in a run directory.
 
     Args:
         folder: Folder that may be a run directory.
         cell: Cell name or FILE.py:CLASS.
 
     Returns:
-        PATH:CLASS with the path of the copy, or `cell` unchanged if it names no file or there is no copy.
+        PATH:CLASS with the path of the copy. `cell` is returned unchanged if it names no file, if the folder is not a
+        run directory, or if the run's config.json lists no copy.
 
     Raises:
-        EdgernnError: The copy is missing or has changed, or the folder's config.json is invalid.
+        EdgernnError: The copy that config.json lists is missing or has changed, or config.json is invalid.
     """
     return kept_word(folder, read_config(folder), cell) if (folder / CONFIG).is_file() else cell

@@ -24,7 +24,7 @@ _ROWS = 2
 
 @dataclass(frozen=True)
 class _Value:
-    """Value of a program under construction. It has Python's operators, so that `_REWRITES` read like equations."""
+    """Value of a program under construction. Its operators, as in `a + b`, add operations to that program."""
 
     builder: Builder
     number: int
@@ -183,13 +183,13 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 
     Args:
         name: Name of the function for errors.
-        function: Function of a dict from argument key to tensor (rows, widths[key]), which returns a tuple of tensors
-            (rows, width).
-        widths: Dict from argument key to width, the number of columns of that argument.
+        function: The function. It takes a dict from key to tensor (rows, widths[key]), where the integer key identifies
+            an argument, and returns a tuple of tensors (rows, width).
+        widths: Dict from the key of an argument to its number of columns.
         width: Number of columns of the results.
 
     Returns:
-        The program. Its arguments are the keys that the results depend on.
+        The program. Its `arguments` are the keys in ascending order, without those that no result depends on.
 
     Raises:
         ProgramError: The function is not point-wise, or uses an operator that programs cannot express.
@@ -246,7 +246,7 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
     for key, grad, expected in zip(program.arguments, computed, wanted, strict=True):
         if not torch.allclose(grad.expand_as(expected), expected, rtol=1e-6, atol=1e-9, equal_nan=True):
             raise ProgramError(
-                f"{name}: torch's gradient of argument {key} differs from that of the traced equations; remove detach"
+                f"{name}: the gradient of argument {key} in torch is not that of the equations; do not call detach"
             )
 
 
@@ -265,7 +265,10 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
         computed = program.run([points[key] for key in program.arguments])
         for result, wanted in zip(computed, expected, strict=True):
             if not torch.allclose(result, wanted.to(result.dtype), rtol=1e-6, atol=1e-9, equal_nan=True):
-                raise ProgramError(f"{name}: depends on more than its arguments; use no random numbers or hidden state")
+                raise ProgramError(
+                    f"{name}: depends on more than its arguments, or branches on their values; use no random numbers, "
+                    "hidden state or such branches"
+                )
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
@@ -292,10 +295,15 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
             outputs = node.args[0]
             results = [outputs] if isinstance(outputs, fx.Node) else outputs
         elif node.users:
-            raise ProgramError("expected Python numbers as constants, got a tensor; declare it in the cell's `vectors`")
+            raise ProgramError(
+                "constants in equations: expected Python numbers, got a tensor; declare it in the cell's `vectors`"
+            )
     for result in results:
         if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
-            raise ProgramError("expected results with one number for each neuron; return tensors of the gates' shape")
+            raise ProgramError(
+                f"results: expected tensors of shape (rows, {width}), got another shape or no tensor; return one value "
+                "for each neuron, or for each sample if the rule decides once per sample"
+            )
     return builder.finish([values[result].number for result in results])
 
 
@@ -325,7 +333,8 @@ def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder
         raise ProgramError(f"torch's {name} is not point-wise here; use operators that act on each neuron separately")
     if output.dtype not in (torch.float32, torch.bool):
         raise ProgramError(
-            f"torch's {name}: expected a result of float32 or bool, got {str(output.dtype).removeprefix('torch.')}"
+            f"torch's {name}: expected a result of float32 or bool, got {str(output.dtype).removeprefix('torch.')}; "
+            "use operators with results of these types"
         )
     operands: list[Any] = [values[a] if isinstance(a, fx.Node) else a for a in node.args]
     if name in _FILLS:

@@ -59,7 +59,9 @@ def add_model(
         raise UsageError(f"--name: expected a name without a dot or slash, got {name!r}")
     target = folder / name
     if target.exists() and not replace:
-        raise UsageError(f"{target}: expected a new name, got that of a model; set another --name, or add --replace")
+        raise UsageError(
+            f"{target}: expected a new name, got that of a model in the zoo; set another --name, or add --replace"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with hold_file(target), tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as temporary:
         staged = Path(temporary) / name
@@ -68,8 +70,8 @@ def add_model(
         size = sum(file.stat().st_size for file in staged.iterdir()) + _size(folder, without=name)
         if size > MOST:
             raise EdgernnError(
-                f"{name}: expected at most {MOST:,} bytes in all models, got {size:,}; train a smaller one, or remove "
-                "another model"
+                f"{name}: expected at most {MOST:,} bytes in all models together, got {size:,} with this one; train a "
+                "smaller one, or remove another model"
             )
         if target.exists():
             target.rename(Path(temporary) / "replaced")
@@ -164,10 +166,11 @@ def _data(task: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _class_figures(run: Path, config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Collect recall, precision and sensitivity of each class: a dict from class to a dict from metric to value.
+    """Collect the precision and the recall, or sensitivity, of each class: a dict from class to {metric: value}.
 
-    They come from metrics such as recall_CLASS in result.json (`result`), or else from a list in series.json with one
-    value per class. Metrics that the run lacks are left out. `config` is the content of config.json.
+    A value is the entry of result.json (`result`) with a name such as recall_CLASS. If there is no such entry, it comes
+    from series.json, where each metric has a list with one value per class. Metrics that are in neither file are left
+    out. `config` is the content of config.json.
     """
     classes = config["task"]["classes"] or sorted({key.split("_", 1)[1] for key in result if _is_of_class(key)})
     figures: dict[str, dict[str, float]] = {name: {} for name in classes}

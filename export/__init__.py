@@ -59,5 +59,8 @@ def to_onnx(
     finally:
         model.train(was_training)
     if not any(f.domain == "ai.edgernn" for f in proto.functions):
-        raise EdgernnError(f"{path}: expected a portable function in the written file, got none; report this as a bug")
+        raise EdgernnError(
+            f"{path}: expected functions of standard ONNX operators for the layers in the written file, got none; "
+            "report a bug"
+        )
     return results

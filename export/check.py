@@ -69,11 +69,11 @@ def check(
         model: The model in torch.
         path: The exported file.
         example: Further input, (T, B, I) or word indices (T, B).
-        tolerance: Allowed absolute error, or relative error for outputs above 1, of up to 24 steps. For a sequence of T
-            steps it is multiplied by T / 24, if T is larger, as the rounding errors of the steps add up.
+        tolerance: Allowed error of a single step, and of a sequence of up to 24 steps. It is absolute if no value
+            is above 1, else relative to the largest value. For T > 24 it is multiplied by T / 24, as errors add up.
         whole_numbers: True if the file has int8 weights, for which the native library multiplies integers. The allowed
-            error of the native library is then 1e-3. Steps are left out at a correspondingly larger distance of a
-            decision from its threshold.
+            error of the native library is then 1e-3. Larger errors may flip more decisions to update a neuron, so that
+            steps are left out if a decision is within a larger distance of its threshold.
 
     Returns:
         Results of the check, one per backend: portable (standard ONNX operators) and, if edgernn's native library has
@@ -115,8 +115,8 @@ def check(
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
     """Compare a session with torch on input x, except at steps where rounding may flip a decision to update a neuron.
 
-    These are the steps with a decision whose distance from its threshold is at most `ties_apart` times
-    `UpdateRule.tie`. An error above `tolerance` raises EdgernnError.
+    A step is left out if the distance of a decision from its threshold is at most `ties_apart` times `UpdateRule.tie`,
+    the distance below which float32 rounding may flip it. An error above `tolerance` raises EdgernnError.
     """
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
@@ -135,7 +135,8 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
     clear = margins > ties_apart
     if not steps and not clear.any():
         raise EdgernnError(
-            "check: expected a step whose update decisions rounding cannot flip, got none; pass other input as example"
+            "check: no step can be compared with torch, because rounding may flip an update decision at each of them; "
+            "pass another input as example"
         )
     allowed = tolerance * max(1.0, len(x) / _STEPS)
     sequence_error = _error(session, model, x, zero, _torch(model, x, zero), clear, allowed)
@@ -161,8 +162,9 @@ def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State
 def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
     """Run the model on x (T, B, I) and return, for each sequence (B,), how close a decision came to its threshold.
 
-    That is the smallest distance of a decision to update a neuron from its threshold, over all layers and steps. Its
-    unit is `UpdateRule.tie`. The distances are recorded by wrapping the method `decide` of each update rule.
+    The result is the smallest distance of a decision to update a neuron from its threshold, over all layers and steps,
+    divided by `UpdateRule.tie`, the distance below which float32 rounding may flip the decision. The method `decide` of
+    each update rule is wrapped for the run, to record the distances.
     """
     margins: list[Tensor] = []
 

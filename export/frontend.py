@@ -144,14 +144,16 @@ class FourierParts:
     Attributes:
         n1: N1, the first factor of the FFT's size N = N1 N2.
         n2: N2, the second factor.
-        first: Matrix (2 K1, N1) of the first product, K1 = N1/2 + 1: rows of cosines, then rows of negative sines.
-        first_turned: The rows of `first`, with those of the sines first.
-        twiddle: Real parts (2 K1, N2) of the twiddle factors, for the product of `first`; both halves are equal.
-        twiddle_turned: Imaginary parts (2 K1, N2), for the product of `first_turned`; negated in the first half. The
-            sum of both scaled products is the complex product: real, then imaginary parts.
+        first: Matrix F (2 K1, N1) of the first product, K1 = N1/2 + 1: K1 rows of cosines, then K1 of negative sines.
+        first_turned: Matrix G (2 K1, N1), the rows of F in another order: negative sines, then cosines.
+        twiddle: Matrix P (2 K1, N2), the real parts (K1, N2) of the twiddle factors twice, one below the other.
+        twiddle_turned: Matrix Q (2 K1, N2), the negated imaginary parts (K1, N2) of the twiddle factors, and below them
+            the imaginary parts. For samples S (N1, N2) and the element-wise product ∘, F S ∘ P + G S ∘ Q is the
+            first product times the twiddle factors: K1 rows of real parts, then K1 rows of imaginary parts.
         second: Matrix (2 N2, 2 N2) of the second product; its rows and columns are real, then imaginary parts.
         filters: Weights (K1 N2, bands) of the mel filters. Row k1 N2 + k2 has the weights of the frequency
-            k = k1 + N1 k2, or of its mirror image N - k if that is smaller. The second row of one frequency is zero.
+            k = k1 + N1 k2, or of its mirror image N - k if that is smaller. If two rows belong to the same frequency,
+            the second is zero, so that the frequency counts once.
     """
 
     n1: int
@@ -212,10 +214,13 @@ Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
-    """Add a Scan node that smooths `values` (T, B, bands) over time: s_t = s_{t-1} + rate · (v_t - s_{t-1}).
+    """Add a Scan node that smooths `values` (T, B, bands) over time; return the name of the result s (T, B, bands).
 
-    s is kept between calls as a state of the front end (`LogMel.memory`), which starts at 0. Where s_{t-1} is 0, s_t is
-    v_t. The function `rate` returns the nodes that compute the rate. Returns the name of s (T, B, bands) in the graph.
+        s_t = s_{t-1} + r (v_t - s_{t-1})   where s_{t-1} is above 0; v_t is `values` at step t
+        s_t = v_t                           elsewhere, such as at the first step
+
+    The function `rate` returns the nodes that compute r, a value named "rate" in the body of the Scan. The last s is
+    kept between calls as a state of the front end, which `LogMel.memory` names and which starts at 0.
     """
     memory, bands = frontend.memory, frontend.config.bands
     body = [
@@ -240,9 +245,9 @@ def _constant(name: str, value: float) -> onnx.NodeProto:
 
 
 def _floor_rate(frontend: LogMel) -> list[onnx.NodeProto]:
-    """Return nodes that compute the smoothing rate of the noise floor in the Scan of `_followed`.
+    """Return nodes that compute the smoothing rate of the noise floor, for the body of a Scan over the steps.
 
-    The rate is the front end's setting `floor_fall` for a value below the floor, else its setting `floor_rise`.
+    The rate is the front end's setting `floor_fall` where the value is below the floor, else its setting `floor_rise`.
     """
     return [
         _constant("fall", frontend.config.floor_fall),
@@ -259,8 +264,8 @@ def _smooth_rate(frontend: LogMel) -> list[onnx.NodeProto]:
 def _pcen(add: _Namespace, frontend: LogMel, energy: str, floor: str) -> str:
     """Add nodes of per-channel energy normalisation (PCEN): (E / (S + ε)^α + δ)^r - δ^r.
 
-    S is E smoothed over time. α, δ and r (bands,) are parameters of the front end. `energy` and `floor` are the names
-    of E (T, B, bands) and ε in the graph. Returns the name of the features (T, B, bands).
+    E are the mel energies, and S is E smoothed over time. α, δ and r (bands,) are parameters of the front end. `energy`
+    and `floor` are the names of E (T, B, bands) and ε in the graph. Returns the name of the features (T, B, bands).
     """
     smooth = _followed(add, frontend, energy, _smooth_rate)
     names = ("alpha", "delta", "r")

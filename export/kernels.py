@@ -49,28 +49,43 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
     for kind, part, known in parts:
         if part is not None and known.get(part.name, type(part)) is not type(part):
             raise UsageError(
-                f"{kind}: expected a name of its own for {type(part).__name__}, got the built-in {part.name!r}; "
-                "rename it"
+                f"{kind}: expected a name of its own for the class {type(part).__name__}, got {part.name!r}, the name "
+                f"of a built-in {kind}; change the class attribute `name`"
             )
     for kind, part, known in parts[1:]:
         if part is not None and part.name not in known:
-            raise ProgramError(f"{part.name}: the native library has no kernel for a user-defined {kind}")
+            raise ProgramError(
+                f"{part.name}: the native library has no kernel for a user-defined {kind}; run the model with backend "
+                f"portable (standard ONNX operators), or use a built-in {kind}"
+            )
     if imputer is not None and cell.recurrent.rank is not None:
-        raise ProgramError(f"{layer.kind}: the native library has no kernel for low-rank weights behind an imputer")
+        raise ProgramError(
+            f"{layer.kind}: the native library has no kernel for low-rank weights with an imputer; run the model with "
+            "backend portable (standard ONNX operators), or leave out rank or the imputer"
+        )
     if rule.kind is Kind.COLUMN and cell.recurrent.rank is not None:
-        raise ProgramError(f"{layer.kind}: the native library has no kernel for low-rank weights under {rule.name}")
+        raise ProgramError(
+            f"{layer.kind}: the native library has no kernel for low-rank weights with the rule {rule.name}; run the "
+            "model with backend portable (standard ONNX operators), or leave out rank"
+        )
     if cell.norm is not None:
-        raise ProgramError(f"{cell.norm.name}: the native library has no kernel for a normalisation")
+        raise ProgramError(
+            f"norm={cell.norm.name}: the native library has no kernel for a layer with a normalisation; run the model "
+            "with backend portable (standard ONNX operators), or leave out norm"
+        )
     if cell.name in CELLS:
         return Kernel(layer.kind)
     try:
         return Kernel(layer.kind_of("*"), cell_program(cell))
     except ProgramError as error:
-        raise ProgramError(f"{cell.name}: {error}") from None
+        raise ProgramError(
+            f"{cell.name}: the native library cannot run this cell: {error}; without a change of the cell, run the "
+            "model with backend portable (standard ONNX operators)"
+        ) from None
 
 
 def without_kernel(layers: Iterable[RecurrentLayer]) -> str | None:
-    """Return None if the native library has a kernel for each layer, or else why it has none for one of them."""
+    """Return the reason why the native library lacks a kernel for one of the layers, or None if it lacks none."""
     for layer in layers:
         try:
             find_kernel(layer)

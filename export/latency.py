@@ -24,7 +24,8 @@ _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 class Latency:
     """Latency of a model for one sequence (B = 1), called from Python on one thread.
 
-    Calls are timed in rounds; each time is the median over the rounds of the median of a round.
+    Calls are timed in several rounds, and the median of each round is computed. Each time below is the median of these
+    medians.
 
     Attributes:
         processor: Model name of the CPU.

@@ -79,7 +79,7 @@ def _rounded(matrix: Tensor, weights: str) -> Tensor:
 def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise a matrix W to int8 as W_ij = s_i q_ij; return q (rows, columns) and the bfloat16 scales s (rows, 1).
 
-    The largest |q| of a row is 127, unless all its numbers are zero or below 1e-36 in size.
+    The largest |q| of a row is 127, unless all numbers of the row are zero or below 1e-36 in absolute value.
     """
     largest = matrix.abs().amax(1, keepdim=True)
     # bfloat16 rounds s by at most 1/512, so that the largest |W_ij| / s_i rounds to 127, except below 1e-36

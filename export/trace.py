@@ -2,8 +2,8 @@
 """Tracing of torch layers to functions of standard ONNX operators, so that equations are written only once, in torch.
 
 A layer has two parts. The operations for all steps at once (input projections, constants) become nodes of the function.
-One step becomes the body of a Scan. Tracing takes seconds, and half of that time does not depend on the module. Both
-parts are therefore traced in one call, and layers that differ only in the values of their weights share a trace.
+One step becomes the body of a Scan. A trace takes seconds; half of this time is a fixed cost of torch.onnx.export. One
+call therefore traces both parts, and layers that differ only in the values of their weights share a trace.
 """
 
 import logging
@@ -33,7 +33,7 @@ _CACHE_SIZE = 64
 
 
 def _sequence_states(layer: RecurrentLayer) -> list[str]:
-    """Return the names of the states that are read before the loop over steps: step count, previous input, or none."""
+    """Return the names of the states (step count, previous input) that are read before the loop over the steps."""
     return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
 
 
@@ -109,7 +109,7 @@ def _lerp(start: Any, end: Any, weight: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress all warnings of torch.onnx.export, such as those about packages that are not used here."""
+    """Suppress all warnings of torch.onnx.export within a `with` block, such as those about unused packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -138,10 +138,10 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
             custom_translation_table={torch.ops.aten.lerp.Tensor: _lerp},
         )
     if program is None:
-        raise EdgernnError(f"torch.onnx.export could not trace {type(module).__name__}; use other torch operators")
+        raise EdgernnError("torch.onnx.export could not trace a layer; use other torch operators in its cell or rule")
     model = program.model_proto
     if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
-        raise EdgernnError("expected standard ONNX operators in a traced layer, got others; use other torch operators")
+        raise EdgernnError("a layer needs non-standard ONNX operators; use other torch operators in its cell or rule")
     return model.graph
 
 
@@ -150,9 +150,9 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Return copies of a graph's nodes with all values renamed; initialisers become Constant nodes, which come first.
 
-    The traced graph has I as a constant in shapes. A size that is computed at run time replaces it, so that layers of
-    another I can call the same function. If `any_size`, H is replaced, too. With an imputer, I remains a constant,
-    because only one layer has an imputer.
+    The shapes in a traced graph have I and H as constants. If I != H and the layer has no imputer, I is computed at run
+    time instead, so that layers with another I can call the function. If `any_size`, H is computed at run time, too. No
+    other layer calls the function of a layer with an imputer.
     """
     nodes = []
     cell = layer.cell
@@ -183,7 +183,7 @@ def _nodes(
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise EdgernnError(f"a step with control flow ({node.op_type}) cannot be exported; use torch.where")
+            raise EdgernnError(f"a layer with control flow (ONNX {node.op_type}) cannot be exported; use torch.where")
         # names, docs and metadata hold the tracer's stack traces
         for field in ("name", "doc_string", "metadata_props"):
             copy.ClearField(field)
@@ -198,7 +198,7 @@ def _nodes(
 
 
 def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
-    """Return a function from old to new names: those in the dict `known`, and prefix.NUMBER for all others."""
+    """Return a function that renames: a name in `known` to its value there, others to `prefix`.N with a unique N."""
     names = {"": ""} | known
 
     def rename(name: str) -> str:
@@ -235,7 +235,7 @@ def op_outputs(layer: RecurrentLayer) -> list[str]:
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Return the attributes of a layer's ONNX node: cell, rule, options, schema (a version), and macs of one step."""
+    """Return the attributes of a layer's ONNX node: cell, rule, options, `schema` (op version), macs of one step."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -254,7 +254,7 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return the graphs of both parts (all steps at once; one step) and the names of its constants."""
+    """Trace a layer; return two graphs (all steps at once; one step) and the names of values that all steps share."""
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
@@ -281,7 +281,7 @@ def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], any_size: bool) -> onnx.NodeProto:
-    """Build the Scan node that runs the graph `step` at each step; its body reads weights from the outer graph."""
+    """Build the Scan node with `step` as body, which reads the weights and `constants` (names) of the outer graph."""
     cell = layer.cell
     state = {name: width for name, width in layer.widths.items() if name != LAST or not layer.shifts_input}
     inputs = ["a", "e", "x", *state, *(f"constant.{name}" for name in constants)]
@@ -320,7 +320,7 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], an
 
 
 def _dense_macs() -> list[onnx.NodeProto]:
-    """Return nodes that compute the executed multiply-adds (B,): those of T full steps, because nothing is skipped."""
+    """Return nodes that compute the multiply-adds (B,) of T full steps: standard ONNX operators skip no neuron."""
     per_step = helper.make_node("Constant", [], ["macs.step"])
     per_step.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="macs", type=onnx.AttributeProto.INT))
     return [

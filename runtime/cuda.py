@@ -28,7 +28,7 @@ class Sizes:
         group_size: Number of adjacent neurons that the update rule updates or skips together.
 
     Raises:
-        UsageError: A size is too small.
+        UsageError: input, hidden or group_size is below 1, or rank is below 0.
     """
 
     input: int
@@ -71,7 +71,8 @@ class CudaLibrary:
             library.edgernn_cuda_run.argtypes = [*layer, pointer, size, size, *[pointer] * 7]
         except (OSError, AttributeError) as error:
             raise EdgernnError(
-                f"{path}: expected the CUDA library of this version, got an error: {error}; build it again"
+                f"{path}: expected the CUDA library of this version of edgernn, got an error: {error}; build the "
+                "library again"
             ) from None
         self._library = library
         self._kernels = frozenset(library.edgernn_cuda_kernels().decode().split())
@@ -141,7 +142,8 @@ class CudaLibrary:
                 raise UsageError(f"{name}: expected at least 1, got {value}")
         if len(states) != len(new_states):
             raise UsageError(
-                f"new_states: expected {len(states)} addresses, as many as in states, got {len(new_states)}"
+                f"new_states: expected {len(states)} addresses, as many as in states, got {len(new_states)}; "
+                "pass one for each state"
             )
         addresses = (x, _table(states), y, _table(new_states), updates, macs, stream)
         self._check(self._library.edgernn_cuda_run(*self._layer(kind, sizes), packed, steps, batch, *addresses))

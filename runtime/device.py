@@ -41,7 +41,7 @@ def require_gpu(ort: Any, library: str | None) -> None:
             "pip uninstall onnxruntime, and then pip install 'edgernn[gpu]'"
         )
     if library is not None and (reason := CudaLibrary(library).missing()) is not None:
-        raise EdgernnError(f"device cuda: the library cannot use a GPU: {reason}")
+        raise EdgernnError(f"device cuda: edgernn's CUDA library cannot use a GPU: {reason}; or use device cpu")
 
 
 def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = None, exact: bool = True) -> Any:
@@ -79,7 +79,8 @@ def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
     """Find the custom ops that the CUDA provider does not run, because none of their nodes is assigned to it.
 
     Args:
-        session: The onnxruntime.InferenceSession, created with the session config entry RECORD set to "1".
+        session: The onnxruntime.InferenceSession, created with the session config entry
+            session.record_ep_graph_assignment_info (RECORD) set to "1", so that it records the provider of each node.
         ops: Op types of the domain ai.edgernn that the model contains.
 
     Returns:

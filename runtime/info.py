@@ -81,7 +81,7 @@ _FIELDS: dict[str, tuple[str, Check]] = {
 def read_model(path: Path) -> bytes:
     """Return the content of a model file; raise EdgernnError if the file is missing or the path is a folder."""
     if (path / MODEL).is_file():
-        raise EdgernnError(f"{path}: expected a model file, got a folder; name its model: {path / MODEL}")
+        raise EdgernnError(f"{path}: expected a model file, got a folder; pass the file in it: {path / MODEL}")
     if not path.is_file():
         raise EdgernnError(f"{path}: no such file; check the path")
     return path.read_bytes()

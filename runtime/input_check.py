@@ -50,16 +50,18 @@ class InputCheck:
         width = feature_size(info)
         for name in ("mean", "std"):
             if (count := len(model["input"][name])) not in (1, width):
-                got = f"expected {width} numbers, or one, got {count}"
-                raise EdgernnError(f"{path}: model.input.{name} in its edgernn metadata: {got}; export the model again")
+                raise EdgernnError(
+                    f"{path}: model.input.{name} in its edgernn metadata: expected one number or {width} of them, got "
+                    f"{count}; export the model again"
+                )
         numbers = [model["input"]["mean"], model["input"]["std"]] if frontend(info) is None else [[0.0], [1.0]]
         self.start, self._std = (np.broadcast_to(np.array(values, np.float32), size) for values in numbers)
 
     def bad(self, x: Array) -> NDArray[np.bool_]:
         """Return a mask of the shape of x that is True at invalid values: unknown words, NaN and infinite numbers.
 
-        An imputer fills in missing values. The x (..., 3 F) of a model with an imputer has F values, a mask of observed
-        values and F times. A value may be NaN where the mask says that it is missing.
+        A model with an imputer, which fills in missing values, reads x (..., 3 F): F values, F masks (1 for an observed
+        value), and F times since the last observation. A value may be NaN where its mask says that it is missing.
         """
         if self.words:
             return np.asarray((x < 0) | (x >= self._vocabulary))
@@ -101,18 +103,21 @@ class InputCheck:
         expected, full = self.shape(*leading), len(leading) + len(self.channels)
         kind, kinds = ("whole numbers", "iu") if self.words else ("numbers", "fiub")
         if array.dtype.kind not in kinds:
-            raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}")
+            raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}; convert x")
         if array.ndim not in (full - 1, full) or array.shape[array.ndim - len(self.channels) :] != self.channels:
             raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}; reshape x")
         if 0 in array.shape:
-            raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
+            raise UsageError(
+                f"x: expected shape {expected} with no empty axis, got {array.shape}; pass one step or more"
+            )
         return array
 
     def converted(self, array: Array, leading: tuple[str, ...], values: bool = True) -> Array:
         """Check the values of x and convert it to float32 (T, B, I), or int64 (T, B) for word indices.
 
-        `array` and `leading` are the result of `shaped` and its argument. A missing axis T or B gets length 1. A NaN,
-        an infinite number or an unknown word raises UsageError. If `values` is False, only unknown words do.
+        `array` is an array that `shaped` returned, and `leading` has the names of the axes before I, as for `shaped`. A
+        missing axis T or B gets length 1. UsageError is raised for a NaN, an infinite number or an unknown word; if
+        `values` is False, only for an unknown word.
         """
         without_batch = array.ndim < len(leading) + len(self.channels)
         if not self.words:

@@ -88,8 +88,8 @@ def state_sizes(
 def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
     """Check the states of the audio front end against its settings in the metadata `info`.
 
-    `states` is a dict from the name of each of its states in the graph to the size of the last axis. A difference
-    raises EdgernnError.
+    `states` is a dict from the name of each state of the front end in the graph to the size of its last axis. A
+    difference raises EdgernnError.
     """
     settings, expected = frontend(info), {}
     if settings is not None:

@@ -29,7 +29,9 @@ def checked_lengths(lengths: ArrayLike, steps: int, batch: int) -> Rows:
     """
     array = np.asarray(lengths)
     if array.shape != (batch,):
-        raise UsageError(f"lengths: expected shape ({batch},), one length for each sequence, got {array.shape}")
+        raise UsageError(
+            f"lengths: expected shape ({batch},), one length for each sequence, got {array.shape}; correct lengths"
+        )
     if array.dtype.kind not in "iu":
         raise UsageError(f"lengths: expected whole numbers, got dtype {array.dtype}; pass a list or array of integers")
     if (bad := (array < 0) | (array > steps)).any():
@@ -56,9 +58,11 @@ def checked_rows(rows: ArrayLike, batch: int) -> Rows:
     """
     array = np.asarray(rows)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
-        raise UsageError(f"rows: expected a list of stream indices such as [0, 2], got {rows!r:.50}")
+        raise UsageError(f"rows: expected a list of stream indices such as [0, 2], got {rows!r:.50}; correct rows")
     if (bad := (array < 0) | (array >= batch)).any():
-        raise UsageError(f"rows: expected indices from 0 to {batch - 1}, the streams of the batch, got {array[bad][0]}")
+        raise UsageError(
+            f"rows: expected indices from 0 to {batch - 1}, the streams of the batch, got {array[bad][0]}; correct rows"
+        )
     return array.astype(np.int64)
 
 
@@ -84,8 +88,8 @@ def split_batch(lengths: Rows, streaming: bool) -> list[Part]:
     Args:
         lengths: The number of steps of each sequence without padding (B,).
         streaming: True if the model can continue from a state. A new part then starts at each step where a sequence has
-            ended. It has only the sequences that are not over. False: Each part has all sequences of one length, from
-            step 0 to their end.
+            ended, and has only the sequences that go on. False: each part has all sequences of one length, from step 0
+            to their end.
 
     Returns:
         The parts as tuples (indices of the sequences, first step, step after the last one), in ascending order of the

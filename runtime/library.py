@@ -76,7 +76,7 @@ def train_library() -> Path:
     """Return the path of the training library: the C++ kernels that train layers on a CPU.
 
     Returns:
-        The path, in the folder of the native library. Whether the file exists is not checked.
+        The path, in the folder of the native library. The file may be missing: this is not checked.
 
     Raises:
         EdgernnError: The native library is missing.
@@ -134,7 +134,7 @@ def register(options: Any, path: str, threads: int = 1) -> None:
 
 
 def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
-    """Return why the library for a device cannot run a model: it is missing, or it lacks a kernel; None if it can.
+    """Return why a model cannot run in the library for a device: no such library, or no such kernel. None if it can.
 
     Args:
         kinds: Names of the kernels that the model needs, such as gru+selective.
@@ -167,7 +167,10 @@ def onnxruntime() -> Any:
         except importlib.metadata.PackageNotFoundError:
             continue
     if len(installed) == 2:
-        raise EdgernnError("onnxruntime and onnxruntime-gpu are both installed and overwrite each other; uninstall one")
+        raise EdgernnError(
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
+            "pip uninstall onnxruntime onnxruntime-gpu, and then pip install 'edgernn[cpu]' or 'edgernn[gpu]'"
+        )
     try:
         import onnxruntime as ort
     except ImportError:

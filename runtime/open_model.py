@@ -18,7 +18,7 @@ def open_model(
     """Load an exported file into ONNX Runtime, and check its graph and metadata.
 
     If the library of custom ops lacks a kernel that the model needs, the session is created without the library. ONNX
-    Runtime then runs the standard operators in the file.
+    Runtime then runs the functions in the file, which define each custom op by standard operators.
 
     Args:
         path: Path of the file, for error messages.
@@ -97,7 +97,9 @@ def open_session(
     except UnicodeDecodeError:
         raise not_utf8(path) from None
     except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-        raise EdgernnError(f"{path}: ONNX Runtime cannot load the model: {first_line(error)}") from None
+        raise EdgernnError(
+            f"{path}: ONNX Runtime cannot load the model: {first_line(error)}; export the model again"
+        ) from None
 
 
 def first_line(error: Exception) -> str:

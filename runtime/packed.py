@@ -54,8 +54,8 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
     Returns:
         Dict with the paths `model` (the exported file), `packed` (the packed model) and `library` (the native library
-        that C programs link), the size of the packed model in `bytes`, and `memory`, the further bytes of memory that
-        running it on one sequence takes.
+        that C programs link), and two sizes in bytes: `bytes` of the packed model, and `memory`, which a program needs
+        besides the packed model to run it on one sequence.
 
     Raises:
         EdgernnError: The file cannot be read, or the native library is missing.
@@ -74,8 +74,8 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
     Args:
         content: The content of the ONNX file.
         path: Path of the ONNX file, for error messages.
-        names: True to append the names of the classes, if the metadata has one for each output of the model. A saved
-            state can be restored with and without the names.
+        names: True to append the names of the classes, if the metadata has one for each output of the model. A state
+            saved by a model with the names can be restored by the same model without them, and vice versa.
 
     Returns:
         The content of the packed model.
@@ -96,7 +96,7 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
 
 
 def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
-    """Convert the inputs or outputs of an ONNX graph to `Value` objects."""
+    """Return the name, type and shape of each input or output of an ONNX graph, as `Value` objects."""
     from onnx import TensorProto
 
     types = {TensorProto.FLOAT: FLOATS, TensorProto.INT64: INTEGERS}
@@ -159,7 +159,7 @@ class _Packer:
         if len(names) != len(info["kernels"]):
             kernels = ", ".join(info["kernels"])
             raise EdgernnError(
-                f"{path}: expected one kernel name for each of its {len(names)} kinds of layers in its metadata, got "
+                f"{path}: metadata: expected one kernel name for each kind of layer ({len(names)} in the graph), got "
                 f"{kernels:.100}; export the model again"
             )
         kinds = dict(zip(names, info["kernels"], strict=True))
@@ -176,8 +176,9 @@ class _Packer:
     def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
         """Add the tensors of an audio front end to the packed model.
 
-        `settings` are those of the front end in the metadata. The packed model stores the mel filters as a matrix
-        (bands, N/2 + 1) in ascending order of frequency, where N is the size of the FFT.
+        `settings` is the dict of the front end's settings in the metadata, `states` a dict from the name of each state
+        to its width. The mel filters are stored as a matrix (bands, N/2 + 1) in ascending order of frequency, where N
+        is the size of the FFT. `path` is the path of the ONNX file, for error messages.
         """
         try:
             kind = NORMALISATIONS.index(settings["normalise"])
@@ -274,7 +275,8 @@ def _group_size(node: "onnx.NodeProto") -> int:
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
     """Return the equations of a layer's user-defined cell as bytes of a packed model, or b"" for a built-in cell.
 
-    They are in the attributes of the layer's ONNX node. `path` is the file's path, for error messages.
+    The equations are read from the attributes of `node`, the layer's ONNX node. `path` is the path of the ONNX file,
+    for error messages.
     """
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:

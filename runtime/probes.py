@@ -39,7 +39,8 @@ def probes() -> ctypes.CDLL:
             probe.argtypes, probe.restype = types, result
     except (OSError, AttributeError):
         raise EdgernnError(
-            f"{path}: lacks C functions of this version that benchmarks call; build it again with: pip install ."
+            f"{path}: the library cannot be loaded, or lacks C functions that benchmarks of this edgernn version call; "
+            "build it again with: pip install ."
         ) from None
     return library
 

@@ -102,7 +102,8 @@ def run_example(
         the largest absolute difference from y.
 
     Raises:
-        EdgernnError: A file cannot be read, y has another shape, or the backend or the device is not available.
+        EdgernnError: A file cannot be read, y in example.npz has another shape than the model's output, or the backend
+            or the device is not available.
     """
     example = model.parent / EXAMPLE
     session = Session(model, backend=backend, threads=threads, device=device)
@@ -161,14 +162,15 @@ def _csv(path: Path) -> NDArray[Any]:
     except ValueError:
         header = 1
     except IndexError:
-        raise ValueError("expected rows of numbers, got an empty file") from None
+        raise ValueError("expected at least one row of numbers, got an empty file") from None
     return np.loadtxt(lines[header:], delimiter=",", ndmin=2, dtype=np.float64)
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
     """Convert the numbers of a csv file, float64 (T, 1), to word indices, int64 (T,).
 
-    Another number of columns, or a number that is not whole, raises UsageError. `path` is the file, for its message.
+    UsageError is raised unless x has one column of whole numbers. `path` is the path of the csv file, for the error
+    message.
     """
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
         raise UsageError(

@@ -44,8 +44,8 @@ class SavedState:
         content: The saved state as bytes.
         counts: Number of steps of each stream (B,) at which x had a NaN or infinite number.
         state: Dict from the name of each state to its value (B, H).
-        held: Last finite number of each channel of x (B, I), which can replace NaN. The shape is (B, 0) for a model
-            that reads words.
+        held: Last finite number of each channel of x (B, I); `on_nonfinite="hold"` of a `Session` replaces NaN and
+            infinite numbers by it. The shape is (B, 0) for a model that reads words.
     """
 
     content: bytes
@@ -61,8 +61,8 @@ def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], 
         model: Identity of the model.
         counts: Number of steps of each stream (B,) at which x had a NaN or infinite number.
         state: Dict from the name of each state to its value (B, H), float32.
-        held: Last finite number of each channel of x (B, I), which can replace NaN; ignored for a model that reads
-            words.
+        held: Last finite number of each channel of x (B, I); `on_nonfinite="hold"` of a `Session` replaces NaN and
+            infinite numbers by it. Ignored for a model that reads words.
 
     Returns:
         The saved state.

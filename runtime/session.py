@@ -183,11 +183,14 @@ class Session:
         if refusal is not None:
             # raises the usual error for a wrong value
             self._check.checked(x_t, ("B",))
-            raise EdgernnError(f"{self.path}: the model rejects the input: {refusal}")
+            raise EdgernnError(f"{self.path}: the step failed: {refusal}; correct x_t, or export the model again")
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """Check the input x_t of a step and copy it to the buffer of the stream, which is created if there is none."""
+        """Check x_t, the input of a step, and copy it to the `Stream` that runs the steps and keeps the state.
+
+        Returns the stream. It is created at the first step, and again if the batch size changes after `reset`.
+        """
         self._require_streaming("step")
         frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
@@ -216,12 +219,12 @@ class Session:
         return self._packed
 
     def _saved_model(self) -> Model:
-        """Return the identity of the model, which a saved state contains and `restore_state` compares."""
+        """Return the model's identity (size, checksum); `restore_state` compares it with that in the saved state."""
         packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
     def save_state(self) -> bytes:
-        """Save the state that `step` keeps for all sequences of the batch, and the data that `on_nonfinite` needs.
+        """Save the state that `step` keeps for all sequences, and the last finite x, which `on_nonfinite` needs.
 
         Returns:
             The saved state. A session of the same file, in any process, can restore it and continues with the same
@@ -248,7 +251,8 @@ class Session:
         """
         self._require_streaming("restore_state")
         if not isinstance(saved, bytes | bytearray | memoryview):
-            raise UsageError(f"saved: expected the bytes that save_state returned, got {type(saved).__name__}")
+            kind = type(saved).__name__
+            raise UsageError(f"saved: expected the bytes that save_state returned, got {kind}; pass those bytes")
         state = decode(bytes(saved), self._saved_model())
         stream = self._stream
         if stream is None or stream.batch != len(state.counts):
@@ -301,7 +305,7 @@ class Session:
 
         Returns:
             The outputs y as in `run`, always with the axis B, and a dict from the name of each state to its value
-            (B, H) after the last step of each sequence without padding.
+            (B, H) after the last step of each sequence. Padded steps do not change the state.
 
         Raises:
             UsageError: A state is missing, unknown or has another shape.
@@ -316,9 +320,9 @@ class Session:
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
 
     def _sequence(self, x: ArrayLike, lengths: ArrayLike | None) -> tuple[NDArray[Any], list[Part] | None]:
-        """Return x checked and converted, with zeros at padded steps, and the parts that `split_batch` returns for it.
+        """Check and convert x and set padded steps to zero; return x and the parts of the batch to run one by one.
 
-        The parts have no padding. They are None if `lengths` is None.
+        A part has some of the sequences and a range of steps without padding. Without `lengths`, the parts are None.
         """
         if lengths is None:
             return self.checked(x), None
@@ -329,9 +333,9 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run a padded batch in the parts from `split_batch`; return a dict from each output's name to its value.
+        """Run the parts of a padded batch one by one; return a dict from each output's name to its value for the batch.
 
-        Outputs are 0 at padded steps.
+        A part has some of the sequences and a range of steps without padding. Outputs are 0 at padded steps.
         """
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
@@ -357,7 +361,7 @@ class Session:
         return outputs
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
-        """Return the initial state as `initial_state` does, in the memory of the device; a copy on a GPU is cached."""
+        """Return the dict of `initial_state`, copied to the GPU if the session runs there; that copy is cached."""
         if self.device != DEVICE:
             return self.initial_state(batch)
         cached_batch, start = self._start
@@ -387,7 +391,8 @@ class Session:
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run the model: {first_line(error)}") from None
+            reason = first_line(error)
+            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run it: {reason}; export the model again") from None
 
 
 def _host(value: Any) -> Any:

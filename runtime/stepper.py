@@ -17,7 +17,7 @@ _ALIGNMENT = 64
 
 
 class _Sizes(ctypes.Structure):
-    """The C struct EdgernnSizes, which runtime/csrc/include/edgernn.h declares."""
+    """The sizes of a model (batch, input, output, state), as the C struct EdgernnSizes of csrc/include/edgernn.h."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("batch", "input", "vocabulary", "output", "state", "neurons")]
 
@@ -168,7 +168,7 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 def aligned(content: bytes | int) -> NDArray[np.uint8]:
     """Allocate a uint8 array at an address that is a multiple of 64.
 
-    It is a copy of `content`, or has `content` zeros if that is an integer.
+    If `content` is bytes, the array is a copy of them. If it is an integer, the array has that number of zeros.
     """
     size = content if isinstance(content, int) else len(content)
     buffer = np.zeros(size + _ALIGNMENT, np.uint8)

@@ -72,7 +72,7 @@ class Stream(ABC):
 
     @abstractmethod
     def save(self, model: Model) -> bytes:
-        """Return the state of all sequences as bytes, with the identity `model` of the model that it belongs to."""
+        """Return the state of all sequences as bytes; they contain `model`, the identity of the saving model."""
 
     @abstractmethod
     def restore(self, saved: SavedState) -> None:
@@ -129,7 +129,10 @@ class NativeStream(Stream):
 
 
 class OnnxStream(Stream):
-    """Streaming inference by ONNX Runtime on a CPU or GPU; a step reads the state in one buffer and writes another."""
+    """Streaming inference by ONNX Runtime on a CPU or GPU.
+
+    The state has two buffers: a step reads one and writes the next state to the other, and the next step swaps them.
+    """
 
     def __init__(
         self,
@@ -146,7 +149,7 @@ class OnnxStream(Stream):
             session: The onnxruntime.InferenceSession.
             x: The first input (B, I), or words (B,).
             state: Dict from the name of each state to its initial value (B, H).
-            check: Checks of x, which find its invalid values.
+            check: Object that finds the invalid values of x.
             on_nonfinite: What `step` does if a number of x is NaN or infinite: "error", "hold" or "reset", as in
                 `Session`.
             device: "cpu" or "cuda".
@@ -203,7 +206,8 @@ class OnnxStream(Stream):
     def _accept(self) -> bool:
         """Check the values of the array `x`, and replace NaN and infinite numbers as `on_nonfinite` says.
 
-        Returns False if the step must not run: x has an unknown word, or a NaN or infinite number under "error".
+        Returns False if the step must not run: x has a word index outside the vocabulary, or it has a NaN or infinite
+        number and `on_nonfinite` is "error".
         """
         if self._check.words:
             return not self._check.bad(self.x).any()

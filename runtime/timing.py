@@ -16,10 +16,10 @@ Clock = Callable[[Callable[[], Any], int], float]
 
 
 def wall(call: Callable[[], Any], count: int) -> float:
-    """Measure the wall-clock time of successive calls of a function, which returns when its work is done.
+    """Measure the wall-clock time of successive calls of a function.
 
     Args:
-        call: The function.
+        call: The function. It must return only when its work is done, so a GPU function must synchronise.
         count: Number of calls.
 
     Returns:
@@ -57,18 +57,21 @@ def interleaved(
     progress: Progress | None = None,
     clocks: Mapping[str, Clock] | None = None,
 ) -> dict[str, list[list[float]]]:
-    """Time functions in interleaved rounds; each block of calls starts with an untimed call.
+    """Time functions in interleaved rounds, so that changes of the machine's speed affect all of them alike.
+
+    In each round, the functions take turns, in random order: each is called many times in succession, a block of calls.
+    The first call of a block is not timed.
 
     Args:
-        calls: Dict from name to function.
+        calls: Dict from a name to the function that is timed, without arguments.
         settings: Number of rounds, their duration and warm-up.
         progress: Progress bar. Default: none.
-        clocks: Dict from name to the function that measures the time, with the arguments and result of `wall`. Default
-            for a missing name: `wall`.
+        clocks: Dict from a name in `calls` to a clock, a function (call, count) that returns the seconds which `count`
+            calls take, such as a GPU timer. Default for a missing name: `wall`, the wall-clock time.
 
     Returns:
-        Dict from name to a list with one entry per round. An entry is a list of durations of a call in seconds: one for
-        each call, or the mean of each group of calls.
+        Dict from name to a list with one entry per round. An entry is the list of the durations in seconds of the calls
+        in this round. If calls are timed in groups (`Rounds.group_us`), it has one mean duration for each group.
     """
     order = list(calls)
     shuffle = random.Random(0)

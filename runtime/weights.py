@@ -38,8 +38,9 @@ class Weight:
 class Weights(Mapping[str, Weight]):
     """Mapping from the names of an exported file's weights to `Weight` objects.
 
-    The names do not depend on the storage type. The head, the linear layer that computes the O outputs y, has the
-    matrix head.W.T (O, H). Lookup raises EdgernnError for a weight that is missing or cannot be read.
+    The names are the same for all storage types: they lack the ending that marks the type in the file, such as .q of an
+    int8 matrix. The matrix of the head (the linear layer that computes the O outputs y) is always head.W.T (O, H); a
+    float32 file stores its transpose. Lookup raises EdgernnError for a weight that is missing or cannot be read.
     """
 
     def __init__(self, model: "onnx.ModelProto", path: Path) -> None:

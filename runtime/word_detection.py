@@ -3,7 +3,7 @@
 
     p_t = softmax(y_t)                           probabilities of the classes
     s_t = mean of p_t, p_{t-1}, ...              over `smoothing` seconds; before the first step, p is 0
-    k_t = the class with the largest s_t         among all classes except NOT_WORDS, such as silence
+    k_t = the class with the largest s_t         among all classes except "_unknown_" and "_silence_"
 
 Word k_t is detected at step t if its s_t is at least `threshold` and no word was detected in the `refractory` seconds
 before. Training measures hits and false alarms with the same functions that `edgernn run --stream` uses.
@@ -80,7 +80,8 @@ class Detector:
         self.words = np.flatnonzero([name not in NOT_WORDS for name in classes])
         if not len(self.words):
             expected = f"at least one word to detect besides {' and '.join(NOT_WORDS)}"
-            raise UsageError(f"classes: expected {expected}, got {', '.join(classes) or 'none'}")
+            got = ", ".join(classes) or "none"
+            raise UsageError(f"classes: expected {expected}, got {got}; use a model that was trained on words")
         self.settings = settings
         # steps in an average, and least number of steps from one detection to the next
         self.width = max(1, round(settings.smoothing / seconds))
@@ -108,7 +109,7 @@ class Detector:
     def averages(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Compute the average probabilities (T, ..., classes) of the stream's next T steps from their scores.
 
-        The scores have the same shape. The average of a step is over the last `smoothing` seconds.
+        `scores` has the shape (T, ..., classes), too. The average of a step is over the last `smoothing` seconds.
         """
         probabilities = softmax(scores)
         if self._last is None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The zoo: trained models in the folder models/ of edgernn's repository, which commands accept by their names.
 
-Each model is a folder with model.onnx, usually model-int8.onnx, example.npz, a model card model.md, and entry.json, the
-figures of the card for programs. An installed wheel contains no models. The environment variable EDGERNN_MODELS then
-gives the path of a folder of models, such as a copy of the one in the repository.
+Each model is a folder with model.onnx, usually model-int8.onnx, example.npz, and a model card model.md. Its entry.json
+has the data of the card, such as metric and file sizes, for programs to read. An installed wheel contains no models. To
+use models with it, set the environment variable EDGERNN_MODELS to the path of a folder of models, such as a copy of the
+one in the repository.
 """
 
 import os
@@ -34,7 +35,7 @@ def zoo_folder() -> Path | None:
 
 
 def entries(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Read the file entry.json, the figures of the model card, of each trained model in a folder.
+    """Read the file entry.json of each trained model in a folder; it has the data of the model card.
 
     Args:
         folder: The folder with one folder per model. Default: the result of `zoo_folder`.
@@ -49,7 +50,8 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
     folder = folder or zoo_folder()
     if folder is None:
         raise EdgernnError(
-            f"the models are in edgernn's repository, and not in a wheel; set {VARIABLE} to the path of its models/"
+            "the trained models are in edgernn's repository, not in the installed package; clone the repository and "
+            f"set the environment variable {VARIABLE} to the path of its folder models/"
         )
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: expected a folder of models, got none; check {VARIABLE}")
@@ -58,7 +60,8 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
         entry = read_json(path)
         if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
             raise EdgernnError(
-                f"{path}: expected the entry of a model, got other JSON; add the model again: edgernn models add"
+                f"{path}: expected a JSON object with the files of a model, got other JSON; add the model again with: "
+                "edgernn models add"
             )
         models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
     return models

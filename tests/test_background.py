@@ -63,7 +63,7 @@ def test_variable_weighs_its_distances():
 
 def test_marks_of_another_shape_are_refused():
     model = SequenceModel("sarnn", 3, 8)
-    error = pytest.raises(UsageError, match=r"background: expected shape \(5, 2\), got \(2, 5\)")
+    error = pytest.raises(UsageError, match=r"background: expected shape \(T, B\) = \(5, 2\), got \(2, 5\)")
     with error, model.marked(torch.zeros(2, 5, dtype=torch.bool)):
         model(torch.zeros(5, 2, 3))
 
@@ -105,7 +105,9 @@ def test_without_silence_no_step_is_background():
 
 
 def test_two_steps_are_heard():
-    with pytest.raises(UsageError, match=r"silence: expected at least 2 of T=10 steps that are not silent, got 1"):
+    with pytest.raises(
+        UsageError, match=r"silence: expected at least 2 of the T=10 steps outside the silent stretch, got 1"
+    ):
         Adding(T=10, silence=0.9)
 
 

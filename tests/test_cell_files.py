@@ -67,8 +67,8 @@ WRONG = {
     "function": ("def Mine(): pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got a function"),
     "other class": ("class Mine: pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got another class"),
     "imported": ("from edgernn.cells import GRU", "f.py:GRU", 2, "got one imported from edgernn.cells.gru"),
-    "built-in name": (CELL.replace('"mine"', '"gru"'), "f.py:Mine", 2, "the name of a built-in cell, 'gru'; rename it"),
-    "paper's name": (CELL.replace('"mine"', '"sarnn"'), "f.py:Mine", 2, "built-in cell, 'sarnn'; rename it"),
+    "built-in name": (CELL.replace('"mine"', '"gru"'), "f.py:Mine", 2, "name: 'gru' is the name of a built-in"),
+    "paper's name": (CELL.replace('"mine"', '"sarnn"'), "f.py:Mine", 2, "'sarnn' is the name of a built-in cell"),
     "no name": (CELL.replace('name = "mine"', "pass"), "f.py:Mine", 2, "name: expected letters, .* got None"),
     "path for a name": (
         CELL.replace('"mine"', '"../mine"'),
@@ -94,7 +94,7 @@ WRONG = {
         cell_source("(p.z,)"),
         "f.py:Mine",
         1,
-        "Mine: the first step fails: line 8: p has no 'z'; it has f, n, x",
+        "Mine: a test step fails: line 8: p has no 'z'; it has f, n, x",
     ),
     "mistake in a step": (cell_source("(h.nothing(),)"), "f.py:Mine", 1, "line 8: AttributeError: .*nothing"),
     "no tuple": (

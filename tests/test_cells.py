@@ -309,7 +309,10 @@ def test_unknown_names_suggest_the_nearest():
         ({"layers": 0}, "layers: expected a whole number of at least 1, got 0"),
         ({"output_size": 0}, "output_size: expected a whole number of at least 1 or none, got 0"),
         ({"output": "first"}, "output: expected 'last' or 'all', got 'first'"),
-        ({"cell": "eins", "cell_options": {"a": "y"}}, "a: expected one of v, x, got 'y'"),
+        (
+            {"cell": "eins", "cell_options": {"a": "y"}},
+            "a: expected 'v' or 'x', the vector from which a_t is computed, got 'y'",
+        ),
         (
             {"cell": "eins", "cell_options": {"forget_bias": "1"}},
             "forget_bias: expected a number, or None for no bias, got '1'",

@@ -133,7 +133,7 @@ def test_help_imports_nothing_heavy():
         (["exprt"], 2, "unknown command 'exprt': did you mean 'export'?"),
         (["export", "nowhere"], 1, "nowhere: no such run directory"),
         (["export"], 2, "Missing argument 'RUN'"),
-        (["bench"], 2, "expected one MODEL file, or --cell NAME"),
+        (["bench"], 2, "MODEL: expected one file or name, or --cell NAME"),
         (["bench", "none.onnx"], 1, "none.onnx: no such file"),
         (["bench", "--cell", "sarn"], 2, "unknown cell 'sarn': did you mean 'sarnn'?"),
         (

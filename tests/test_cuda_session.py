@@ -192,7 +192,9 @@ def test_a_provider_that_is_missing_is_one_sentence(fake, monkeypatch, capsys, f
 def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
     monkeypatch.setenv("FAKE_CUDA_MISSING", "no NVIDIA driver is installed")
     with pytest.raises(
-        edgernn.EdgernnError, match=r"^device cuda: the library cannot use a GPU: no NVIDIA driver is installed$"
+        edgernn.EdgernnError,
+        match=r"^device cuda: edgernn's CUDA library cannot use a GPU: no NVIDIA driver is installed; or use "
+        r"device cpu$",
     ):
         Session(exported("gru")[1], device="cuda")
 

@@ -92,8 +92,8 @@ BAD_IDX = {
     "magic": (b"\x01" + LABELS[1:], r"expected the magic number 0x00000801 .*, got 0x01000801"),
     "dtype": (b"\0\0\x0d" + LABELS[3:], r"expected the magic number 0x00000801 .*, got 0x00000d01"),
     "rank": (idx_bytes(np.zeros((5, 1))), r"expected the magic number 0x00000801 .*, got 0x00000802"),
-    "truncated": (LABELS[:-1], r"expected 5 bytes after the header for \(5,\), got 4 bytes"),
-    "trailing": (LABELS + b"\0", r"expected 5 bytes after the header for \(5,\), got more"),
+    "truncated": (LABELS[:-1], r"expected 5 bytes after the header for shape \(5,\), got 4 bytes"),
+    "trailing": (LABELS + b"\0", r"expected 5 bytes after the header for shape \(5,\), got more"),
     "huge": (LABELS[:4] + b"\xff" * 4, r"expected 4294967295 bytes .*, got 0 bytes"),
 }
 
@@ -235,7 +235,10 @@ BAD_NPZ = {
     "version": (npz_with(header(), bytes(16), version=9), "got another format"),
     "huge": (npz_with(header(shape="(1000000000000,)")), "expected at most"),
     "large": (npz_with(header(shape="(100000000,)"), bytes(16)), "expected 800000000 bytes .*, got 16 bytes"),
-    "negative": (npz_with(header(shape="(-1, -2)"), bytes(16)), "expected the shape of an array in its header, got"),
+    "negative": (
+        npz_with(header(shape="(-1, -2)"), bytes(16)),
+        "expected a tuple of sizes as shape and a bool as fortran_order",
+    ),
     "trailing": (npz_with(header(), bytes(17)), "expected 16 bytes .*, got more"),
     "weightless": (npz_with(header("'<U0'", "(1000000000000,)")), "of numbers, got '<U0'"),
     "no-dtype": (npz_with(header("'<f3'")), "of numbers, got '<f3'"),

@@ -148,7 +148,7 @@ def test_a_file_has_at_most_sixteen_functions_of_layers():
     for number, layer in enumerate(model.recurrent_layers()):
         layer.cell.variant = f"{number}"
     with pytest.raises(
-        UsageError, match="layers: expected at most 16 kinds of layers \\(cell, rule and options\\), got more"
+        UsageError, match="layers: expected at most 16 different combinations of cell, rule and options, got more"
     ):
         build(model)
 
@@ -232,8 +232,14 @@ def test_layers_of_other_equations_do_not_share_a_function():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cell": Leaky}, r"leaky: update: cannot be traced .*; read only .* `vectors`"),
-        ({"cell": Softsign, "norm": "layer"}, "layer: the native library has no kernel for a normalisation"),
+        (
+            {"cell": Leaky},
+            r"leaky: the native library cannot run this cell: update: cannot be traced .*; read only .* `vectors`; .*",
+        ),
+        (
+            {"cell": Softsign, "norm": "layer"},
+            "norm=layer: the native library has no kernel for a layer with a normalisation; run .*, or leave out norm",
+        ),
         ({"cell": "gru"}, "None"),
     ],
 )
@@ -247,7 +253,7 @@ def test_a_users_own_cell_needs_a_name_of_its_own():
         name = "gru"
 
     with pytest.raises(
-        UsageError, match="cell: expected a name of its own for Mine, got the built-in 'gru'; rename it"
+        UsageError, match="cell: expected a name of its own for the class Mine, got 'gru', the name of a built-in cell"
     ):
         build(edgernn.SequenceModel(Mine, 3, 7, 2))
 

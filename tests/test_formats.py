@@ -119,7 +119,7 @@ def test_mat_that_unpacks_to_too_much_is_refused(tmp_path):
         tmp_path / "t.mat", svhn_bytes(np.zeros((32, 32, 3, 1000), np.uint8), np.ones((1000, 1), np.uint8))
     )
     assert path.stat().st_size < 10_000
-    with pytest.raises(EdgernnError, match="X: expected at most 1000000 bytes, got uint8"):
+    with pytest.raises(EdgernnError, match="X: expected an array of at most 1000000 bytes, got a larger one, uint8"):
         read_svhn(path, limit=1_000_000)
 
 
@@ -144,8 +144,8 @@ def test_cifar_batches(tmp_path, suffix):
 def test_bad_cifar_is_named(tmp_path):
     good = write_packed(tmp_path / "good.bin", cifar_bytes(X.transpose(3, 0, 1, 2), [1, 2, 3, 4]))
     for content, message in (
-        (b"", r"bad\.bin: expected records of 3073 bytes each, got 0 bytes"),
-        (bytes(3073 * 2 - 1), r"bad\.bin: expected records of 3073 bytes each, got 6145 bytes"),
+        (b"", r"bad\.bin: expected one or more records of 3073 bytes each, got 0 bytes in all"),
+        (bytes(3073 * 2 - 1), r"bad\.bin: expected one or more records of 3073 bytes each, got 6145 bytes in all"),
         (bytes(3073) + b"\x0a" + bytes(3072), r"bad\.bin: expected labels 0 to 9, got 10 at index 1"),
     ):
         with pytest.raises(EdgernnError, match=message):
@@ -240,7 +240,7 @@ def test_bad_outcomes_are_named(tmp_path):
         ({"row_start": np.array([0, 8, 7], np.int32)}, "row_start: expected 3 non-decreasing numbers from 0 to 7"),
         ({"row_start": np.array([0, 7], np.int32)}, "row_start: expected 3 non-decreasing"),
         ({"minute": np.array([0, 210, 0, 0, 0, 7, 2881], np.int16)}, "minute: expected 0 to 2880, got 0 to 2881"),
-        ({"minute": np.zeros(6, np.int16)}, "minute: expected 7 rows as in value, got 6"),
+        ({"minute": np.zeros(6, np.int16)}, "minute: expected 7 numbers, as many as in value, got 6"),
         ({"param": np.full(7, 42, np.uint8)}, "param: expected numbers below 42, got 42"),
         ({"value": np.full(7, np.inf, np.float32)}, "value: expected finite numbers"),
         ({"value": np.zeros(7)}, r"value: expected float32 of rank 1, got float64 \(7,\)"),

@@ -72,7 +72,7 @@ class Long(Cell):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (Detached, "there is no kernel for my-gru: update: torch's gradient of argument"),
+        (Detached, "there is no kernel for my-gru: update: the gradient of argument"),
         (Summed, "there is no kernel for my-gru: update: torch's _softmax is not supported"),
         (
             Projecting,
@@ -99,7 +99,7 @@ def test_a_gpus_kernels_leave_a_step_of_ones_own_to_the_loop() -> None:
 
 def test_low_rank_is_refused() -> None:
     layer = RecurrentLayer(Gru(3, 8, recurrent=LowRank(2)), RULES["always"](3, 8))
-    reason = "there is no kernel for my-gru+low-rank: its recurrent weight has a low rank; leave out rank"
+    reason = "there is no kernel for my-gru+low-rank: its recurrent weight has a low rank; leave out the setting rank"
     assert cpu.why_not(layer) == reason
 
 

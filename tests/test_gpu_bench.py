@@ -121,8 +121,8 @@ def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
 
     monkeypatch.setattr(Session, "run_from", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 60)], SHORT)
-    assert "disagree: largest error 0.001" in report["cases"][0]["failed"]
-    assert "largest error 0.001" in gpu_page(report)
+    assert "the largest error of outputs and states is 0.001" in report["cases"][0]["failed"]
+    assert "is 0.001, expected at most" in gpu_page(report)
 
 
 def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
@@ -133,7 +133,7 @@ def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
 
     monkeypatch.setattr(gpu_times, "baseline", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 20)], SHORT)
-    assert "EdgernnError: not timed: y differs from the reference by" in report["cases"][0]["left_out"][GRU]
+    assert "EdgernnError: not timed: y of this runtime differs from the" in report["cases"][0]["left_out"][GRU]
     # the lstm is not affected
     assert LSTM in report["cases"][0]["contenders"]
 

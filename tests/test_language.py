@@ -172,7 +172,7 @@ def test_what_is_no_word_is_refused(x, message):
         ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the size of"),
         (
             {"tied": True, "vocabulary": 9, "output_size": 9},
-            "expected 4 outputs of the last layer, as in the embedding, got 5; set hidden_size or",
+            "expected a last layer with 4 outputs, the width of the embedding, got 5 outputs; set hidden_size or",
         ),
         ({"last_size": 3}, "last_size: expected at least two layers"),
         ({"last_size": 0, "layers": 2}, "last_size: expected a whole number of at least 1 or none, got 0"),
@@ -451,7 +451,7 @@ def test_schedule_of_the_eins_paper():
     ("settings", "message"),
     [
         ({"optimizer": "ntasgd"}, "ntasgd expects average_from, nonmono or both"),
-        ({"nonmono": 5}, "nonmono: optimizer=adam does not average; use optimizer=ntasgd"),
+        ({"nonmono": 5}, "nonmono: optimizer=adam does not average the weights; leave out nonmono"),
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
         (
             {"cell": "decaynet"},

@@ -203,7 +203,7 @@ def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
     # a long-lived child of another test may exist
     before = children()
     kill = At(5, lambda: os.kill(next(int(child) for child in children() if child not in before), signal.SIGKILL))
-    output = "2 processes train together, but process 1 was killed by signal 9; resume the run with --resume"
+    output = "one of the 2 training processes failed: process 1 was killed by signal 9; resume the run with --resume"
     with everything_put_back(), pytest.raises(EdgernnError, match=output):
         run(tmp_path / "run", devices=2, progress=kill)
     assert json.loads((tmp_path / "run/state.json").read_text())["step"] == 3
@@ -229,9 +229,9 @@ def test_torchrun_starts_what_devices_would(tmp_path, one_process):
 @pytest.mark.parametrize(
     ("changes", "devices", "said"),
     [
-        ({}, 3, "expected a multiple of the number of processes, 3, got 10; with parts of 4 and 3 sequences"),
-        ({}, 4, "give batch_size=8 or 12, or 1, 2, 5 devices"),
-        ({}, 20, "give batch_size=20, or 1, 2, 5, 10 devices"),
+        ({}, 3, "expected a multiple of the number of processes, 3, got 10, which would give some processes 4"),
+        ({}, 4, "set batch_size to 8 or 12, or set the number of processes .--devices. to one of 1, 2, 5"),
+        ({}, 20, "set batch_size to 20, or set the number of processes .--devices. to one of 1, 2, 5, 10"),
     ],
 )
 def test_batches_that_cannot_be_shared_are_refused(tmp_path, changes, devices, said):

@@ -190,7 +190,7 @@ def refused_rule(**methods):
         ({"drive": lambda self, evidence: evidence / 3}, "div: expected a divisor that is a power of 2, got 3"),
         (
             {"score": lambda self, e, state, memory: e + state[1]},
-            "refused: score: expected an equation of e, h, m, q, got the argument s_c",
+            "refused: score: expected an equation that reads only e, h, m, q, got one that reads s_c",
         ),
     ],
 )
@@ -294,8 +294,8 @@ def test_equal_values_are_one_and_constants_are_folded():
         (((0,), (float("inf"),), (), (0,)), "finite"),
         (((0,), (1e39,), (), (0,)), "finite"),
         (((0,), (), (Instruction("erf", (0,)),), (1,)), "expected an op"),
-        (((0,), (), (Instruction("add", (0,)),), (1,)), "expected an op and its operands"),
-        (((0,), (), (Instruction("neg", (1,)),), (1,)), "indices below 1"),
+        (((0,), (), (Instruction("add", (0,)),), (1,)), "expected an operation of OPS and one index per operand"),
+        (((0,), (), (Instruction("neg", (1,)),), (1,)), "indices of earlier values, below 1"),
         (((0,), (), (), (1,)), "indices of values, below 1"),
         (((0,), (), (), ()), "results"),
     ],

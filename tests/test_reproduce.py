@@ -293,7 +293,7 @@ def test_a_file_without_known_runs_is_refused(finished, tmp_path, capsys, change
     assert said in capsys.readouterr().err
     known.write_text("[]")
     assert main(["reproduce", "sums", "--known", str(known)]) == 1
-    assert "expected a table.json that `edgernn reproduce` wrote, with settings" in capsys.readouterr().err
+    assert "expected a table.json of `edgernn reproduce`, got a JSON file without" in capsys.readouterr().err
 
 
 def test_a_row_named_twice_is_trained_once(table, tmp_path):

@@ -118,13 +118,13 @@ def test_loss_and_figures_leave_out_steps_without_a_label():
 CHANGES = {
     "x": (lambda d: np.where(np.arange(6) == 2, np.nan, d["x"]), r"x: expected finite numbers .*, got nan at index"),
     "label": (lambda d: d["label"] + 7, "label: expected 0 to 12, got 7 to 1"),
-    "offset": (lambda d: d["offset"][:-1], "offset: expected 13 rising numbers from 0 to"),
+    "offset": (lambda d: d["offset"][:-1], "offset: expected 13 row numbers in ascending order"),
     "exp_user": (lambda d: d["exp_user"][:, :1], r"exp_user: expected shape \(streams, 2\), got \(12, 1\)"),
     "train_users": (
         lambda d: np.array([1, 2]),
         "expected each user in only one of train_users and test_users, got user 2 in both",
     ),
-    "test_users": (lambda d: np.array([99]), "expected a recording of at least one person of the test part, got none"),
+    "test_users": (lambda d: np.array([99]), "expected at least one recording of a user in the test part, got none"),
 }
 
 
@@ -141,7 +141,7 @@ def test_other_bad_input(tmp_path):
     write_activity(tmp_path, label=np.zeros(len(streams()["x"]), np.uint8))
     with pytest.raises(EdgernnError, match="expected steps with a label from 1 to 6 in the train part, got none"):
         opened(Activity(window=50, lead=10), tmp_path)
-    with pytest.raises(EdgernnError, match="expected streams of at least window=600 steps, got 2"):
+    with pytest.raises(EdgernnError, match="expected recordings of at least window=600 steps, got one of 2"):
         opened(Activity(), tmp_path)
     write_activity(tmp_path, label=np.array(["sitting"]))
     with pytest.raises(EdgernnError, match=r"label: expected whole numbers with 1 axes, got <U7 \(1,\)"):

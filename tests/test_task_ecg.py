@@ -231,7 +231,7 @@ CHANGES = {
         "record 100: expected annotated beats, got none; leave it out of ds1 and ds2",
     ),
     "ann_sample": (lambda d: d["ann_sample"] + 9000, "expected ascending sample numbers below 16000 in ann_sample"),
-    "ann_offset": (lambda d: d["ann_offset"][:-1], "ann_offset: expected 6 rising numbers from 0 to"),
+    "ann_offset": (lambda d: d["ann_offset"][:-1], "ann_offset: expected 6 row numbers in ascending order"),
     "ds1": (lambda d: np.array(["101", "100"]), "expected each record in only one of ds1 and ds2, got 100 in both"),
     "ds2": (lambda d: np.array(["999"]), "ds2: expected names of records that the array record has, got '999'"),
     "first": (lambda d: d["first"].astype(float), "first: expected whole numbers with 1 axes, got float64"),
@@ -250,7 +250,9 @@ def test_bad_files(tmp_path, name):
 
 def test_other_bad_input(tmp_path):
     write_heart(tmp_path)
-    with pytest.raises(EdgernnError, match=r"expected at least window=9000 steps of 6 samples, got 2666; lower window"):
+    with pytest.raises(
+        EdgernnError, match=r"expected at least window=9000 steps of 6 samples, got 2666 steps; lower window"
+    ):
         opened(Ecg(window=9000), tmp_path)
     with pytest.raises(UsageError, match="lead: expected fewer steps than window=100, got 200"):
         Ecg(window=100)

@@ -134,7 +134,7 @@ BAD_FOLDERS = {
     "none": ({}, r"expected targets in one of labels\.csv, targets\.csv, or a subfolder.*, got none; .*predict=next"),
     "both": (
         {"labels.csv": ROWS, "targets.csv": ROWS},
-        r"expected targets in one of .*, got labels\.csv and targets\.csv$",
+        r"expected targets in one of .*, got labels\.csv and targets\.csv; keep one of them$",
     ),
     "beside": ({"a/1.csv": "1\n"}, r"got subfolders with csv files \(a\) and csv files beside them \(f00\.csv\)"),
     "unknown": (
@@ -197,7 +197,7 @@ def test_a_folder_beside_the_parts_is_named(tmp_path, predict):
     for part in ("train", "validation"):
         write_files(tmp_path / part, 10)
         (tmp_path / part / "labels.csv").write_text(ROWS)
-    with pytest.raises(EdgernnError, match=r"expected only train, val, test .* got also validation"):
+    with pytest.raises(EdgernnError, match=r"expected no subfolders other than train, val, test, got validation"):
         opened(Folder(predict=predict), tmp_path)
 
 

@@ -236,17 +236,17 @@ def test_bad_folders(tmp_path):
         opened(OwnWords(), tmp_path / "left")
     english = write_english(tmp_path / "english")
     (english / "testing_list.txt").write_text("left/00000000_nohash_0.wav\n")
-    with pytest.raises(EdgernnError, match=r"right: expected files of 'right' in the test part, got none; add files"):
+    with pytest.raises(EdgernnError, match=r"right: expected wav files of the class 'right' in the test part"):
         opened(OwnWords(), english)
     (english / "testing_list.txt").write_text("left/none.wav\nleft/neither.wav\n")
     with pytest.raises(
-        EdgernnError, match=r"testing_list.txt: expected files that exist, got 'left/none.wav' \(2 missing"
+        EdgernnError, match=r"testing_list.txt: expected a list of files that exist, got 'left/none.wav' \(2 missing"
     ):
         opened(OwnWords(), english)
 
 
 def test_bad_settings(tmp_path):
-    with pytest.raises(UsageError, match="frontend: expected logmel, as the recordings are raw audio, got none; leave"):
+    with pytest.raises(UsageError, match="frontend: expected logmel, as the recordings are raw audio, got a model"):
         choose("keywords", "gru", None, {"frontend": "none"})
     with pytest.raises(UsageError, match="snr_low: expected at most snr_high=10, got 20"):
         Keywords(snr_low=20, snr_high=10)

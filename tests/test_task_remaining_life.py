@@ -95,12 +95,12 @@ ERRORS = {
     "NaN": ("train", "518.67", "nan", r"expected finite numbers \(float32\), got nan at index \(0, 6\)"),
     "word": ("test", "518.67", "hot", "line 1: expected numbers, got '1 1 "),
     "short line": ("train", " 518.67", "", "line 1: expected 26 numbers, got 25; get the file again"),
-    "cycle": ("train", "\n1 2 ", "\n1 3 ", "expected engines and their cycles numbered from 1, got others at engine 1"),
+    "cycle": ("train", "\n1 2 ", "\n1 3 ", "engines and their cycles numbered from 1, got other numbers at engine 1"),
     "engine": (
         "train",
         "\n2 1 ",
         "\n3 1 ",
-        "expected engines and their cycles numbered from 1, got others at engine 2",
+        "expected engines and their cycles numbered from 1, got other numbers at engine 2",
     ),
     "missing life": ("RUL", "40 \n", "", "expected a line for each of 3 test engines, got 2"),
     "negative life": ("RUL", "40 \n", "-4 \n", "expected remaining lives of at least 0, got -4; get the file again"),
@@ -118,7 +118,7 @@ def test_bad_files(tmp_path, kind):
 
 def test_other_bad_input(tmp_path):
     write_engines(tmp_path)
-    with pytest.raises(EdgernnError, match=r"test_FD001.txt: expected at least window=13 cycles, got 12 of engine 1"):
+    with pytest.raises(EdgernnError, match=r"test_FD001.txt: expected at least window=13 cycles per engine, got 12 of"):
         opened(RemainingLife(window=13), tmp_path)
     (tmp_path / "train_FD001.txt").write_text("\n")
     with pytest.raises(EdgernnError, match="expected lines of 26 numbers, got none"):

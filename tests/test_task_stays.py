@@ -117,10 +117,13 @@ def test_real_stays():
     ("change", "message"),
     [
         (lambda place: (place / "Outcomes-a.txt").unlink(), "brits: no set-a.npz or set-a/, Outcomes-a.txt"),
-        (lambda place: keep_records(place, 4), r"set-a: expected at least 3 stays that end in death, got 1"),
+        (
+            lambda place: keep_records(place, 4),
+            r"set-a: expected at least 3 hospital stays with the outcome death, got 1",
+        ),
         (
             lambda place: keep_rows(place, 9),
-            r"set-a: expected a stay of 10 or more measurements in the validation part, got none",
+            r"set-a: expected a hospital stay with 10 or more measurements in the validation part, got none",
         ),
     ],
     ids=["no outcomes", "too few", "nothing to hold out"],

@@ -202,14 +202,14 @@ class Detaching(Own):
     [
         (Summing, "update: torch's mean is not point-wise here; use operators that act on each neuron separately"),
         (Erring, f"update: torch's erf is not supported; use operators that {', '.join(OPS)} can express"),
-        (Detaching, "update: torch's gradient of argument 0 differs from that of the traced equations; remove detach"),
+        (Detaching, "update: the gradient of argument 0 in torch is not that of the equations; do not call detach"),
     ],
 )
 def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], why: str) -> None:
     layer = RecurrentLayer(cell(3, 5), RULES["always"](3, 5))
     with pytest.raises(edgernn.UsageError) as refused:
         gpu.GpuUnroller(layer)
-    assert str(refused.value) == f"there is no kernel for own: {why}"
+    assert str(refused.value) == f"there is no kernel for own: {why}; change the cell"
     with pytest.raises(ProgramError, match=why):
         make_layout(layer)
 

@@ -192,7 +192,7 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
     [
         ([], "or --stream FILE.wav; add the missing option"),
         (["--input", "x.npz"], "or --stream FILE.wav; add the missing option"),
-        (["--input", "x.npz", "--stream", "r.wav"], "expected --input and --output, or --stream, got both"),
+        (["--input", "x.npz", "--stream", "r.wav"], "--stream: expected neither --input nor --output"),
         (
             ["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"],
             "--threshold: expected together with --stream",

@@ -67,7 +67,10 @@ class Reported:
 
     @property
     def half_width(self) -> float:
-        """Allowed distance from the printed number: the larger of the number after ± and one unit of its last digit."""
+        """Allowed distance from the printed number.
+
+        It is the number after ±, but at least one unit of the last digit of the printed number.
+        """
         return max(self.rounding, self.interval or 0.0)
 
 
@@ -78,8 +81,9 @@ def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | Non
 
     Args:
         paper: The paper's number; None if it prints none.
-        ours: Statistics of our result over the seeds: a dict from `statistics.spread`.
-        reason: Reason why the two cannot be compared; None if they can.
+        ours: Our result over the seeds, from `statistics.spread`. Only "mean" (None without a result) and "interval"
+            ([low, high], None for one seed) are read.
+        reason: Reason why the paper's number cannot be compared with ours; None if it can.
 
     Returns:
         "within" if the two intervals overlap. "above" or "below" if our interval lies entirely above or below the
@@ -143,9 +147,10 @@ class Claim:
             second: Our value of `column` in the second row, as a dict from seed to value.
 
         Returns:
-            A dict with "test" (name of the test), "seeds" (number of seeds of each row), "value" (difference of means,
-            or ratio of standard deviations, None if infinite), "interval" and "p" (see `Difference`) and "verdict" (a
-            phrase such as "holds here"). None if a row has fewer than two seeds.
+            None if a row has fewer than two seeds. Otherwise a dict with "test" (name of the test), "seeds" (number of
+            seeds of each row), "value" (the difference of means, or the ratio of standard deviations; None if that is
+            infinite), "interval" (95 % confidence interval of the difference; None for a ratio), "p" (p-value; None
+            if the values do not vary, see `Difference`) and "verdict" (a phrase such as "holds here").
         """
         if min(len(first), len(second)) < 2:
             return None

@@ -56,16 +56,16 @@ def train(
         task: The name of a task, or the path of an .npz file or of a folder of csv or wav files.
         cell: The name of a cell, or FILE.py:CLASS for a user-defined one. The file is executed and copied to the run
             directory; a resumed run executes the copy.
-        rule: The name of an update rule, unless the cell's name implies it.
+        rule: The name of an update rule. Default: the rule that the cell's name implies, else "always".
         out: The run directory. Default: runs/TASK-CELL[-RULE].
         seed: Random seed of weights, data order and generated data.
-        device: auto, cpu or cuda.
+        device: cpu, cuda, or auto, which means cuda if torch finds a GPU, else cpu.
         data: The folder of data sets. Default: the environment variable EDGERNN_DATA.
-        resume: Continue the run in `out`. A finished run is only read.
-        devices: Number of processes that share each batch, on one GPU each or on the CPU. The result equals that of one
-            process. Default: the processes started by torchrun, or one.
-        settings: Settings of training, model, task, cell and rule: a dict from name to value, with the names of
-            `edgernn train`.
+        resume: Continue the run in `out`. If that run is finished, only return its result.
+        devices: Number of processes. Each computes a part of every batch, on a GPU of its own or on the CPU. The result
+            equals that of one process. Default: the processes started by torchrun, or one.
+        settings: Settings of training, model, task, cell and rule: a dict from name to value, such as {"lr": 0.01}. The
+            names are those of the settings NAME=VALUE of `edgernn train`.
         progress: Progress bar. Default: none.
         wait: Seconds to wait for another process that trains in `out`.
 
@@ -275,11 +275,11 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
 
 
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
-    """Return the entries of result.json for the setting skip, and warn if the wanted share was not reached.
+    """Return the entries of result.json for the setting skip, the share of neuron updates that the user wants to skip.
 
-    They are "skip_percent_wanted", "skip_percent_validation" (reached on the validation split), "skip_missed" (why the
-    wanted share was not reached, or None) and "lambda" (the final weight of the penalty on updates). The dict is empty
-    if the setting skip is not used.
+    The entries are "skip_percent_wanted", "skip_percent_validation" (reached on the validation split), "skip_missed"
+    (the reason if the two percentages differ too much, else None) and "lambda" (the final weight of the penalty on
+    updates). The reason is also given as a warning. The dict is empty if the setting skip is not used.
     """
     if plan.config.skip is None or position.steering is None:
         return {}

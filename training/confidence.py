@@ -40,12 +40,12 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
 
     A grouped jackknife: the test sequences are divided into m groups. θ_i is the metric without group i. The variance
     of the metric is (m - 1)/m Σ (θ_i - mean θ)², and the interval is the metric ± t times the root of the variance,
-    with Student's t of m - 1 degrees of freedom. It does not cover other seeds of the training.
+    with Student's t of m - 1 degrees of freedom. The interval does not cover the variation between training seeds.
 
-    If the task knows from which recording or patient each sequence comes, each of these is a group (`Split.origins`, or
-    `Tally.without_each`). Otherwise there are at most 50 groups. Sequences with a target at each step, such as windows
-    of a recording, are grouped in their order, as neighbours depend on each other. Other sequences are grouped at
-    random, as a test set may be sorted by class.
+    If the task knows from which recording or patient each sequence comes (`Split.origins` or `Tally.without_each`), all
+    sequences of one recording or patient are a group. Otherwise there are at most 50 groups. Sequences with a target at
+    each step, such as windows of a recording, are grouped in their order, as neighbours depend on each other. Other
+    sequences are grouped at random, as a test set may be sorted by class.
 
     Args:
         model: The trained model.
@@ -72,7 +72,10 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
 
 
 def _groups(model: SequenceModel, task: Task) -> list[Group]:
-    """Run the model on the test sequences; return the groups of `metric_interval`, lists of (outputs, batch) pairs."""
+    """Run the model on the test sequences, and divide them into groups for a jackknife (see `metric_interval`).
+
+    Each group of the returned list is a list of (outputs, batch) pairs.
+    """
     model.eval()
     count = min(GROUPS, len(task.test))
     size = math.ceil(len(task.test) / count)
@@ -98,7 +101,8 @@ def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]
         groups: Outputs and batches of each group.
 
     Returns:
-        The metric, and a list of its values without each record in turn, or None if the task's `Tally` has no records.
+        The metric over all sequences, and a list with its value after leaving out each record (such as a patient) in
+        turn. The list is None if the task's `Tally` does not separate records.
     """
     assert isinstance(task.objective, Objective)
     metric = task.objective.metric

@@ -169,8 +169,10 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         settings: The user's settings, in the same form.
 
     Returns:
-        The configuration. Only one of steps and epochs is set. If the user sets skip, lambda is 0 and training adapts
-        it, skip_target is None, and keep is "best" by default. If the user sets lambda, skip is None.
+        The configuration. Only one of its steps and epochs is set. If the user sets `skip`, the share of updates to
+        skip, the training adapts `lambda_`, the weight of the penalty on updates: `lambda_` is 0 at first, the task's
+        `skip_target` is ignored, and the default of `keep` is "best". If the user sets `lambda_`, the task's `skip` is
+        ignored.
 
     Raises:
         UsageError: The user sets two settings that exclude each other.

@@ -6,9 +6,9 @@ from torch import Tensor
 
 
 def times_since(masks: Tensor, times: Tensor) -> Tensor:
-    """Compute at each step the time δ since each feature was last observed at an earlier step.
+    """Compute, for each step and feature, the time δ since the last earlier step at which the feature was observed.
 
-    For a feature that was not observed before, it is the time since the first step.
+    If the feature was not observed at any earlier step, δ is the time since the first step.
 
     δ_1 = 0, δ_t = s_t - s_{t-1} + (1 - m_{t-1}) δ_{t-1}
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", 2018, arXiv:1805.10572, section 3.

@@ -24,7 +24,8 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
         rule: An update rule's name; None to leave out its settings, unless the cell's name implies a rule.
 
     Yields:
-        The sections of the help text, as tuples of title, introduction, and a list of settings.
+        The sections of the help text, as tuples of title, introduction, and a list with a pair for each setting: the
+        text NAME=DEFAULT, and a description.
 
     Raises:
         UsageError: A name is unknown.
@@ -48,7 +49,8 @@ def model_sections(
         model: Model config whose values are shown as the defaults. Default: `ModelConfig()`.
 
     Yields:
-        The sections of the help text, as tuples of title, introduction, and a list of settings.
+        The sections of the help text, as tuples of title, introduction, and a list with a pair for each setting: the
+        text NAME=DEFAULT, and a description.
 
     Raises:
         UsageError: A name is unknown.

@@ -53,7 +53,8 @@ class Job:
         seed: Random seed.
         settings: Dict from name to value of the settings of training, model, task, cell and rule.
         out: The run directory.
-        known: Result of the same training in an earlier table.json, or None. A finished run in `out` is preferred.
+        known: Result of this training in the file table.json of an earlier `edgernn reproduce`, or None. It is used
+            only if `out` has no finished run.
     """
 
     task: str
@@ -84,7 +85,7 @@ class Job:
         return {**{key: config[key] for key in ORIGIN}, **result, "latency": directory.latency()}
 
     def series(self, name: str) -> Series | None:
-        """Return a series that the finished training recorded, such as "loss"; None if it has none of this name."""
+        """Return the values of one quantity, such as "loss", in the training; None if none are recorded."""
         if self.is_finished_here or self.known is None:
             return run_series(name, self.out)
         return self.known.series.get(name)
@@ -121,7 +122,7 @@ class Job:
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
     """Return all settings of a training as a flat dict from short name, such as "lr", to value.
 
-    `train` and `model` are the entries of these names in its config.json, and `task` has the settings of the task.
+    `train` and `model` are the entries of these names in the training's config.json. `task` has the task's settings.
     """
     values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
     for part in ("cell", "rule"):
@@ -189,8 +190,8 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
 
     Args:
         wanted: All jobs, finished or not.
-        workers: Function from the number of unfinished jobs to a context manager that opens a pool of workers. When the
-            pool closes, running jobs save checkpoints.
+        workers: Function from the number of unfinished jobs to a context manager that opens a pool of workers. If an
+            exception, such as KeyboardInterrupt, closes the pool, the running jobs save checkpoints and stop.
 
     Returns:
         Dict from the run directory of each failed job to its error message.

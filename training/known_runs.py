@@ -64,12 +64,13 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
     report = read_json(path)
     if not isinstance(report, dict) or "settings" not in report:
         raise EdgernnError(
-            f"{path}: expected a table.json that `edgernn reproduce` wrote, with settings, got another file; "
-            "pass such a file"
+            f'{path}: expected a table.json of `edgernn reproduce`, got a JSON file without the key "settings"; '
+            "pass such a table.json to --known, or leave out --known"
         )
     if report.get("table") != table:
         raise UsageError(
-            f"known: expected a table.json of {table}, got one of {report.get('table')}: {path}; pass another file"
+            f"known: expected a table.json of {table}, got one of {report.get('table')}: {path}; pass the "
+            f"table.json of an earlier reproduction of {table}"
         )
     try:
         return {

@@ -27,10 +27,12 @@ from edgernn.training.tasks.base import FOREGROUND
 class TrainingLoss(nn.Module):
     """Training loss of a batch: loss of the task + λ · penalty on updates (`UpdateRule.budget`) + imputation loss.
 
-    λ is the attribute `weight`, whose initial value is the setting lambda. forward(batch, carry) returns the loss
-    (scalar) and the last state. `carry` is the last state of the previous batch if this batch continues its sequences,
-    else None. The returned state is None if the task carries no state. In data-parallel training, the mean of the
-    losses over the processes is the loss of the whole batch.
+    λ is the attribute `weight`, whose initial value is the setting lambda. The imputation loss is present only if the
+    model fills in missing values: its error on values that are known, times the setting imputation.
+
+    forward(batch, carry) returns the loss (scalar) and the last state. `carry` is the last state of the previous batch
+    if this batch continues its sequences, else None. The returned state is None if the task carries no state. In
+    data-parallel training, the mean of the losses over the processes is the loss of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
@@ -70,7 +72,7 @@ def train_step(
         model: The network.
         optimizer: Optimiser of its parameters.
         batch: The batch, or this process's part of it.
-        task: The task.
+        task: The task, which computes its loss of the batch.
         config: Training configuration.
         carry: Last state of the previous batch if this one continues its sequences, else None.
         group: Processes that train together. Default: this process alone.
@@ -87,14 +89,16 @@ def train_step(
     loss, carry = (loss_of or TrainingLoss(model, task, config, group))(batch, carry)
     value = group.mean(loss.item())
     if not math.isfinite(value):
-        raise FloatingPointError(f"expected a finite loss, got {value}")
+        raise FloatingPointError(f"expected a finite loss, got {value}: the training diverged; lower lr or clip")
     optimizer.zero_grad()
     loss.backward()
     if config.optimizer.clip_value is not None:
         torch.nn.utils.clip_grad_value_(model.parameters(), config.optimizer.clip_value)
     norm = gradient_norm([p.grad for p in model.parameters() if p.grad is not None])
     if not math.isfinite(norm):
-        raise FloatingPointError(f"expected a finite norm of the gradient, got {norm:g}")
+        raise FloatingPointError(
+            f"expected a finite norm of the gradient, got {norm:g}: the training diverged; lower lr or clip"
+        )
     if config.optimizer.clip is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.optimizer.clip, norm)
     optimizer.step()
@@ -177,8 +181,8 @@ def fit(
             try:
                 loss, carry = train_step(model, optimizer, batch, task, config, carry, group, loss_of)
             except FloatingPointError as error:
-                now = f"lr (now {config.optimizer.lr:g}) or clip (now {config.optimizer.clip})"
-                raise EdgernnError(f"step {step + 1}: {error}: the training diverged; lower {now}") from None
+                lr, clip = config.optimizer.lr, config.optimizer.clip
+                raise EdgernnError(f"training step {step + 1}: {error} (now lr={lr:g}, clip={clip})") from None
             position.step += 1
             position.loss_sum += loss
             position.loss_count += 1
@@ -292,7 +296,8 @@ def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]
     """Return the penalty on updates of the last batch, and the share of neurons updated at its foreground steps.
 
     Foreground steps are those that the task does not mark as background (`Task.background`). If the batch has no such
-    steps, the share is None. Both values are means over the whole batch, which all processes of the group share.
+    steps, the share is None. If several processes train together, each has a part of the batch; both values are means
+    over all parts.
     """
     foreground = model.foreground
     counted = group.mean(group.weight * foreground)

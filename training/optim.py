@@ -23,8 +23,8 @@ class NTASGD(torch.optim.SGD):
 
     θ_k = θ_{k-1} - lr (∇f + weight_decay θ_{k-1}),    θ̄ = (θ_s + ... + θ_k) / (k - s + 1)
 
-    ∇f is the gradient of the loss at step k. The average does not affect the steps. Evaluations use it in place of the
-    parameters (`averaged`), and at the end it becomes the weights (`settle`).
+    ∇f is the gradient of the loss at step k. The average does not affect the steps. Evaluations use it instead
+    of the parameters (function `averaged`). At the end of the training, it replaces them for good (function `settle`).
 
     Source: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models", 2017,
     https://arxiv.org/abs/1708.02182, section 3; averaging as in Polyak, Juditsky 1992.
@@ -67,7 +67,11 @@ STARTS = ("cell", "uniform", "normal")
 
 
 def check_names(config: TrainConfig) -> None:
-    """Raise UsageError if optimizer, start or keep has an unknown value, or a setting does not fit the optimizer."""
+    """Raise UsageError if a training setting has an unknown value or does not fit the chosen optimiser.
+
+    The settings are the optimiser (optimizer, momentum, average_from, nonmono), the initialisation of the weights
+    (start), and whether the run keeps its last or its best weights (keep).
+    """
     if config.optimizer.name not in OPTIMIZERS:
         raise nearest("optimizer", config.optimizer.name, OPTIMIZERS)
     if config.start.name not in STARTS:
@@ -79,17 +83,21 @@ def check_names(config: TrainConfig) -> None:
         )
     triggers = [name for name in ("average_from", "nonmono") if getattr(config.optimizer, name) is not None]
     if triggers and config.optimizer.name != "ntasgd":
-        raise UsageError(f"{triggers[0]}: optimizer={config.optimizer.name} does not average; use optimizer=ntasgd")
+        raise UsageError(
+            f"{triggers[0]}: optimizer={config.optimizer.name} does not average the weights; leave out {triggers[0]}, "
+            "or use optimizer=ntasgd"
+        )
     if not triggers and config.optimizer.name == "ntasgd":
         raise UsageError(
-            "optimizer: ntasgd expects average_from, nonmono or both, got none; these settings start the averaging"
+            "optimizer: ntasgd expects average_from, nonmono or both, got none; set average_from to the epoch at which "
+            "the averaging begins, or nonmono to a number of evaluations without improvement"
         )
     if config.keep not in ("last", "best"):
         raise UsageError(f"keep: expected last or best, got {config.keep!r}")
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Build the optimiser that a configuration names, for all parameters of a model."""
+    """Build the optimiser that a training configuration describes, for all parameters of a model."""
     extra: dict[str, Any] = {"momentum": config.optimizer.momentum} if config.optimizer.name in _WITH_MOMENTUM else {}
     kind = OPTIMIZERS[config.optimizer.name]
     # foreach: one kernel launch for all parameters
@@ -100,11 +108,12 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: TrainConfig) -> None:
-    """Initialise the parameters of a model, in the way that the training setting start names: cell, uniform or normal.
+    """Initialise the parameters of a model by the method in the training setting start: cell, uniform or normal.
 
-    cell keeps the values that the cell has set. uniform draws from U(-scale, scale) and normal from N(0, scale²), where
-    scale is the setting start_scale. Biases and other vectors become 0 if the setting start_biases is false. Parameters
-    of normalisation layers always keep their values, because a gain of 0 would make the output of such a layer 0.
+    cell keeps the present values, which each layer has set when it was built. uniform draws from U(-scale, scale), and
+    normal from N(0, scale²); scale is the setting start_scale. Biases and other vectors become 0 if the setting
+    start_biases is false. Parameters of normalisation layers always keep their values: a gain of 0 would make their
+    output 0.
     """
     if config.start.name == "cell":
         return
@@ -138,7 +147,10 @@ def copy_weights(model: nn.Module, folder: Path) -> str:
         EdgernnError: The file of weights is corrupt.
     """
     if not (folder / WEIGHTS).is_file():
-        raise UsageError(f"start_run: expected the directory of a finished run, got {folder}, which has no {WEIGHTS}")
+        raise UsageError(
+            f"start_run: expected the directory of a finished run, got {folder}, which has no {WEIGHTS}; "
+            "finish that training, or give the directory of another run"
+        )
     tensors, parameters = read_tensors(folder / WEIGHTS), dict(model.named_parameters())
     fitting = [name for name, p in parameters.items() if name in tensors and tensors[name].shape == p.shape]
     if not fitting:
@@ -155,8 +167,8 @@ def copy_weights(model: nn.Module, folder: Path) -> str:
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
     """Set the optimiser's learning rate for a step; NTASGD also begins to average at the epoch `average_from`.
 
-    The learning rate is scale · lr · lr_decay^n with n = min(max(0, epoch - lr_hold), lr_decays). The names with lr are
-    training settings; n has no upper bound if lr_decays is not set.
+    The learning rate is scale · lr · lr_decay^n with n = min(max(0, epoch - lr_hold), lr_decays). lr, lr_decay,
+    lr_hold, lr_decays and average_from are training settings. If lr_decays is not set, n has no upper bound.
 
     Args:
         optimizer: The optimiser.
@@ -178,10 +190,10 @@ def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, 
 
 
 def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, values: Sequence[float]) -> None:
-    """Non-monotone trigger of NTASGD: begin to average if the last evaluation is worse than an earlier one.
+    """Let NTASGD begin to average the parameters if the metric has stopped improving (non-monotone trigger).
 
-    The evaluations just before the last one, as many as the setting nonmono, are not compared. Nothing is done if the
-    optimiser is not an `NTASGD`, or if nonmono is not set.
+    Let n be the setting nonmono. The averaging begins if the last value of the metric is worse than the best value
+    before the last n + 1 evaluations. Nothing is done if the optimiser is not an `NTASGD`, or if nonmono is not set.
 
     Args:
         optimizer: The optimiser.
@@ -197,7 +209,10 @@ def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, v
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Replace the parameters by their running averages (`NTASGD`) during the block, if the optimiser keeps any."""
+    """Replace the parameters by their running averages until the `with` block ends, then restore them.
+
+    It does nothing if the optimiser is not an `NTASGD`, or has not begun to average.
+    """
     pairs = optimizer.averages if isinstance(optimizer, NTASGD) else []
     kept = [p.detach().clone() for p, _ in pairs]
     settle(optimizer)
@@ -211,7 +226,10 @@ def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @torch.no_grad()
 def settle(optimizer: torch.optim.Optimizer) -> None:
-    """Replace the parameters by their running averages (`NTASGD`) for good, if the optimiser keeps any."""
+    """Replace the parameters by their running averages for good.
+
+    It does nothing if the optimiser is not an `NTASGD`, or has not begun to average.
+    """
     if isinstance(optimizer, NTASGD):
         for p, average in optimizer.averages:
             p.copy_(average)

@@ -39,9 +39,9 @@ _COMPUTED = {
 def figure(result: dict[str, Any], column: str) -> float | None:
     """Compute the value of a run in one column of a table of results, in the unit of that column.
 
-    A column is an entry of result.json or one of these: gmean is √(accuracy · skip), both in per cent, the score of the
-    SA-RNN paper; flops is that paper's number of operations per sequence; neurons_updated is the mean number of updated
-    neurons per step.
+    A column is an entry of result.json or one of three computed ones. gmean is the geometric mean of the accuracy and
+    the share of skipped updates, both in per cent. flops is the number of operations per sequence, counted as in the
+    SA-RNN paper. neurons_updated is the mean number of updated neurons per step.
 
     Args:
         result: Content of the run's result.json.
@@ -55,7 +55,8 @@ def figure(result: dict[str, Any], column: str) -> float | None:
     """
     if missing := [name for name in _COMPUTED.get(column, (column,)) if name not in result]:
         raise EdgernnError(
-            f"{column}: expected a run that measures it, got a result without {missing[0]}; leave out the column"
+            f"{column}: expected a run that measures it, got a result.json without the key {missing[0]}; remove "
+            f"{column} from the columns of the table"
         )
     if column == "gmean":
         return math.sqrt(100 * result["accuracy"] * result["skip_percent"])
@@ -72,7 +73,7 @@ MACHINE_COLUMNS = {"seconds_per_epoch": "another machine"}
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Format the content of a table.json of `reproduce` as a Markdown page."""
+    """Format the report on a paper's table, the content of its table.json, as a Markdown page; return the text."""
     columns: list[str] = report["columns"]
     names = [COLUMNS.get(column, (column.replace("_", " "), 1.0))[0] for column in columns]
     varied = list(report["vary"])
@@ -97,7 +98,10 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def agreement_line(counts: dict[str, int]) -> str:
-    """Format the result of `count_verdicts` as a sentence on how many of the paper's numbers agree with ours."""
+    """Format, as a sentence, how many of the numbers that a paper prints agree with ours.
+
+    `counts` is a dict from each verdict, such as "within", to the number of the paper's numbers that have it.
+    """
     printed = sum(counts.values())
     if not printed:
         return "The paper prints no figures that could be compared."
@@ -137,8 +141,8 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
 
     Args:
         entry: Statistics of our result over the seeds (`statistics.spread`), with the verdict as "agreement".
-        reasons: Dict from the text of a footnote, why results are not comparable with the paper's, to its number. The
-            function adds the reason of this entry if it is new.
+        reasons: The footnotes of the table: a dict from text to number. A text says why a result is not comparable with
+            the paper's. The function adds the footnote of this entry if it is new.
 
     Returns:
         The text, such as "97.1 ± 0.3, within", "97.1 ± 0.3 (1)" with a footnote, or "not run".
@@ -153,7 +157,10 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
 
 
 def with_interval(entry: dict[str, Any]) -> str:
-    """Format a result of `statistics.spread` as mean ± half the width of its interval, or without one as the mean."""
+    """Format the mean of a result over the seeds, followed by ± half the width of its 95 % confidence interval.
+
+    `entry` is a dict from `statistics.spread`. If its "interval" is None, the text is the mean alone.
+    """
     text = number(entry["mean"])
     if entry["interval"] is None:
         return text
@@ -164,12 +171,13 @@ LATENCY_HEADS = ["multiply-adds executed a step", COLUMNS["microseconds"][0], "o
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Format the cells of a table row in the latency columns, whose heads are LATENCY_HEADS.
+    """Format the three cells of a table row that show the latency of its models.
 
-    They are the multiply-adds executed per step, the latency per sequence, and its ratio to the latency of a dense GRU.
+    They are the multiply-adds executed per step, the time per sequence in µs, and the ratio of this time to that of a
+    dense GRU.
 
     Args:
-        latency: Result of `run_latency.summary` for the row, or None.
+        latency: Latency of the row, a dict from `run_latency.summary`; None if it is not measured.
 
     Returns:
         The texts of the three cells: "", "not measured" and "" if the latency is not measured.
@@ -183,7 +191,7 @@ def latency_cells(latency: dict[str, Any] | None) -> list[str]:
 def latency_line(rows: Sequence[dict[str, Any] | None]) -> str:
     """Describe in sentences how the latencies in a table were measured, and why some are missing.
 
-    `rows` has the result of `run_latency.summary` for each row of the table, or None.
+    `rows` has the latency of each row of the table, a dict from `run_latency.summary`; None if it is not measured.
     """
     measured = [row for row in rows if row is not None]
     errors = sorted({error for row in measured for error in row["errors"]})

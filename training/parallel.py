@@ -86,8 +86,8 @@ class Group:
     def part(self, batch: Batch, seed: int, step: int) -> Batch:
         """Select the sequences of a batch that this process trains on; seed the random generator, except in process 0.
 
-        The sequences have the indices rank, rank + size, ... A process without any gets those of process 0 with weight
-        0. The attributes `weight` and `present` are set.
+        The sequences have the indices rank, rank + size, ... A process without a sequence of its own gets those of
+        process 0, and its loss has the weight 0. The method sets the attributes `weight` and `present` for this batch.
 
         Args:
             batch: The whole batch.
@@ -112,15 +112,19 @@ class Group:
         return total
 
     def share(self, carry: State | None) -> State | None:
-        """Select the state of this process's sequences, rank, rank + size, ..., from the state of the whole batch.
+        """Select this process's part of the state of the whole batch.
 
-        `carry` is a tuple of tensors whose first axis is the batch: the last state of its sequences, from which the
-        next batch continues. The result is None if `carry` is None.
+        The part has the sequences with the numbers rank, rank + size, rank + 2 size and so on. `carry` is a tuple of
+        tensors whose first axis is the batch: the state after the last step, from which the next batch continues. The
+        result is None if `carry` is None.
         """
         return carry if carry is None or self.size == 1 else tuple(t[self.rank :: self.size].clone() for t in carry)
 
     def whole(self, carry: State | None) -> State | None:
-        """Gather the state of the whole batch from the processes' parts of it; the inverse of `share`."""
+        """Gather the state of the whole batch from the processes' parts of it; the inverse of `share`.
+
+        `carry` is the part of this process: the last state of its sequences. The result is None if `carry` is None.
+        """
         if carry is None or self.size == 1:
             return carry
         states = []
@@ -180,7 +184,10 @@ class Group:
         return value
 
     def send(self, content: bytes | None) -> bytes | None:
-        """Broadcast `content` of process 0 and return it in all processes, whose own arguments are ignored."""
+        """Broadcast the bytes `content`, or None, from process 0; return them in all processes.
+
+        The argument of every other process is ignored.
+        """
         if self.size == 1:
             return content
         length = torch.tensor(-1 if content is None else len(content))
@@ -269,9 +276,9 @@ def check_size(plan: Plan, size: int) -> None:
         others = ", ".join(str(n) for n in range(1, batch + 1) if batch % n == 0 and n <= 2 * size)
         nearby = " or ".join(str(n * size) for n in (least, most) if n)
         raise UsageError(
-            f"batch_size: expected a multiple of the number of processes, {size}, got {batch}; with parts of {most} "
-            f"and {least} sequences, some processes would wait at every step; give batch_size={nearby}, "
-            f"or {others} devices"
+            f"batch_size: expected a multiple of the number of processes, {size}, got {batch}, which would give some "
+            f"processes {most} sequences of a batch and others {least}; set batch_size to {nearby}, or set the number "
+            f"of processes (--devices) to one of {others}"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     gpus = torch.cuda.device_count()
@@ -318,7 +325,7 @@ def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
         except RuntimeError as error:
             if not isinstance(error, dist.DistError) and "gloo" not in str(error):
                 raise
-            lost = next(filter(None, (child.failure() for child in children)), "the connection to one was lost")
+            lost = next(filter(None, (child.failure() for child in children)), "the connection to it was lost")
             raise EdgernnError(
-                f"devices: {size} processes train together, but {lost}; resume the run with --resume"
+                f"devices: one of the {size} training processes failed: {lost}; resume the run with --resume"
             ) from None

@@ -217,9 +217,10 @@ class Point:
 def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str, higher_is_better: bool) -> None:
     """Plot a metric on the test split against several costs, one plot per cost; bars are confidence intervals.
 
-    The gray line is the Pareto front of the plotted points, as steps: the best metric for at most this cost. Rings and
-    numbers mark the points on the Pareto front of the validation split. They were chosen without the plotted test
-    values, so that the choice does not favour lucky ones. Bars that reach beyond the plot are cut off.
+    The gray step line is the Pareto front of the plotted points: at each cost, the best metric of all points that cost
+    no more. A ring marks each point that is on the Pareto front of the validation split, with a number that the legend
+    explains. This second front does not depend on the plotted test values, so that it does not favour points that are
+    good on the test split by chance. Bars that reach beyond the plot are cut off.
 
     Args:
         path: The image file to write.
@@ -278,7 +279,18 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
 
 
 def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> list[Point]:
-    """Return the Pareto front of cost and metric, the cheapest point first; if points are equal, only one of them."""
+    """Return the points on the Pareto front of one cost and the metric, the cheapest first.
+
+    If several points have the same cost and the same metric, only one of them is returned.
+
+    Args:
+        points: The points; those without this cost are ignored.
+        cost: Name of the cost, a key of `Point.costs`.
+        higher_is_better: True if a larger metric is better.
+
+    Returns:
+        The points on the front.
+    """
     sign = 1 if higher_is_better else -1
     line: list[Point] = []
     known = [point for point in points if cost in point.costs]

@@ -106,7 +106,10 @@ class Plan:
 
 
 def choose_device(name: str) -> str:
-    """Return the device, cpu or cuda, for auto, cpu or cuda; raise UsageError for another name or a missing GPU."""
+    """Return the device of a training, cpu or cuda; the name auto means cuda if torch finds a GPU, else cpu.
+
+    Raise UsageError if the name is not auto, cpu or cuda, or if it is cuda and torch finds no GPU.
+    """
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device: expected auto, cpu or cuda, got {name!r}")
     has_gpu = torch.cuda.is_available()
@@ -145,8 +148,9 @@ def configure(defaults: Mapping[str, object], train: Values, model: Values) -> t
 
     Args:
         defaults: The task's defaults: a dict from the short name of a setting to its value.
-        train: The user's training settings: a dict from the path of a field of TrainConfig to its value.
-        model: The user's model settings: a dict from the path of a field of ModelConfig to its value.
+        train: The user's training settings: a dict from a field of TrainConfig to its value. The key is a tuple of
+            nested field names, such as ("optimizer", "lr").
+        model: The user's model settings: a dict from a field of ModelConfig to its value; the keys are tuples, too.
 
     Returns:
         The training config, and the model config, whose cell is still the default, a GRU.
@@ -163,8 +167,10 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         task: The task's name, or a path to the user's data.
         cell: The cell's name, or FILE.py:CLASS.
         rule: The rule's name; None if the cell's name implies it.
-        settings: Settings of training, model, task, cell and rule: a dict from short or dotted name to value.
-        seed: The seed of the run, and by default also of the rule `random`.
+        settings: Settings of training, model, task, cell and rule: a dict from name to value. A name is short, such as
+            lr, or dotted, such as optimizer.lr.
+        seed: The seed of the run. The update rule `random`, which skips updates at random, uses it as well, unless
+            its own seed is set.
 
     Returns:
         The task, not opened yet, and the configs.
@@ -195,7 +201,8 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         if not new_task.marks_background:
             raise UsageError(
                 f"background: expected a task that marks steps at which nothing happens, got {task_type.name}, which "
-                "marks none; set silence for the task adding, or background_label for your own labels per step"
+                "marks none; leave out background, use your own labels per step with background_label, or use "
+                "task=adding and set its setting silence"
             )
     return Choice(new_task, source, rule_type.can_skip, config, new_task.adapted(replace(model, layer=layer)))
 
@@ -216,7 +223,8 @@ def make_plan(
         task: The task's name, or a path to the user's data.
         cell: The cell's name, or FILE.py:CLASS.
         rule: The rule's name; None if the cell's name implies it.
-        settings: Settings of training, model, task, cell and rule: a dict from short or dotted name to value.
+        settings: Settings of training, model, task, cell and rule: a dict from name to value. A name is short, such as
+            lr, or dotted, such as optimizer.lr.
         seed: The seed of the run.
         device: auto, cpu or cuda.
         data: The user's folder of data sets; None for that in the environment variable EDGERNN_DATA.
@@ -252,8 +260,8 @@ def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tupl
     """Return the means and the standard deviations by which the model standardises its input channels, as two tuples.
 
     A tuple of length 1 holds for all channels. `imputes` is true for a model with an imputer, which fills in missing
-    values. A third of its channels are values; the others are observation masks and times since the last observation.
-    These get mean 0 and standard deviation 1, which leaves them unchanged.
+    values. The first third of this model's input channels are values. The others, observation masks and times since the
+    last observation, get mean 0 and standard deviation 1, which leaves them unchanged.
     """
 
     def expanded(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:

@@ -64,7 +64,7 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
             draw = drawers[kind](runs)
         except NothingToDrawError as error:
             if kinds:
-                raise EdgernnError(f"{kind}: cannot be plotted: {error}") from None
+                raise EdgernnError(f"kind={kind}: cannot be plotted: {error}") from None
             continue
         for suffix in SUFFIXES:
             files.append(folder / f"{kind}.{suffix}")
@@ -82,7 +82,9 @@ def _config(run: Path) -> dict[str, Any]:
 def _results(runs: list[Path]) -> list[dict[str, Any]]:
     for run in runs:
         if not (run / RESULT).is_file():
-            raise NothingToDrawError(f"{run}: expected a finished run, got one without {RESULT}; resume it")
+            raise NothingToDrawError(
+                f"{run}: expected a finished run, got one without {RESULT}; resume it: edgernn train ... --resume"
+            )
     return [read_json(run / RESULT) for run in runs]
 
 
@@ -102,7 +104,8 @@ def _learning(runs: list[Path]) -> Callable[[Path], None]:
     metrics = {_metric(run, lines[name][0]) for name, run in zip(lines, runs, strict=True)}
     if len(metrics) > 1:
         raise EdgernnError(
-            f"expected runs of one metric, got {', '.join(sorted(metrics))}; plot the runs of each metric separately"
+            f"runs: expected runs of one metric, got {', '.join(sorted(metrics))}; plot the runs of each metric "
+            "separately"
         )
     skips = any(line["skip_percent"] > 0 for entries in lines.values() for line in entries)
     return lambda path: learning_curve(path, lines, next(iter(metrics)), None, skips)
@@ -132,10 +135,13 @@ def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
         raise NothingToDrawError(
-            f"{run}: expected a SequenceModel, got a {config['network']}, which has no such plot; leave out this run"
+            f"{run}: expected a run whose network is a SequenceModel, got one with a {config['network']}, for which "
+            "this plot does not exist; leave out this run"
         )
     if not (run / EXAMPLE).is_file():
-        raise NothingToDrawError(f"{run}: expected a finished run, got one without {EXAMPLE}; resume it")
+        raise NothingToDrawError(
+            f"{run}: expected a finished run, got one without {EXAMPLE}; resume it: edgernn train ... --resume"
+        )
     model, _ = load_model(run)
     (x,) = read_arrays(run / EXAMPLE, ["x"]).values()
     return model, torch.from_numpy(x).transpose(0, 1)
@@ -146,9 +152,15 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
     models = {name: model for name, (model, _) in loaded.items()}
     x = next(iter(loaded.values()))[1][:, :1]
     if not any(model.rule_type.can_skip for model in models.values()):
-        raise NothingToDrawError("expected a run whose update rule skips updates, such as selective, got none")
+        raise NothingToDrawError(
+            "expected a run whose update rule skips updates, such as selective, got none; name the directory of such "
+            "a run"
+        )
     if any(other[:, :1].shape != x.shape for _, other in loaded.values()):
-        raise NothingToDrawError("expected runs with test sequences of one shape, got several; plot them separately")
+        raise NothingToDrawError(
+            "expected runs whose test sequences have one shape, got several shapes; plot the runs of each shape "
+            "separately"
+        )
     if len(models) == 1:
         return lambda path: update_pattern(path, next(iter(models.values())), x)
     return lambda path: update_patterns(path, models, x)
@@ -164,13 +176,16 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
         outcomes.append(OperatingPoint(group, result["skip_percent"], result[result["metric"]], weight))
     metrics = {result["metric"] for result in _results(runs)}
     if len(metrics) > 1:
-        raise EdgernnError(f"expected runs of one metric, got {', '.join(sorted(metrics))}; plot them separately")
+        raise EdgernnError(
+            f"runs: expected runs of one metric, got {', '.join(sorted(metrics))}; plot the runs of each metric "
+            "separately"
+        )
     return lambda path: tradeoff(path, outcomes, next(iter(metrics)))
 
 
 def _cobweb(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) > 1:
-        raise NothingToDrawError(f"expected one run, got {len(runs)}; plot them separately")
+        raise NothingToDrawError(f"expected one run, got {len(runs)}; plot each run separately")
     model, x = _load_stepwise(runs[0])
     return lambda path: cobweb(path, model, x[:, :1])
 
@@ -181,9 +196,10 @@ def _kept(runs: list[Path]) -> Callable[[Path], None]:
 
 
 def _load_stepwise(run: Path) -> tuple[SequenceModel, Tensor]:
-    """Load a run like `load_run`, but raise NothingToDrawError also for a model with an imputer.
+    """Load the model of a finished run and its test sequences (T, B, I), for a plot that runs the model step by step.
 
-    An imputer fills in missing values; a model with one cannot be run step by step.
+    Raise NothingToDrawError in the cases of `load_run`, and for a model with an imputer. An imputer fills in missing
+    values, and a model with one cannot be run step by step.
     """
     model, x = load_run(run)
     if model.imputer_type is not None:

@@ -35,10 +35,11 @@ task, cell, rule   override those of the table
 settings           override those of the table
 search             settings and the values that `edgernn reproduce TABLE --search` tries on the validation split; the
                    chosen values are in `settings` (optional)
-reported           the numbers that the paper prints, by column, in the unit of the table and with the printed digits;
-                   or by variant in a table with [vary], as reported."T=10". An entry is a number, or {mean, interval,
-                   sd} (see `agreement.Reported`)
-not-comparable     overrides that of the table (optional)
+reported           the numbers that the paper prints, in the unit of the table and with the printed digits. The key is
+                   the column, such as reported.accuracy; in a table with [vary], the combination of values and the
+                   column, such as reported."T=10".accuracy. An entry is a number, or {mean, interval, sd} (see
+                   `agreement.Reported`)
+not-comparable     added to that of the table; for a column in both, the row's reason holds (optional)
 
 `edgernn train --recipe FILE.toml:ROW` reads a user's own file of this form; ROW is optional in a file with one row. The
 file needs only rows with a task and a cell.
@@ -101,7 +102,7 @@ Figures = Annotated[
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A row [rows.ROW] of a recipe file. A task, cell or rule that it lacks was taken from the top of the file."""
+    """A row [rows.ROW] of a recipe file; its task, cell and rule default to those at the top of the file."""
 
     stands_for: str = ""
     task: str
@@ -260,7 +261,9 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
         The recipe's settings, overridden by `settings`.
 
     Raises:
-        UsageError: Both the recipe and the options have a task, cell or rule, or neither has a task or cell.
+        UsageError: With a recipe, the recipe does not exist, or an option "task", "cell" or "rule" is given as well.
+            Without a recipe, the option "task" or "cell" is missing.
+        EdgernnError: The recipe's file has a mistake.
     """
     if name is None:
         for key in ("task", "cell"):
@@ -280,7 +283,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 def over(settings: Settings, others: Settings) -> Settings:
     """Merge two dicts of settings; those in `others` override those in `settings`.
 
-    A setting in `others` also removes the settings that cannot be combined with it: epochs removes steps.
+    If two settings exclude each other, such as epochs and steps, the one in `others` removes the one in `settings`.
     """
     overridden = {name for chosen, excluded in _EXCLUDED if chosen in others for name in excluded}
     return {**{key: value for key, value in settings.items() if key not in overridden}, **others}
@@ -311,7 +314,9 @@ def _read_table(path: Path) -> Table:
         rows.append(Recipe(**{**vars(row), **merged}, table=path.stem, row=name))
     for name in (name for claim in file.claims for name in claim.rows):
         if name not in file.rows:
-            raise EdgernnError(f"{path}: claims: {nearest('row', name, file.rows)}")
+            raise EdgernnError(
+                f"{path}: claims: expected names of rows in this file; {nearest('row', name, file.rows)}"
+            )
     return Table(**{each.name: getattr(file, each.name) for each in fields(_Table)}, name=path.stem, rows=rows)
 
 

@@ -115,7 +115,8 @@ class Curves(Picture):
         kind: Value of the key `kind` in the TOML file for this class.
         series: Name of the series.
         baselines: Names of series that are equal in all rows, so that they are drawn once.
-        panels: How the rows are divided into plots, as in `Trend`.
+        panels: How the rows are divided into plots. Lists of row names: a plot for each list. Name of a varied setting:
+            a plot for each of its values. None: one plot.
         log: True for a logarithmic vertical axis.
     """
 
@@ -149,15 +150,16 @@ class Curves(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes(Picture):
-    """Box plots or violin plots, one box per row of the table.
+    """Box plots or violin plots of a column, over the seeds, or of a recorded series, over steps and seeds.
 
-    A box shows the distribution of a column over the seeds, or of the values of a recorded series over steps and seeds.
+    Each row of the table has one box; or, if `every` is set, one box for each interval of `every` values of the series.
 
     Attributes:
         kind: Value of the key `kind` in the TOML file for this class.
-        of: Names of columns or series; the image has a row of plots for each name.
-        panels: How the rows are divided into plots, as in `Trend`.
-        every: Number of successive values per box, to cut a series into several boxes; None: one box.
+        of: Names of columns or series. The plots of the first name are on top, those of the next name below them.
+        panels: How the rows are divided into plots. Lists of row names: a plot for each list. Name of a varied setting:
+            a plot for each of its values. None: one plot.
+        every: Number of successive values of a series per box, so that a row has several boxes. None: one box per row.
         violins: True for violin plots around the boxes.
         log: True for a logarithmic vertical axis.
     """
@@ -242,7 +244,8 @@ class Tradeoff(Picture):
 class Scatter(Picture):
     """Plot of a column against another, one line per group of rows: means and 95 % confidence intervals over seeds.
 
-    The label of a line is the name of its row; if it joins several rows, the part of the first name before the dash.
+    The label of a line is the name of its row. A line that joins several rows is labelled by the name of the first row
+    in its group, cut at the first dash: "gru" for a group with the rows gru-8, gru-16 and gru-32.
 
     Attributes:
         kind: Value of the key `kind` in the TOML file for this class.
@@ -306,14 +309,18 @@ def column_title(name: str) -> str:
 def _measured_columns(row: Row) -> Row:
     """Return the columns of a row of table.json that have a result, as a dict from name to statistics over seeds.
 
-    The statistics are those of `statistics.spread`. A measured time per sequence is the column "microseconds".
+    The statistics are dicts from `statistics.spread`. The time per sequence, if measured, is the column "microseconds".
     """
     columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}
     return {name: entry for name, entry in columns.items() if entry["mean"] is not None}
 
 
 def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel]:
-    """Distribute rows of the table over plots, as `Trend.panels` describes; leave out plots without a row."""
+    """Divide rows of the table among plots; leave out plots without a row.
+
+    `panels` has lists of row names, for a plot of each list; or the name of a varied setting, for a plot of each of its
+    values; or it is None, for one plot.
+    """
     if panels is None:
         plots = [Panel("", rows)]
     elif isinstance(panels, str):
@@ -342,9 +349,9 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
-    """Group rows of table.json by the line of a plot that joins them: return a dict from the line's label to its rows.
+    """Group rows of table.json into the lines of a plot; return a dict from the label of each line to its rows.
 
-    The rows of a line have the same name, and differ only in the varied settings whose names are in `apart`.
+    A line joins rows of the same name that differ only in the varied settings whose names are in `apart`.
     """
     lines: dict[str, list[Row]] = {}
     for row in rows:

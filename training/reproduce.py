@@ -30,7 +30,8 @@ from edgernn.training.table_pictures import draw_pictures
 class RecipeRow(Row):
     """Row of a paper's table with its trainings, one per seed.
 
-    `settings` are the row's values of the varied settings ([vary]), or in a hyperparameter search those of [search].
+    `settings` is a dict with the row's values of the settings that the table varies (section [vary] of its TOML file).
+    In a hyperparameter search, it has the row's values of the searched settings (section [search]) instead.
     """
 
     recipe: Recipe
@@ -47,7 +48,9 @@ class RecipeRow(Row):
             names: Names of the series.
 
         Returns:
-            Dict from name to the result of `join_series`, without series that a training lacks.
+            Dict from the name of a series to a dict with "over" ("epoch" or "step"), "at" (numbers of the epochs or
+            steps) and "values" (a list of values for each training). A series that one of the trainings did not record
+            is left out.
         """
         finished = [job for job in self.jobs if job.seed in self.results]
         joined = {name: join_series([job.series(name) for job in finished]) for name in names}
@@ -152,8 +155,9 @@ def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
         rows: Our results: the entry "rows" of table.json.
 
     Returns:
-        The entries of table.json for the comparison: "agreement", from `count_verdicts`, and "claims", a dict for each
-        claim with its fields and the result of `Claim.test`.
+        Two entries of table.json. "agreement" is a dict from each verdict, such as "within", to the number of the
+        paper's numbers that have it. "claims" is a list with a dict for each claim: the attributes of `Claim`, and as
+        "result" the significance test of the claim (`Claim.test`), None with fewer than two seeds.
     """
     verdicts = [column["agreement"] for row in rows for column in row["columns"].values()]
     by_name = {(row["name"], label(row["variant"])): row for row in rows}
@@ -213,7 +217,7 @@ def search(
     if not wanted:
         raise UsageError(
             f"--search: expected a [search] section in the TOML file for {', '.join(rows or [name])}, got none; "
-            "leave out --search"
+            "add this section, or leave out --search"
         )
     with trained(wanted, out, partial(processes, jobs=jobs, threads=threads, data=data, device=device)) as failures:
         lines = [_tried(row, failures) for row in wanted]
@@ -223,7 +227,15 @@ def search(
 
 
 def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
-    """Summarise the training of one combination of a hyperparameter search, as a dict that `search` describes."""
+    """Summarise the training of one combination of settings in a hyperparameter search.
+
+    Args:
+        row: The combination, with its one training.
+        failures: Dict from the run directory of each failed training to its error message.
+
+    Returns:
+        The dict that `search` returns for this combination.
+    """
     line: dict[str, Any] = {"row": row.name, "settings": row.settings}
     (job,) = row.jobs
     if not row.results:
@@ -256,11 +268,12 @@ def _row(
     Args:
         table: The paper's table.
         recipe: Recipe of the row.
-        choice: Settings that distinguish the row from others of the same recipe: its values of the settings in [vary],
-            or in a search of those in [search]. They override the recipe's settings and `variant`.
+        choice: Settings that distinguish the row from others of the same recipe, with their values. Outside a search,
+            they are the settings in [vary]; in a search, those in [search]. They override the recipe and `variant`.
         seeds: Number of trainings, with the seeds 0, 1, ...
         out: Folder of the run directories.
-        variant: In a search, values of the settings in [vary], which override the recipe's settings. Default: none.
+        variant: Only in a search: values of the settings in [vary], the same for all rows. They override the recipe's
+            settings. Default: none.
         quick: True to override all settings by those in [quick], of the cut-down version.
 
     Returns:
@@ -277,16 +290,17 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """Set `Job.known` of the rows' jobs to finished runs of an earlier table.json, which are not trained again.
+    """Copy rows of a table, and give their jobs the results of runs in an earlier table.json.
 
-    If the settings of a row have changed since, its runs are not used, and a warning says so.
+    These runs are not trained again. If the settings of a row have changed since, its results are not used, and
+    EdgernnWarning is issued.
 
     Args:
         rows: The rows of the table.
-        known: Result of `read_known_rows`.
+        known: Rows of the earlier table.json: a dict from (name of the row, label of its varied settings) to the row.
 
     Returns:
-        Copies of the rows with these jobs.
+        Copies of the rows, with the results in `Job.known`.
     """
     result, changes = [], []
     for row in rows:
@@ -320,8 +334,9 @@ def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
 def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
     """Compare a row's results in one column with the paper's number; return the entry of the column in table.json.
 
-    It is a dict with "paper" (fields of `Reported`, or None), the entries of `statistics.spread` for our results over
-    the seeds, and "agreement" (the result of `agreement`).
+    The entry is a dict. "paper" is a dict with the attributes of the paper's number (`Reported`), or None if the paper
+    prints none. "n", "mean", "sd", "interval" and "values" are the statistics of our results over the seeds.
+    "agreement" is the verdict, such as "within", or None (see the function `agreement`).
     """
     paper, ours = row.recipe.paper(row.settings, column), row.spread(column)
     reason = row.recipe.not_comparable.get(column, MACHINE_COLUMNS.get(column))

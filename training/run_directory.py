@@ -8,11 +8,13 @@ state.safetensors  the checkpoint, a single file so that it always belongs to on
                    metadata the progress of the run (`Position`)
 state.json         the progress alone, for people to read
 best.safetensors   the weights of the best evaluation, with keep=best
-model.safetensors  the weights at the last checkpoint or, once finished, of the result; all other code reads this file
+model.safetensors  the weights at the last checkpoint; in a finished run, the final weights (with keep=best: those of
+                   the best evaluation). All other code reads this file
 example.npz        some test sequences: an array x (N, T, I)
 metrics.jsonl      one line per evaluation; a resumed run first cuts it back to the checkpoint
 detections.png     DET curve of a keyword model that was trained on streams
-room.wav           the first minute of the recording on which its test measures detection; room.csv lists its words
+room.wav           the first minute of the recording on which a keyword model is tested at detecting words;
+                   room.csv lists the words in it
 series.json        the task's series (`Task.series`) of the trained network, for pictures
 result.json        the result, written last: it marks the run as finished
 latency.json       latency of the exported model, measured afterwards (`edgernn.training.run_latency`)
@@ -55,17 +57,19 @@ _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "
 class Position:
     """Progress of a training run, which a checkpoint saves.
 
-    Evaluations do not count for `best` and `stale` before the end of pruning, nor, with the setting skip, before the
-    end of its warm-up, the first half of the training.
+    Some evaluations do not count for `best` and `stale`: those before the end of pruning and, if the setting skip (the
+    wanted share of skipped updates) is given, those in the first half of the training, its warm-up.
 
     Attributes:
         step: Number of training steps done.
         loss_sum: Sum of the losses since the last line of metrics.jsonl.
         loss_count: Number of these losses.
-        best: Best value of the main metric in an evaluation; None before the first one that counts.
+        best: Value of the main metric at the best evaluation; None before the first one that counts. With the setting
+            skip, an evaluation with a smaller `missed` is better; the metric decides between equal ones.
         stale: Number of evaluations since the best one.
-        missed: With the setting skip: by how many percentage points, beyond `steering.TOLERANCE`, the best evaluation
-            misses the wanted share of skipped updates; else 0.
+        missed: With the setting skip: how far the percentage of skipped neuron updates was from the wanted percentage
+            at the best evaluation. It is in percentage points beyond a tolerance of 2; 0 means that the percentage was
+            within the tolerance. Without that setting: 0.
         seconds: Seconds of training.
         steering: With the setting skip: state of the controller of λ, the weight of the penalty on updates in the loss.
             None without that setting and before the first step.
@@ -232,7 +236,7 @@ class RunDirectory:
             position = _POSITION.validate_json(metadata["position"], strict=True)
             # a parameter without a gradient so far has no optimiser state, so only the number of tensors can be checked
             if len(tensors) != int(metadata["tensors"]):
-                raise ValueError(f"expected {metadata['tensors']} tensors, got {len(tensors)}")
+                raise ValueError(f"its metadata says {metadata['tensors']} tensors, but it has {len(tensors)}")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise EdgernnError(
                 f"{path}: expected a whole checkpoint, got a corrupt one ({error}); train again, with another --out"

@@ -43,12 +43,16 @@ _FIGURES = ("microseconds", "reference_microseconds", "ratio", "macs_executed", 
 def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> None:
     """Time the models of finished runs and write latency.json into their directories.
 
+    The model is compared with a reference model: a dense GRU of the same sizes with random weights. Both stream the
+    run's test sequences, in turn, in several rounds.
+
     latency.json has these keys. microseconds and reference_microseconds: time that the model and the reference model
-    take for a sequence (mean over sequences, median over rounds). ratio: median over rounds of the model's time divided
-    by the reference's. skip_percent: percentage of skipped updates. macs_executed: mean number of multiply-adds
-    executed per step. sequences and steps: number and length of the sequences. reference: name of the reference's cell.
-    machine and instruction_set: processor and SIMD instructions of the measurement. For a model that cannot be exported
-    or streamed, the file has only machine, instruction_set and error, a text.
+    take for a sequence (mean over sequences, median over rounds). ratio: time of the model divided by time of the
+    reference model (median over rounds). skip_percent: percentage of skipped neuron updates of the model.
+    macs_executed: mean number of multiply-adds that the model executes per step. sequences and steps: number and length
+    of the sequences. reference: name of the reference model's cell. machine and instruction_set: processor and SIMD
+    instructions of the measurement. For a model that cannot be exported or streamed, the file has only machine,
+    instruction_set and error, the error message.
 
     Args:
         runs: The run directories.
@@ -70,9 +74,11 @@ def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> N
 
 
 def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
-    """Time the model of the run in directory `run`; return latency.json without "machine" and "instruction_set".
+    """Time the model of the run in directory `run` and a reference model, a GRU of the same sizes.
 
-    `references` is the cache of `_reference`. Raise EdgernnError if the model cannot be exported or streamed.
+    The result is the content of latency.json (see `measure_latency`), except "machine" and "instruction_set".
+    `references` is a dict of the reference models built so far, to which a new one is added. EdgernnError is raised if
+    the model cannot be exported or streamed.
     """
     model = exported(run)
     x = read_arrays(run / EXAMPLE, ("x",))["x"]
@@ -93,9 +99,10 @@ def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _reference(run: Path, references: dict[str, bytes]) -> bytes:
-    """Build the reference model for the run in directory `run`: a dense GRU of the same sizes, packed for the library.
+    """Build the reference model for the run in directory `run`: a dense GRU of the same sizes with random weights.
 
-    `references` is a cache, a dict from a reference model's configuration as text to the packed model.
+    The result is a packed model, the bytes that the native library runs (see `pack`). `references` is a cache, a dict
+    from a reference model's configuration as text to the packed model; a new model is added to it.
     """
     model, _ = load_model(run)
     config = dataclasses.replace(

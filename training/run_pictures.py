@@ -18,9 +18,10 @@ from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(Picture):
-    """Base class of plots of trained models: for each row name in `rows`, the model of its first finished seed.
+    """Base class of plots of trained models: the model of the first finished seed of each table row named in `rows`.
 
-    If the table has varied settings, `variant` is the label of those that the models were trained with, such as "T=10".
+    If the table has varied settings, `variant` is the label of the values that the plotted models were trained with,
+    such as "T=10".
     """
 
     of_runs: ClassVar[bool] = True
@@ -31,7 +32,10 @@ class RunPicture(Picture):
     def directories(self, runs: Runs) -> dict[str, Path]:
         """Return a dict from each name in `rows` to its run directory; raise NothingToDrawError if one is missing."""
         if missing := [row for row in self.rows if (row, self.variant) not in runs]:
-            raise NothingToDrawError(f"expected a finished run of the row {missing[0]}, got none; train it")
+            raise NothingToDrawError(
+                f"expected a finished run of the row {missing[0]}, got none; train it with "
+                f"`edgernn reproduce TABLE --rows {missing[0]}`"
+            )
         return {row: runs[row, self.variant] for row in self.rows}
 
 
@@ -76,9 +80,9 @@ class Kept(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(RunPicture):
-    """The images samples.png of the runs of the rows `rows`, one below the other.
+    """One image that stacks the images samples.png of several runs: one run for each table row named in `rows`.
 
-    Tasks write them into the run directories (`Task.pictures`).
+    Some tasks write samples.png into the run directory (see `Task.pictures`).
     """
 
     kind = "samples"

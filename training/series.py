@@ -18,7 +18,10 @@ _DIGITS = 5
 
 
 def save_series(folder: Path, series: Mapping[str, Sequence[float]]) -> None:
-    """Write the series that a task has measured (dict from name to values) into a run directory, unless it is empty."""
+    """Write the series that a task has measured into the file series.json of the run directory `folder`.
+
+    `series` is a dict from name to values. If it is empty, no file is written.
+    """
     if series:
         write_json(folder / SERIES, {name: list(values) for name, values in series.items()})
 

@@ -56,8 +56,9 @@ class Equation:
         f: Forget gate f_t at each step.
         i: Input gate i_t at each step.
         k: Factor k of the state in tanh, the same at all steps.
-        apart: True: one plot per step, with the previous step's map as a dash-dotted line. False: one plot, with the
-            map of the first step and the trail of all steps.
+        apart: True: one plot per step, with the function s_{t-1} -> s_t of this step as a solid line, and that of the
+            previous step as a dash-dotted line. False: one plot, with the function of the first step and the path of s
+            over all steps.
     """
 
     title: str
@@ -138,7 +139,7 @@ def equations(path: Path, rows: Sequence[Equation]) -> None:
 
     Args:
         path: The image file to write.
-        rows: The equations. An equation with `apart` gets a line of plots, one per step; any other gets one plot.
+        rows: The equations. An equation with `apart` gets a row of plots, one per step; any other gets one plot.
     """
     from matplotlib.figure import Figure
 
@@ -172,11 +173,12 @@ def equations(path: Path, rows: Sequence[Equation]) -> None:
 def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) -> None:
     """Plot the fraction of their state that neurons keep at each step, as in Figure 6 of the DecayNet paper.
 
-    The fraction is the result of `kept_share`, for up to four neurons of the first layer.
+    The fraction is ∂s_t / ∂s_{t-1}, where s is the state c of an LSTM, or another cell's first state if it has no c. It
+    is shown for up to four neurons of the first layer.
 
     Args:
         path: The image file to write.
-        models: Dict from name to a model and its test sequences (T, B, I). A model has a line of plots, one for each of
+        models: Dict from name to a model and its test sequences (T, B, I). A model has a row of plots, one for each of
             its first two sequences.
     """
     from matplotlib.figure import Figure
@@ -249,11 +251,11 @@ def map_at(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, gr
         t: Index of the step, from 0.
         which: Index of the state in `Cell.states`.
         neuron: Index of the neuron.
-        grid: Values (N) of this state of the neuron before the step.
+        grid: Values (N,) of this state of the neuron before the step.
         start: Initial state of the layer.
 
     Returns:
-        Values (N) of this state of the neuron after the step.
+        Values (N,) of this state of the neuron after the step.
     """
     with torch.no_grad():
         state = start

@@ -64,8 +64,8 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
     """Test mean(first) - mean(second) by Student's paired t-test, or by Welch's t-test.
 
     Args:
-        first: Values of one sample, at least two.
-        second: Values of the other sample, at least two.
+        first: Values of one sample. Give at least two, because one value has no spread to test; this is not checked.
+        second: Values of the other sample, at least two as well.
         paired: True for the paired test, if values at the same index belong together. False for Welch's test.
 
     Returns:

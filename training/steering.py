@@ -82,9 +82,10 @@ class Steering:
         return 0.0 if self.state is None else 100 * (1 - self.state.share)
 
     def wanted(self, step: int) -> float:
-        """Compute the share of neurons that should be updated per time step, wanted after `step` training steps.
+        """Return the share of neurons, from 0 to 1, that the network should update per time step at this training step.
 
-        It moves linearly from the share of the first batch to 1 - `skip` during the warm-up.
+        `step` is the number of training steps done. In the warm-up, the first half of the training, the wanted share
+        moves linearly from the share in the first batch to 1 - skip.
         """
         first = 1 - self.skip if self.state is None else self.state.first_share
         return first + (1 - self.skip - first) * min(1.0, step / (_WARM_UP * self.steps))

@@ -23,9 +23,9 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 
     Each model is exported to model.onnx in its run directory, and the file is checked against torch. A timed call runs
     the model on its first test sequence from the initial state. Each round times several calls of every model in turn.
-    The latency is the median time of a call in each round, the median of these over the rounds, divided by the number
-    of steps of the sequence. The result is cached in latency.json in `out`. It is returned again for the same runs on
-    the same machine.
+    Each round gives the median time of its calls. The latency is the median of these values over the rounds, divided by
+    the number of steps of the sequence. The result is written to latency.json in `out`. A later call for the same runs
+    on the same machine measures nothing and returns the content of this file.
 
     Args:
         out: Folder of the table.
@@ -63,9 +63,10 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def measured(out: Path) -> dict[str, Any]:
-    """Return the latencies that `latencies` has cached in the folder `out`, or a result without models if none are.
+    """Read the latencies that `latencies` has written to latency.json in the folder `out`; measure nothing.
 
-    The result has the form that `latencies` returns.
+    The dict has the keys that `latencies` describes. Without a valid file, "machine" is None and the other values are
+    empty dicts.
     """
     return _read_cached(out / LATENCY) or {"machine": None, "models": {}, "microseconds": {}, "errors": {}}
 

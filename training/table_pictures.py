@@ -44,7 +44,7 @@ def read_picture(values: object) -> Picture:
         The plot, an object of the class KINDS[kind].
 
     Raises:
-        EdgernnError: `values` is not a table, its kind is unknown, or one of its keys has a mistake.
+        EdgernnError: `values` is not a dict, its kind is unknown, or a key is missing, unknown or has a bad value.
     """
     if not isinstance(values, dict):
         raise EdgernnError(f"pictures: expected a TOML table with the key kind, got {values!r}; correct the entry")
@@ -64,8 +64,8 @@ def draw_pictures(
         pictures: The plots.
         report: Content of table.json.
         folder: Folder of the files.
-        runs: Dict from a pair to the run directory of the first finished seed. The pair has the name of the row, and
-            the label of the settings that vary, such as "T=10".
+        runs: Dict from the key (row, variant) to the run directory of the first finished seed. row is the name of a
+            table row; variant is the label of the settings that vary within the row, such as "T=10".
         prefix: Prefix of the file names.
 
     Returns:

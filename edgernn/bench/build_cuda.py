@@ -30,7 +30,10 @@ def find_or_build(seconds: float) -> str:
 
     root = Path(edgernn.__file__).resolve().parents[1]
     if shutil.which("nvcc") is None or shutil.which("cmake") is None or not (root / "CMakeLists.txt").is_file():
-        raise EdgernnError(f"{missing}; an automatic build needs nvcc and cmake in PATH, and the source tree")
+        raise EdgernnError(
+            f"{missing}; to have this command build the CUDA library, install nvcc and cmake, and run edgernn from its "
+            "source tree"
+        )
     folder, end = root / "build" / "cuda", time.perf_counter() + seconds
     configure = ["cmake", "-S", str(root), "-B", str(folder), f"-D{CUDA_OPTION}=ON"]
     build = ["cmake", "--build", str(folder), "--parallel", str(os.cpu_count() or 1), "--target", "edgernn_cuda"]
@@ -42,7 +45,10 @@ def find_or_build(seconds: float) -> str:
                 f"{' '.join(words)} did not finish within the time limit of {seconds:.0f} s; run this command by hand"
             ) from None
         if done.returncode != 0:
-            raise EdgernnError(f"{' '.join(words)} failed: {(done.stderr or done.stdout)[-500:]}")
+            raise EdgernnError(
+                "cannot build the CUDA library; correct the error that follows and try again: "
+                f"{' '.join(words)} failed: {(done.stderr or done.stdout)[-500:]}"
+            )
     target = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA)
     shutil.copy2(folder / CUDA, target)
     return cuda_library_path()

@@ -72,7 +72,8 @@ class Case:
         batch: B.
         threads: Number of threads of each runtime.
         skip: Share of neuron updates that the model skips, or None for a model that updates all neurons.
-        weights: Number type of the stored weights: float32, bfloat16 or int8. Types other than float32: gru, lstm.
+        weights: Number type of the stored weights: float32, bfloat16 or int8. It applies only to gru and lstm without
+            options; other models are measured in float32.
         in_c: True to call the steps from C instead of Python. Only edgernn is measured then, not the other runtimes.
         compiled: For a custom cell, name of the built-in cell with the same equations, which is timed beside it.
         targets: Performance targets, which limit ratios of times.
@@ -169,9 +170,9 @@ def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[st
         errors: Dict from contender to its largest absolute error, None if its outputs are not compared.
 
     Returns:
-        The case's entry in the report. `contenders` maps each name to medians and quartiles of its µs per step and of
-        the ratio of edgernn's time to its time. `best_peer` is the fastest other runtime that computes in
-        float32, or None, and `targets` are the results of `judged`.
+        The case's entry in the report. `contenders` maps each name to the medians and quartiles of µs per step (`us`)
+        and of edgernn's time divided by this contender's time (`ratio`). `best_peer` is the fastest other runtime that
+        computes in float32, or None, and `targets` are the results of `judged`.
     """
     listed = {}
     for name, rounds in times.items():
@@ -207,8 +208,8 @@ def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str
         best: Name of the fastest other runtime, which is used if `target.against` is BEST; None if no other was timed.
 
     Returns:
-        Dict with the target's `against` and `limit`, the measured ratio `value`, and `met`, True if it is at most the
-        limit. `value` and `met` are None if the other runtime was not timed.
+        Dict with the target's `against` and `limit`, the measured ratio `value`, and `met`, True if `value` is at most
+        `limit`. `value` and `met` are None if the other runtime was not timed.
     """
     name = best if target.against == BEST else target.against
     value = listed[name]["ratio"] if name in listed else None
@@ -246,7 +247,10 @@ def _plain(case: Case) -> Contenders:
 
 
 def _problem(case: Case) -> Problem:
-    """Draw a case's random layer and its input (T, B, I). For a stream (T = 1), it has T = _CHECKED instead."""
+    """Draw a case's random layer and its input x (T, B, I).
+
+    If the case is a stream (T = 1), x has _CHECKED steps, so that the outputs of several steps can be checked.
+    """
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
     return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
@@ -287,7 +291,8 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
         error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
     if not error <= tolerance:
         raise EdgernnError(
-            f"not timed: y differs from the reference by {error:.1e}, expected at most {tolerance:g}; report a bug"
+            f"not timed: y of {peer.name} differs from the float64 reference by {error:.1e}, expected at most "
+            f"{tolerance:g}; report a bug"
         )
     return Contender(call, error=error)
 
@@ -306,7 +311,8 @@ def _stream_in_c(case: Case) -> Contenders:
         error = max(error, float(np.abs(stepper.y - y).max()))
     if not error <= TOLERANCE:
         raise EdgernnError(
-            f"not timed: y differs from the reference by {error:.1e}, expected at most {TOLERANCE:g}; report a bug"
+            f"not timed: y of the packed model differs from the float64 reference by {error:.1e}, expected at most "
+            f"{TOLERANCE:g}; report a bug"
         )
     macs = _macs(case)
     call, calls = steps_in_c(stepper, macs)
@@ -373,9 +379,9 @@ def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
 def _roofline(case: Case, macs: float) -> Contender:
     """Build the function whose time is the lower bound of a case: it does only multiply-adds.
 
-    For a batch, the function does all multiply-adds at the peak rate. For one sequence of gru or lstm, it computes the
-    product with the recurrent weights; for a stream, also the product with the input weights. For other cells, it
-    computes one product with as many multiply-adds as the cell executes.
+    If B > 1, the function does all multiply-adds of the case at the processor's peak rate. If B = 1, it computes one
+    matrix-vector product per step. For gru and lstm, this is the product R h with the recurrent weights; if T = 1, the
+    product W x with the input weights is added. For other cells, it is a product with about `macs` multiply-adds.
 
     Args:
         case: The benchmark case.

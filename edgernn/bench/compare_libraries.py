@@ -149,7 +149,8 @@ def _input(case: Case) -> np.ndarray[Any, np.dtype[np.float32]]:
 @click.option(
     "--models",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with the models that OTHER runs, if it cannot read the files of this version.",
+    help="Folder with the models for OTHER, such as gru-2-128-t-500.onnx. Needed if OTHER cannot read the files "
+    "that this version exports. Default: both libraries run the same files.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the measured times to this JSON file.")
 def main(other: Path, only: str | None, rounds: int, models: Path | None, out: Path | None) -> None:

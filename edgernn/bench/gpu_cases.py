@@ -118,8 +118,8 @@ def bench_on_gpu(
     Args:
         path: The exported file.
         folder: Folder to write the report to.
-        settings: Settings of the benchmark.
-        x: Example input as in `bench`.
+        settings: Sizes, threads and rounds of the benchmark. Default: `Settings()`.
+        x: Inputs (T, B, I), or word indices (T, B). Default: `example.npz` beside the model, else random numbers.
         progress: Progress bar. Default: none.
 
     Returns:

@@ -2,7 +2,7 @@
 """Checks of the kernels in the CUDA library against torch: `python -m edgernn.bench.gpu_ops`.
 
 The command checks a few kernels at small sizes, fast enough for compute-sanitizer; `gpu_suite` checks and times all.
-The checks do not need ONNX Runtime. The device "cpu" checks a library that emulates the GPU on the CPU.
+The checks do not need ONNX Runtime. With the device "cpu", they check a library that emulates the GPU on the CPU.
 """
 
 import itertools
@@ -73,7 +73,7 @@ class Form:
     group_size: int = 1
 
     def layer(self, I: int, H: int) -> RecurrentLayer:
-        """Build the layer with random weights N(0, 1/(4·columns)); they are small, so that rounding errors decay."""
+        """Build the layer; a weight with n columns is drawn from N(0, 1/(4n)), so small that rounding errors decay."""
         cell = self.make(I, H, recurrent=recurrent_weights(self.rank or None))
         options = {} if self.group_size == 1 else {"group_size": min(self.group_size, H)}
         layer = RecurrentLayer(cell, RULES[self.rule](I, H, **options))
@@ -148,7 +148,7 @@ class PackedLayer:
 
         Returns:
             The function, and the tensors that it writes: y (T, B, H), the last states, the number of updated neurons
-            (T, B), and the number of multiply-adds of all steps (B,). Both stay -1 if the layer never skips updates.
+            (T, B), and the multiply-adds of all steps (B,). These two counts stay -1 if the layer never skips updates.
         """
         (T, B), H = x.shape[:2], self._sizes.hidden
         y, after = x.new_full((T, B, H), torch.nan), [torch.full_like(state, torch.nan) for state in states]
@@ -235,7 +235,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
             break
         try:
             if op not in known:
-                raise EdgernnError(f"{op}: edgernn has no torch layer to compare the kernel with; rebuild the library")
+                raise EdgernnError(f"{op}: unknown op, of a library of another version of edgernn; rebuild the library")
             entries.append(check(library, op, known[op], SHAPES, device))
         # any failure of a launch belongs in the report
         except Exception as error:
@@ -263,7 +263,7 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
 
 
 def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
-    """Return a function that calls a layer's CUDA kernel; it keeps the tensors of inputs and outputs alive."""
+    """Return a function that calls a layer's CUDA kernel. The function keeps its input and output tensors alive."""
     call, outputs = op.bound(x, states)
     return lambda: (call(), op, x, states, outputs)
 
@@ -290,7 +290,9 @@ def sanitize(tool: str, seconds: float) -> dict[str, Any]:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, seconds), env=environment)
     except subprocess.TimeoutExpired:
-        raise EdgernnError(f"stopped at the time limit of {seconds:.0f} s; run it by hand: {' '.join(words)}") from None
+        raise EdgernnError(
+            f"compute-sanitizer was stopped at the time limit of {seconds:.0f} s; run it by hand: {' '.join(words)}"
+        ) from None
     return {"tool": tool, "passed": done.returncode == 0, "said": (done.stdout + done.stderr)[-1000:]}
 
 
@@ -341,8 +343,8 @@ def measured(
         clock: Function that times the functions in a dict, and returns a dict from the name of each to its times.
 
     Returns:
-        JSON-compatible dict: `checks` from `check_all`, results of compute-sanitizer as `sanitized`, times by size as
-        `timed`, and the entries of the cases in ONNX Runtime as `exported`.
+        JSON-compatible dict: `checks`, the result of `check_all`; `sanitized`, results of compute-sanitizer; `timed`, a
+        dict from sizes, such as "T=500 B=1 H=128", to a result of `clock`; `exported`, entries of ONNX Runtime cases.
 
     Raises:
         EdgernnError: The library finds no GPU.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All checks and timings that need a GPU, in under 8 minutes: `python -m edgernn.bench.gpu_suite --out gpu.json`.
 
-The suite has five parts: gradients of the fused kernels, compared with a Python loop over time steps, for every cell
-and rule; the time of a training step (fused, loop, torch.nn); the same for larger H, also for the loop in CUDA graphs;
-the CUDA ops of exported models (`gpu_ops`), built first if nvcc is available; and one training run of full size. The
+The suite has five parts: checks of the gradients of the fused kernels for every cell and rule, against a Python loop
+over time steps; times of a training step (fused, loop, torch.nn); times of a training step of GRUs with larger H (also
+in CUDA graphs); checks and times of the CUDA ops of exported models, see `gpu_ops`; one training run of full size. The
 report names the parts that were left out for lack of time or tools. `run` takes any torch device, for tests.
 """
 
@@ -54,7 +54,7 @@ class SuiteSizes:
         check: T, B, I, H for the checks of gradients.
         timed: T, B, I, H for the timing of training steps.
         widths: Further values of H, for which the training step of a GRU is timed.
-        wide_steps: T for `widths`.
+        wide_steps: Number of time steps (T) in the timings for `widths`.
         rounds: Number of timing rounds of each measurement.
         training: Arguments of `edgernn train`.
         workers: Number of concurrent processes for the checks; 0 runs them in this process.
@@ -121,12 +121,12 @@ def machine(device: str) -> dict[str, Any]:
 def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
     """Compare the gradients of the fused GPU kernels with those of a Python loop over time steps in float64.
 
-    Rounding may flip an update decision near its threshold, which changes all later steps; new inputs are then drawn.
-    Rounding may also change a surrogate gradient's slope while all decisions stay the same, which the check cannot see.
-    If a rule decides from the data, the check with tf32 products draws up to 8 inputs and takes the smallest error.
+    New inputs are drawn if rounding flips an update decision near its threshold, because all later steps then differ.
+    With tf32 and a rule that decides from the data, they are also drawn if the error is too large: rounding may have
+    changed the slope of a surrogate gradient. At most 8 inputs are drawn, and the smallest error counts.
 
     Args:
-        device: The device.
+        device: The torch device that computes both gradients, such as cuda.
         size: The sizes (T, B, I, H).
         cell: Name of the cell.
         rule: Name of the update rule; "selective/16" stands for groups of 16 neurons.
@@ -186,8 +186,7 @@ def _checks(
     if not sizes.workers:
         return [check(device, sizes.check, *pair) for pair in pairs]
     entries = []
-    # compilation dominates the time, so processes help
-    with ProcessPoolExecutor(sizes.workers, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(sizes.workers, multiprocessing.get_context("spawn")) as pool:  # compilation dominates
         waiting = {pool.submit(check, device, sizes.check, *pair): pair for pair in pairs}
         try:
             for done in as_completed(waiting, timeout=max(1.0, end - time.perf_counter())):
@@ -204,7 +203,10 @@ def _checks(
 
 
 def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Time training steps of torch.nn's GRU and LSTM, and of the layers `names` as Python loop and as fused kernels."""
+    """Time training steps of torch.nn's GRU and LSTM, and of the layers `names` as Python loop and as fused kernels.
+
+    The result is a dict from the name of an implementation to its times in milliseconds, see `_measure`.
+    """
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
     runs: dict[str, Callable[[], None]] = {}
@@ -221,7 +223,7 @@ def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str
 
 
 def _width(device: str, sizes: SuiteSizes, H: int) -> dict[str, Any]:
-    """Time training steps of GRUs with H neurons, in torch and in edgernn; return a dict as `_measure` does."""
+    """Time a training step of GRUs with H neurons; return a dict from implementation to its times, see `_measure`."""
     _, B, I, _ = sizes.timed
     x = torch.randn(sizes.wide_steps, B, I, device=device)
     loop, fused = (_layer_of("gru", I, H, device) for _ in range(2))
@@ -253,7 +255,7 @@ def _both_ways(module: nn.Module, x: Tensor, products: str) -> Callable[[], None
 
 
 def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, Any]:
-    """Time functions in turns; return a dict by name: median `ms` and quartiles `q1`, `q3`, or the error `failure`."""
+    """Time functions in turns; return a dict by name: median `ms` per call, quartiles `q1` and `q3`, or `failure`."""
     before = torch.get_float32_matmul_precision()
     times: dict[str, list[float]] = {name: [] for name in runs}
     failures: dict[str, str] = {}
@@ -264,8 +266,7 @@ def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> d
                     continue
                 try:
                     spent = _clock(run, device)
-                # any failure of a compiler or a driver belongs in the report
-                except Exception as error:
+                except Exception as error:  # any failure of a compiler or a driver belongs in the report
                     failures[name] = f"{type(error).__name__}: {error}"[:500]
                     continue
                 if number >= 2:
@@ -296,7 +297,7 @@ def _clock(run: Callable[[], None], device: str) -> float:
 
 
 def training(device: str, sizes: SuiteSizes, seconds: float) -> dict[str, Any]:
-    """Run `edgernn train` for at most `seconds`; return its result, or the last metrics if the time limit ended it."""
+    """Run `edgernn train`; return the dict in its result.json, or its latest metrics as `last` if `seconds` run out."""
     if seconds < 5:
         return {"stopped": "not started: out of time"}
     with tempfile.TemporaryDirectory() as folder:

@@ -86,7 +86,7 @@ def measure_on_gpu(
     Args:
         path: The exported file of the case's model.
         case: The benchmark case.
-        x: Inputs (T, B, I).
+        x: Inputs (T, B, I), or word indices (T, B).
         settings: Number of timing rounds, their length and warm-up.
         progress: Progress bar. Default: none.
 
@@ -94,7 +94,8 @@ def measure_on_gpu(
         The case's entry in the report, with µs per step of each runtime; see `case.described`.
 
     Raises:
-        EdgernnError: The outputs of edgernn are wrong, or the library, the GPU or a provider is missing.
+        EdgernnError: The outputs of edgernn are wrong, or the CUDA library, the GPU or ONNX Runtime's CUDA provider is
+            missing.
     """
     require()
     events = clock()
@@ -147,7 +148,8 @@ def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
     error = float(np.abs(y - expected).max())
     if not error <= ROUNDED:
         raise EdgernnError(
-            f"not timed: y differs from the reference by {error:.1e}, expected at most {ROUNDED:g}; report a bug"
+            f"not timed: y of this runtime differs from the y that standard ONNX operators compute: the largest error "
+            f"is {error:.1e}, expected at most {ROUNDED:g}; report a bug"
         )
     return error
 
@@ -183,8 +185,8 @@ def _torch(
 ) -> TimedCall:
     """Return two functions: one runs torch.nn's GRU or LSTM on the GPU, the other returns the y of the last run.
 
-    The torch layers have no input scaling, embedding or head. If the model has one of these, or is bidirectional, y is
-    not comparable, and the second function returns None.
+    The torch layers have no input scaling, embedding or output layer. If the model has one of these, or is
+    bidirectional, y is not comparable, and the second function returns None.
     """
     if events is None:
         raise EdgernnError("torch finds no GPU; install a torch with CUDA to time its layers")
@@ -225,7 +227,10 @@ def torch_layers(kind: str, info: dict[str, Any], weights: Mapping[str, Weight])
     """
     sizes = layer_sizes(info)
     if len(set(sizes)) > 1:
-        raise EdgernnError("torch.nn.GRU and LSTM need layers of equal size, got a last layer of another size")
+        raise EdgernnError(
+            f"not timed: torch.nn.GRU and LSTM need the same hidden size in all layers, got {sizes}; to time them, use "
+            "a model with one hidden size"
+        )
     module = MODULES[kind](
         info["model"]["input"]["size"], sizes[0], len(sizes), bidirectional=info["model"]["bidirectional"]
     ).eval()

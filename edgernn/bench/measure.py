@@ -204,10 +204,9 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
     # rounding may flip a decision at its threshold; frequent flips mean a wrong kernel
     if not worst <= TOLERANCE or disagreements > max(1, 0.002 * x.shape[0] * x.shape[1]):
         raise EdgernnError(
-            f"the native library and the portable operators disagree: largest error {worst:.3g} (allowed "
-            f"{TOLERANCE:g}), "
-            f"{disagreements} of {x.shape[0] * x.shape[1]} steps update another number of neurons; not timed, "
-            "report a bug"
+            "not timed: the native library and the standard ONNX operators disagree: the largest error of outputs and "
+            f"states is {worst:.3g}, expected at most {TOLERANCE:g}, and the numbers of updated neurons differ in "
+            f"{disagreements} of {x.shape[0] * x.shape[1]} steps; report a bug"
         )
     return worst
 
@@ -237,8 +236,8 @@ def _contenders(
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
             if not error <= TOLERANCE:
                 raise EdgernnError(
-                    f"{name}: y differs by {error:.3g} from the y of the model with the same weights; not timed, "
-                    "report a bug"
+                    f"not timed: y of {name} differs from y of the measured model, although both have the same "
+                    f"weights: the largest error is {error:.3g}, expected at most {TOLERANCE:g}; report a bug"
                 )
             verified[f"against {name}"] = error
     return calls, verified
@@ -255,11 +254,12 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 
     Args:
         timings: Dict from runtime to a list with one entry per round: the seconds of each call.
-        samples: Number of steps of a call times its batch.
-        steps: Number of steps of a call.
+        samples: T·B, the number of steps of a call, counted for each of its sequences.
+        steps: T, the number of steps of a call.
 
     Returns:
-        Dict from runtime to a dict: µs per step, percentiles of a call in µs, and the speed-up over ONNX Runtime's GRU.
+        Dict from runtime to a dict: µs per step of the batch, percentiles of the µs of a call, steps per second counted
+        for each sequence, and the speed-up over ONNX Runtime's GRU.
     """
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
     summary = {}

@@ -41,7 +41,7 @@ class Emulated:
     """Outputs and costs of a model on an emulated microcontroller.
 
     Attributes:
-        y: Outputs (T, O).
+        y: Outputs (T, output size).
         updates: Number of updated neurons at each step (T,).
         instructions: Mean number of instructions of a step.
         engine_bytes: Bytes of code in flash, without weights.
@@ -111,7 +111,7 @@ def _inputs(x: NDArray[Any]) -> str:
 
 
 def _build(folder: Path, settings: dict[str, Any]) -> int:
-    """Compile the test program with the model's C files in `folder`; return the bytes of the model's code.
+    """Compile the test program with the model's C files in `folder`; return the size of the model's code in bytes.
 
     `settings` is the microcontroller's entry in `targets`.
     """
@@ -132,7 +132,10 @@ def _run(words: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise EdgernnError(f"{words[0]}: expected the program to end within {TIMEOUT} s; use fewer steps") from None
     if process.returncode != 0:
-        raise EdgernnError(f"{words[0]}: failed with status {process.returncode}; its errors: {process.stderr[-2000:]}")
+        raise EdgernnError(
+            f"{words[0]}: failed with status {process.returncode}; correct the error that it reports: "
+            f"{process.stderr[-2000:]}"
+        )
     # qemu prints semihosting output to standard error
     return process.stdout + process.stderr
 
@@ -142,21 +145,22 @@ def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
 
     Args:
         text: The output in hexadecimal numbers: a line per step with the bits of y and the number of updated neurons,
-            then a line with the instruction count, its unit (in 1/256) and the bytes of stack.
+            then a line with the counter's ticks over all steps, the instructions per 256 ticks, and the bytes of stack.
         steps: Number of steps that ran.
-        code: Bytes of the model's code.
-        files: C files of the model, for its memory.
+        code: Size of the model's code in bytes.
+        files: C files of the model, with the sizes of its weights and state in bytes.
 
     Returns:
         Outputs and costs.
 
     Raises:
-        EdgernnError: The output has another number of lines.
+        EdgernnError: The output does not have `steps` + 1 lines, or the last line does not have three numbers.
     """
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
         raise EdgernnError(
-            f"qemu: expected {steps} steps of output, got {len(rows)} lines: {text[:200]!r}; report a bug"
+            f"qemu: expected a line of output for each of {steps} steps and a line of three counts, got {len(rows)} "
+            f"lines: {text[:200]!r}; report a bug"
         )
     units, unit, stack = rows.pop()
     numbers = np.array(rows, np.uint32)
@@ -179,12 +183,14 @@ def bench_on_target(
     Args:
         model: The exported file.
         target: Name of the microcontroller, one of `targets`.
-        x: Inputs (T, B, I), or word indices (T, B), of which the first sequence is run. Default: as in `bench`.
+        x: Inputs (T, B, I), or word indices (T, B), of which the first sequence is run. Default: `example.npz` beside
+            the model, else random numbers.
         steps: Number of steps. Default: all steps of x, else 50.
 
     Returns:
-        JSON-compatible dict. `instructions` and `updates` are means per step, `flash` (code, weights) and `memory`
-        (state, stack) are in bytes, and `worst_error` is the largest absolute difference from `Session`.
+        JSON-compatible dict. `instructions` and `updates` (updated neurons) are means per step. `flash` is a dict of
+        the bytes of `code` and `weights`, `memory` a dict of the bytes of `state` and `stack`. `worst_error` is the
+        largest absolute difference from the outputs of `Session`.
 
     Raises:
         EdgernnError: A tool is missing, or the program fails.

@@ -9,7 +9,7 @@ from edgernn.runtime.info import layer_sizes
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Format a report of `bench` as Markdown."""
+    """Format a report, the dict that `edgernn.bench.measure.bench` returns, as Markdown."""
     info, settings, costs, machine = report["info"], report["settings"], report["costs"], report["machine"]
     model = info["model"]
     sizes = f"{model['input']['vocabulary']:,} words, " if model["input"]["vocabulary"] else ""
@@ -58,7 +58,7 @@ def save(report: dict[str, Any], folder: Path, name: str = "bench") -> list[Path
     """Write a report as NAME.json and NAME.md in a folder.
 
     Args:
-        report: A report of `bench`.
+        report: The dict that `edgernn.bench.measure.bench` returns.
         folder: The folder to write to.
         name: Name of both files without suffix.
 

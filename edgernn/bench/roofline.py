@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lower bounds of a recurrent layer's time on this processor, measured in the same rounds as the runtimes.
 
-For one sequence the bound is the product y = R h with the recurrent weights R alone, once per step, with R packed in
-access order and warm in cache. For a batch it is all multiply-adds at the peak rate of one thread times the number of
-threads. The measured C functions, called probes, are declared in `csrc/tests/probe.h`.
+The bound for one sequence is the time of one matrix-vector product per step, such as R h with the recurrent weights R.
+The matrix is packed in the order in which it is read, and stays in the cache if it fits. The bound for a batch is the
+time of all multiply-adds, if each thread does them at the peak rate of one thread. The measured C functions, called
+probes, are declared in `runtime/csrc/tests/probe.h`.
 """
 
 import ctypes
@@ -23,7 +24,12 @@ _WORK = 4_000_000
 
 
 class MatVec:
-    """Callable that computes y = R h `repeats` times. Write `h` (columns,) before a call; read `y` (rows,) after it.
+    """Callable that computes the product y = R h many times in each call.
+
+    Write `h` (columns,) before a call, and read `y` (rows,), the last product, after it. Each product sets h[0] to
+    y[0] / 1000, so that the next product must wait for its result. The attribute `repeats` is the number of products
+    in a call, chosen so that a call does about four million multiply-adds. To do another number of products, pass that
+    number to the call.
 
     Args:
         R: Matrix (rows, columns) in float32, which is copied.
@@ -64,24 +70,26 @@ def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], f
         times: Number of matrix-vector products to do.
 
     Returns:
-        The function, and the number of its calls that do `times` products, which may be below 1.
+        The function, and how often it must be called to do `times` products. A call does many products, so this
+        number may be a fraction.
     """
     product = MatVec(np.full((rows, columns), 1e-3, np.float32))
     return product, times / product.repeats
 
 
 def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], float]:
-    """Build a function that does multiply-adds at the peak rate of a thread.
+    """Build a function whose time tells how long multiply-adds take at the peak rate of several threads.
 
-    It runs on one thread, because the system may schedule two threads on one processor for the length of a call.
+    The function itself runs on one thread only: the system might run two threads on the same processor during a call,
+    and the time would be too long. The time on several threads is computed from that on one thread.
 
     Args:
-        count: Number of multiply-adds to do.
-        threads: Number of threads that share the multiply-adds.
+        count: Number of multiply-adds, of all threads together.
+        threads: Number of threads among which they are divided.
 
     Returns:
-        The function, and the number of its calls that take as long as `count` multiply-adds on `threads` threads at
-        peak rate.
+        The function, and a number of calls, which may be a fraction. That many calls take as long as `count`
+        multiply-adds on `threads` threads, each at its peak rate.
     """
     library = probes()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
@@ -94,11 +102,11 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
 
     Args:
         stepper: The loaded packed model, with its input x.
-        macs: Number of multiply-adds of a step, from which the number of steps of a call is chosen.
+        macs: Number of multiply-adds of a step. A call runs as many steps as make about four million multiply-adds.
 
     Returns:
-        The function, and one divided by the number of steps of a call. The function raises EdgernnError if the model
-        rejects the input.
+        The function, and the part of a call that one step takes: 1 / (number of steps in a call). The function raises
+        EdgernnError if the model rejects the input.
     """
     library, repeats = probes(), max(1, int(_WORK / macs))
     arguments = *stepper.native, ctypes.c_int64(repeats)

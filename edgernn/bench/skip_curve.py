@@ -59,7 +59,7 @@ class CurvePoint:
 
     @property
     def limit(self) -> float:
-        """Largest relative `time` that meets the performance target at this share of skipped updates."""
+        """Performance target: the largest permitted value of `time`, which is `needed` plus a margin."""
         return self.needed + MARGINS[self.group_size]
 
 
@@ -135,7 +135,7 @@ def measure(
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format a report of this module, with a result of `measure` per layer, as a Markdown table of relative times."""
+    """Format the report of this module, which `main` writes as JSON, as a Markdown table of relative times."""
     lines = [
         f"Time relative to the layer without a rule, T = {report['T']}, B = {report['B']}, one thread, "
         f"{report['machine']['cpu']}, {report['machine']['instruction_set']}: medians of {report['rounds']} "
@@ -182,12 +182,14 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
 def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> None:
     """Plot a relative cost over the share of skipped updates, with a curve for each group size.
 
-    A grey line shows the share of the updates that remain, the ideal cost.
+    The group size is the number of adjacent neurons that the update rule updates or skips together. A grey line shows
+    the ideal cost, which is the share of the updates that are not skipped.
 
     Args:
         panel: Matplotlib's axes.
-        points: Dicts with the keys `group_size`, `skipped` (0 to 1) and those that `value` reads.
-        value: Function that returns the cost of a point, relative to the layer without a rule.
+        points: A dict for each measured point of the curves, with the keys `group_size`, `skipped` (0 to 1) and the
+            measurements.
+        value: Function that computes the cost from such a dict, relative to the cost of the layer without a rule.
     """
     panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
     for size in GROUP_SIZES:
@@ -196,7 +198,7 @@ def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[d
 
 
 def group_title(group_size: int) -> str:
-    """Return the label of a group size in tables and plots, such as "groups of 16"."""
+    """Return a label for neurons that are skipped in groups of this size: "groups of 16", or "single neurons" for 1."""
     return "single neurons" if group_size == 1 else f"groups of {group_size}"
 
 
@@ -207,7 +209,12 @@ def _point(values: dict[str, Any]) -> CurvePoint:
 @click.command()
 @click.option("--steps", default=500, show_default=True, help="Time steps (T).")
 @click.option("--batch", default=1, show_default=True, help="Sequences in a batch (B).")
-@click.option("--rounds", default=15, show_default=True, help="Number of timing rounds; each round times all layers.")
+@click.option(
+    "--rounds",
+    default=15,
+    show_default=True,
+    help="Number of timing rounds per layer; each round times all shares of skipped updates.",
+)
 @click.option(
     "--layers",
     "count",

@@ -58,7 +58,12 @@ def _speed(point: dict[str, Any], batch: int) -> str:
 
 
 @click.command()
-@click.option("--rounds", default=9, show_default=True, help="Number of timing rounds; each round times all layers.")
+@click.option(
+    "--rounds",
+    default=9,
+    show_default=True,
+    help="Number of timing rounds per batch size; each round times all shares of skipped updates.",
+)
 @click.option(
     "--batches",
     "count",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions and bytes of a step over the share of skipped updates: `python -m edgernn.bench.skip_work --out FOLDER`.
+"""Instructions and bytes loaded per step by share of skipped updates: `python -m edgernn.bench.skip_work --out FOLDER`.
 
-Valgrind counts the instructions of the layers of `skip_curve`, streamed step by step from C, and simulates a
-first-level data cache. Its counts do not depend on the load of the machine. It lacks AVX-512, so the kernels are those
-for AVX2.
+Each layer that `edgernn.bench.skip_curve` times runs step by step in a C loop under valgrind. Valgrind counts the
+instructions, and the bytes that are loaded into a simulated first-level data cache. Its counts do not depend on the
+load of the machine. It lacks AVX-512, so the kernels are those for AVX2.
 """
 
 import os
@@ -54,7 +54,9 @@ class StepWork:
 
 
 def count_step(model: Path, x: Path, steps: int) -> StepWork:
-    """Count the mean work of a packed model's steps, with a cache that previous steps have filled.
+    """Count the mean work of a packed model's steps, when the cache already holds the data of previous steps.
+
+    The program runs once with one pass over the input and once with two passes. The second pass is the difference.
 
     Args:
         model: Path of the packed model, a file that `edgernn pack` writes.
@@ -62,8 +64,7 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
         steps: T.
 
     Returns:
-        Means over the steps: the counts of a process that runs the input twice, minus those of a process that runs it
-        once.
+        Means over the steps of the second pass, so that the start of the program does not count.
 
     Raises:
         EdgernnError: Valgrind is missing, or the program fails.
@@ -113,7 +114,10 @@ def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> st
     command = list(map(str, [*words, *program, model, x, passes]))
     process = subprocess.run(command, capture_output=True, text=True, env=environment)
     if process.returncode != 0:
-        raise EdgernnError(f"valgrind: failed with status {process.returncode}; its errors: {process.stderr[-2000:]}")
+        raise EdgernnError(
+            f"valgrind: failed with status {process.returncode}; correct the error that it reports: "
+            f"{process.stderr[-2000:]}"
+        )
     return process.stdout.strip()
 
 
@@ -127,10 +131,11 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[st
         steps: T.
 
     Returns:
-        Dict with `cell`, `I`, `H`, `weight_bytes`, `dense` and `points`. `dense` has the fields of `StepWork` for the
-        layer without an update rule. `points` is a list of dicts, one for each group size (number of neurons that share
-        a decision) and share of skipped updates. A dict has `group_size`, `skip` (the wanted share), `skipped` (the
-        measured share) and the fields of `StepWork`.
+        Dict with `cell`, `I`, `H`, `weight_bytes` (size of the weights), `dense` and `points`. `dense` is a dict of the
+        mean counts of a step without an update rule: `instructions`, `bytes` (loaded into the cache) and
+        `instruction_set`. `points` is a list of dicts, one for each group size (number of neurons that share a
+        decision) and share of skipped updates. They have the same three keys, and `group_size`, `skip` (the wanted
+        share) and `skipped` (the measured share).
 
     Raises:
         EdgernnError: Valgrind is missing, or the program fails.
@@ -223,7 +228,13 @@ def _relative(measure_name: str, dense: dict[str, Any], point: dict[str, Any]) -
 
 @click.command()
 @click.option("--steps", default=100, show_default=True, help="Time steps (T).")
-@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Measure only the first COUNT layers.")
+@click.option(
+    "--layers",
+    "count",
+    default=len(LAYERS),
+    show_default=True,
+    help="Measure only the first COUNT layers of the built-in list of layers.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-work.json and skip-work.png.")
 def main(steps: int, count: int, out: Path | None) -> None:
     """Count the instructions and the bytes loaded in a step of layers that skip 0 to 90 % of their updates."""

@@ -77,11 +77,11 @@ def chosen(only: str | None) -> tuple[Case, ...]:
     """Select benchmark cases by name.
 
     Args:
-        only: Text that the names contain; it also selects from the cases of custom cells, which are not in the suite.
-            None: all cases of the suite.
+        only: Part of a name: select all cases whose names contain this text. They may also be the cases of custom
+            cells, which are not part of the suite. None: select the whole suite.
 
     Returns:
-        The cases.
+        The selected cases.
 
     Raises:
         UsageError: No name contains `only`.
@@ -112,7 +112,7 @@ def run_suite(
         progress: Progress bar. Default: none.
 
     Returns:
-        The report; `page` formats it.
+        The report, as written to the file. `edgernn.bench.page.page` formats it as Markdown.
     """
     report: dict[str, Any] = {
         "quick": settings == QUICK,
@@ -156,7 +156,7 @@ def _pin(threads: int) -> None:
 
 
 def summary(entry: dict[str, Any]) -> str:
-    """Describe a case's entry in the report in one line: µs per step, and the ratios that have targets."""
+    """Describe a case's result in one line: µs per step, and its time relative to other runtimes, with the targets."""
     if "failed" in entry:
         return f"{entry['name']}: {entry['failed']}"
     us = entry["contenders"]["edgernn"]["us"]

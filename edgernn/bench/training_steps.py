@@ -46,7 +46,7 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
 
 
 def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
-    """Return a function that runs a layer forward on x (T, B, I), and backward from the sum of y at the last step."""
+    """Return a function that runs a layer on x (T, B, I) and computes the gradients of the sum of its last outputs."""
 
     def run() -> None:
         module.zero_grad()
@@ -91,7 +91,10 @@ def table(report: dict[str, Any]) -> str:
     help="Also time each cell as a custom cell: its equations are interpreted, without a built-in kernel.",
 )
 @click.option(
-    "--cpu-time", is_flag=True, help="Measure CPU time, not elapsed time: for a busy machine, with --threads 1."
+    "--cpu-time",
+    is_flag=True,
+    help="Measure CPU time instead of elapsed time, because other programs on a busy machine lengthen the elapsed "
+    "time. The CPU times of all threads are added: set --threads 1.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the measured times to this JSON file.")
 def main(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of the mean and the worst step, by update rule: `python -m edgernn.bench.worst_steps --out FOLDER`.
+"""Mean and largest number of instructions of a step by update rule: `python -m edgernn.bench.worst_steps --out FOLDER`.
 
-Valgrind counts the instructions of each step of a packed model, which a C loop runs. Its counts do not depend on the
-load of the machine. It lacks AVX-512, so the kernels are those for AVX2.
+A C loop runs the steps of a packed model, and valgrind counts the instructions of each step. Its counts do not depend
+on the load of the machine. It lacks AVX-512, so the kernels are those for AVX2.
 """
 
 import re
@@ -74,7 +74,7 @@ def table(report: dict[str, Any]) -> str:
 @click.option("--rules", default=",".join(RULES), show_default=True, help="Names of update rules, separated by commas.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for worst-steps.json.")
 def main(steps: int, rules: str, out: Path | None) -> None:
-    """Count the instructions of the mean and the worst step under each update rule."""
+    """Count the instructions of each step; show their mean, median and largest number for each update rule."""
     report: dict[str, Any] = {"T": steps, "cell": CELL, "I": INPUTS, "H": NEURONS, "rules": {}}
     for rule in rules.split(","):
         counts, report["instruction_set"] = count_steps(rule, steps)

@@ -58,16 +58,16 @@ class Cell(nn.Module, abc.ABC):
         choices: Dict from option of the constructor to its possible values, for options that change the gate table.
         other_if_square: True if the gate table differs between I = H and I != H.
         states: Names of the states.
-        variant: Name of the gate table that an option or the sizes lead to; "" for the usual table.
+        variant: Name of the gate table if an option or the sizes change it; "" for the usual table.
         gates: Table of gates.
-        vectors: Table of vectors.
+        vectors: Table of the parameter vectors other than biases.
         W: Weights that multiply x.
         R: Weights that multiply h.
         C: Weights that multiply c.
         V: Weights that multiply m.
-        b: Biases.
+        b: Biases of the gates that have one.
         Q: Second factor of low-rank recurrent weights, which are the product R Q.
-        kept: Mask of the shape of block-sparse R: False where R is held at zero.
+        kept: Boolean mask with the shape of R, if R is block-sparse: False where a weight is held at zero.
     """
 
     name: ClassVar[str]
@@ -161,7 +161,7 @@ class Cell(nn.Module, abc.ABC):
 
     @classmethod
     def forms(cls) -> Iterator[Self]:
-        """Yield a small cell of this class for each variant of its gate table; C++ kernels are generated from them."""
+        """Yield a small cell for each gate table that this class may have; C++ kernels are generated from them."""
         for sizes in ((3, 3), (2, 3)) if cls.other_if_square else ((2, 3),):
             for values in product(*cls.choices.values()):
                 yield cls(*sizes, **dict(zip(cls.choices, values, strict=True)))
@@ -218,9 +218,9 @@ class Cell(nn.Module, abc.ABC):
                 getattr(self, name).fill_(vector.start)
 
     def mid(self, p: Gates, state: State) -> Tensor:
-        """Compute the intermediate vector m_t (B, M) from the gates with mid=True; `state` holds the last states.
+        """Compute the intermediate vector m_t (B, M). A cell must override this method if a gate has the term V m.
 
-        A cell must override this method if a gate has the term V m.
+        `p` holds the pre-activations of the gates with mid=True, x and the vectors; `state` the previous states.
         """
         raise TypeError(f"{type(self).__name__}: expected a method mid(p, state), as a gate has m=True; define it")
 
@@ -228,7 +228,7 @@ class Cell(nn.Module, abc.ABC):
     def update(self, p: Gates, state: State) -> State:
         """Compute the next states (B, H), in the order of `states`, by point-wise operations.
 
-        `p` holds the pre-activations of the gates without mid=True, x and the vectors; `state` the last states.
+        `p` holds the pre-activations of the gates without mid=True, x and the vectors; `state` the previous states.
         """
 
     def zero_state(self, batch: int, like: Tensor) -> State:
@@ -253,16 +253,20 @@ class Cell(nn.Module, abc.ABC):
         return torch.cat([p[g.name] for g in self.gates if g.x or g.h], -1)
 
     def macs(self) -> tuple[int, int]:
-        """Count a step's multiply-adds, as a pair: of Q h and the gates that `mid` reads, and of all other gates."""
+        """Count the multiply-adds of one step of one sequence, as a pair of numbers.
+
+        The first number is for the gates that `mid` reads and, if the recurrent weights are a low-rank product R Q,
+        for the product Q h. The second number is for all other gates.
+        """
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def kept_macs(self) -> int:
-        """Count the multiply-adds of the products R h in the gates that `mid` reads, which kernels keep between steps.
+        """Count the multiply-adds of R h in the gates that `mid` reads, as far as kernels may skip them at a step.
 
-        Kernels add to a kept product only the columns of R whose neurons changed. The count is 0 if R is low-rank or
-        block-sparse, because kernels then compute the products anew in each step.
+        Kernels keep R h from the last step, and add only what changed neurons contribute. The count is 0 if R is
+        low-rank or block-sparse, because kernels then compute R h anew at each step.
         """
         whole = self.recurrent.rank is None and not self.is_sparse
         return self.mid_size * self.mid_macs(0, self.hidden_size) if whole else 0
@@ -295,7 +299,7 @@ class Cell(nn.Module, abc.ABC):
 
         Args:
             x: Input (…, columns of W): one step or a sequence.
-            t: Index (B, 1) of the step, or of the first step of a sequence (T, B, columns), if `counts_steps`.
+            t: Index (B, 1) of the step, or of the first step if x is a sequence. Needed if `counts_steps`.
 
         Returns:
             The projections (…, rows of W).
@@ -307,9 +311,10 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """Return a dict of "R" and "C", if the cell has them, with each gate's matrix multiplied by a mask (H, H).
+        """Return the weights R (of h) and C (of c), with elements set to zero where a mask (H, H) is zero.
 
-        The product is element by element. Gates that `mid` reads are not masked. A low-rank R raises UsageError.
+        The result is a dict with the keys "R" and "C", without those that the cell lacks. The mask is applied to the
+        weights (H, H) of each gate, except gates that `mid` reads. A low-rank R raises UsageError.
         """
         if self.recurrent.rank is not None:
             raise UsageError(
@@ -329,10 +334,10 @@ class Cell(nn.Module, abc.ABC):
 
         Args:
             a: Input part W x + b (B, rows of W), one step of the result of `project`.
-            x: Input (B, I).
+            x: Input (B, I), or x_t and then x_{t-1} (B, 2I) if `reads_last`.
             state: State before the step.
-            constants: Result of `constants`, updated with the result of `thinned` if a rule masks R and C.
-            t: Index (B, 1) of the step, if `counts_steps`.
+            constants: Result of `constants`. If a rule masks R and C, the entries that `thinned` returns are added.
+            t: Index (B, 1) of the step. Needed if `counts_steps`.
 
         Returns:
             The next state.
@@ -350,9 +355,9 @@ class Cell(nn.Module, abc.ABC):
     def finish(
         self, p: dict[str, Tensor], x: Tensor, state: State, constants: dict[str, Tensor], t: Tensor | None = None
     ) -> State:
-        """Compute the next state from `p`, a result of `sums`, which is changed in place. See `step` for the others.
+        """Compute the next state from `p`, a result of `sums`. For the other arguments, see `step`.
 
-        The terms C c and V m are added to `p`, and `update` computes the state.
+        The method adds the terms C c and V m to `p` in place, and calls `update`.
         """
         values = {"x": x, **constants}
         if self._c:

@@ -64,7 +64,7 @@ class EINS(ForgetBias):
         **parts: Unpack[Parts],
     ) -> None:
         if a not in ("v", "x"):
-            raise UsageError(f"a: expected one of v, x, got {a!r}")
+            raise UsageError(f"a: expected 'v' or 'x', the vector from which a_t is computed, got {a!r}")
         if a == "x":
             self.gates = (*self.gates[:-1], Gate("a", h=False, bias=False))
             self.variant = "from-x"

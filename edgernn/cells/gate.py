@@ -35,8 +35,9 @@ class Gates:
     """Values that a cell's equations read at one time step, as attributes: the argument p of `Cell.update`.
 
     The attributes are the pre-activation of each gate by the gate's name, the input `x` (B, I), and the parameter
-    vectors that `Cell.vectors` declares. A pre-activation has the shape (B, H), or (B, M) if `Cell.mid` reads it, where
-    M is the size of the intermediate vector m. `Cell.mid` gets such an object, too.
+    vectors that `Cell.vectors` declares. If `Cell.reads_last` is True, `x` has x_t and then x_{t-1}, (B, 2I).
+    A pre-activation has the shape (B, H), or (B, M) if `Cell.mid` reads it, where M is the size of the intermediate
+    vector m. `Cell.mid` gets such an object, too.
 
     Args:
         values: Dict from attribute name to value.
@@ -50,5 +51,5 @@ class Gates:
         return self._values[name]
 
     def norm_c(self, c: Tensor) -> Tensor:
-        """Normalise the cell state c (B, H) before the tanh of the output; return c itself without a normalisation."""
+        """Normalise the cell state c (B, H) before the tanh of the output; return c itself if the cell has no norm."""
         return c if self._norm_c is None else self._norm_c(c)

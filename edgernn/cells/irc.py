@@ -33,7 +33,11 @@ class _InputResidual(ForgetBias):
         return self.input_size
 
     def feedback(self, p: Gates, h: Tensor) -> Tensor:
-        """Compute u_t (B, I), the term of v_t = x_t + σ(alpha) ⊙ u_t that depends on the previous output h (B, H)."""
+        """Compute u_t (B, I), the term of v_t = x_t + σ(alpha) ⊙ u_t that depends on the previous output h (B, H).
+
+        `p` has an attribute for each pre-activation, such as p.u = R_u h, and for each learned vector, such as
+        p.alpha = σ(alpha).
+        """
         return p.u
 
     def mid(self, p: Gates, state: State) -> Tensor:
@@ -119,7 +123,7 @@ class IRCLSTM(_InputResidual):
     Gates: u, f, i, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
     Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none.
-    `ihc-lstm` has a gate in place of alpha.
+    The related cell `ihc-lstm` computes v_t with a gate that depends on x_t and h_{t-1}, in place of σ(alpha).
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 22-26.
     """
@@ -155,10 +159,12 @@ class IRCFastGRNN(_InputResidual):
     h_t = f_t ⊙ h_{t-1} + σ(beta) (1 - f_t) ⊙ a_t
 
     Shapes: x (B, I), h (B, H), v (B, I), W (H, I) for a; R (I, H) for u; V (H, I) for f; alpha (I,), beta (1,).
-    Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`; beta at 1, as FastGRNN's zeta.
-    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
-    authors' code has it, at 1.
-    The cell has 1.5 times as many weights as `fastgrnn` if I = H; the paper compares it with `fastgrnn-split`.
+    Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`. beta starts at 1.
+    σ(beta) scales the update, like σ(zeta) in `fastgrnn`. The term σ(nu) of `fastgrnn` is left out.
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: no
+    bias. In the authors' code the bias starts at 1.
+    The cell has 1.5 times as many weights as `fastgrnn` if I = H. The paper compares it with `fastgrnn-split`, which
+    has separate weights for the gate and the candidate.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 48-51.
     """
@@ -192,11 +198,11 @@ class IRCSRU(_DiagonalInputResidual):
 
     Shapes: x (B, I), h and c (B, H), v (B, I), W (H, I) for a; V (2H, I) for f, p; alpha (I,), omega (H,).
     Gates: f, p, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
-    The paper's cell has I = H. If I and H differ, u is that of `irc-gru` and s that of `sru`:
-    W (2H, I) for a, s; R (I, H) for u; no omega; gates u, f, p, a, s.
-    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
-    authors' code has it, at 1, and a bias of p that starts at -1, which is not an option here.
-    `sru` reads c_{t-1} in its gates, and has biases.
+    The paper's cell has I = H. If I and H differ, u is computed as in `irc-gru` and s as in `sru`: W (2H, I) for
+    a, s; R (I, H) for u; no omega; gates u, f, p, a, s.
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: no
+    bias. In the authors' code b_f starts at 1. That code also has a bias b_p, which starts at -1; no option adds it.
+    The gates f and p of the plain cell `sru` also read c_{t-1} and have biases; the gates of this cell do not.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 31-35; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
@@ -241,8 +247,8 @@ class IRCTLSTM(_DiagonalInputResidual):
     Gates: f, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     The paper's cell has I = H. If I and H differ, u is computed as in `irc-gru`, with R (I, H) for u; no omega;
     gates u, f, o, a.
-    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
-    authors' code has it, at 1.
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: no
+    bias. In the authors' code the bias starts at 1.
     These are the paper's equations; the authors' code has x_{t-1}, which `t-lstm` reads, in place of h_{t-1}.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 40-44; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
@@ -282,11 +288,11 @@ class IHCLSTM(ForgetBias):
     f, i, o; b (I,) for g.
     Gates: g, u, f, i, o, a. h_0 = c_0 = 0.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    Options: forget_bias is the initial value of a learned b_f (H,) in f_t = σ(V_f v_t + b_f), with b (I + H,) for g, f.
-    Default: none; the authors' code has it, at 1.
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). The parameter b then
+    has the shape (I + H,), for g and f. Default: no b_f. In the authors' code b_f starts at 1.
     These are the paper's equations. R_g is the paper's Γ, taken as a matrix (I, H). The authors' code has neither W_g
     nor b_g.
-    `eins` mixes x with a projection of x, and computes a from v.
+    The similar cell `eins` has W_e x_t in place of u_t, and computes a_t from v_t.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 23-26, 52, 53; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """

@@ -67,8 +67,8 @@ class LSTMPeephole(_LSTM):
     Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), C (3H, H) for i, f, o; b (4H,). Gates: i, f, g, o.
     h_0 = c_0 = 0.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    This is the LSTM that the PRU paper compares with. The peepholes of Gers et al., and P of ONNX LSTM, are vectors
-    (diagonal C), and their output gate reads c_t.
+    This is the LSTM that the PRU paper compares with. Two things differ in the LSTM of Gers et al. and in the ONNX
+    operator LSTM (input P): each peephole is a vector, which is a diagonal C, and the output gate reads c_t.
     Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, eqs 3-8.
     """
 

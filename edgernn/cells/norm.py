@@ -5,12 +5,13 @@ A cell multiplies W by the input, R by the output h, C by the cell state c, and 
 these matrices. Each of the products is normalised separately. `recurrent-batch` also normalises the cell state for the
 output, in every cell with the equation h_t = o_t ⊙ tanh(N(c_t)). The c that the next step reads is not normalised.
 
-Set it with `SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`.
+Set the normalisation with `SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line with
+`norm=layer`.
 
-Two more options of any cell change the storage of its recurrent weights R (rows, H), where rows is the sum of the sizes
-of the gates that read h. `rank=r` stores R as the product of two matrices (rows, r) and (r, H). `density=d` divides R
-into blocks of 16 neighbouring neurons by one column, and keeps a share d of the blocks, above 0 and at most 1. Training
-sets the other blocks to zero, in three phases.
+Two more options change how a cell stores its recurrent weights R (rows, H), if it has them. Here, rows is the sum of
+the sizes of the gates that read h. `rank=r` stores R as the product of two matrices (rows, r) and (r, H). `density=d`
+divides R into blocks of 16 neighbouring neurons by one column, and keeps a share d of the blocks, from 0
+(exclusive) to 1. Training sets the other blocks to zero on the schedule of `SequenceModel.prune`.
 
 Saves: a normalisation saves nothing, it helps training. `rank=r` needs r (rows + H) weights and multiply-adds instead
 of rows · H, and `density=d` needs d · rows · H.
@@ -34,8 +35,8 @@ class LayerNorm(nn.Module):
 
     Shapes: p (…, rows), one row for each row of the matrix; γ = gain (rows,), initially 1; ε = 1e-5, var biased. It has
     no shift, because the cell's biases are added afterwards. The cell state is not normalised.
-    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20. The learned
-    optimisers of the DecayNet paper (section 6.2) have one for the input and one for the recurrent connections.
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20. As here, the
+    DecayNet paper (section 6.2) normalises the product with the input and the product with the state separately.
     """
 
     name = "layer"
@@ -88,11 +89,11 @@ class RecurrentBatchNorm(nn.Module):
     updated with momentum 0.1. The averages are kept for the first `steps` time steps; in evaluation, later time steps
     use those of the last one. An exported file holds one scale and one shift per time step, computed from γ, β and the
     averages.
-    Shapes: p (B, rows) or (T, B, rows), t (B, 1): the index of the (first) step of p; γ = gain (rows,), initially 0.1,
-    and β = shift (rows,), initially 0, are shared over time; ε = 1e-5. Only the cell state has a β, because the cell's
-    biases are added to the products.
-    `total` is a differentiable function that sums a tensor over the processes that share each batch in parallel
-    training, or None in a single process.
+    Shapes: p (B, rows) for one step or (T, B, rows) for T steps. t (B, 1) has the index of the first of these steps for
+    each sequence. γ = gain (rows,), initially 0.1, and β = shift (rows,), initially 0, are shared over time; ε = 1e-5.
+    Only the cell state has a β, because the cell's biases are added to the products.
+    The attribute `total` is None in a single process. In data-parallel training it is a differentiable function that
+    sums a tensor over the processes, each of which has a part of the batch.
     Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025. Its population
     statistics are averages over the training set; the authors' code has moving averages with a weight of 0.01. That
     code also learns h_0 and c_0, which are 0 here. It initialises the forget bias to 1, and R to the identity or to an
@@ -154,7 +155,7 @@ class RecurrentBatchNorm(nn.Module):
         return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean
 
     def folded(self) -> StepAffine:
-        """Return an equivalent of this module in evaluation mode, with one affine map per time step, for export."""
+        """Return a module for export: one affine map per time step, equal to this module in evaluation mode."""
         return StepAffine(*self._fold())
 
     def _fold(self) -> tuple[Tensor, Tensor]:
@@ -192,7 +193,9 @@ class Norm:
         if self.name not in NORMS:
             raise nearest("norm", self.name, NORMS)
         if self.steps < 1:
-            raise UsageError(f"norm_steps: expected at least 1, got {self.steps}")
+            raise UsageError(
+                f"norm_steps: expected at least 1, got {self.steps}; set it to the number of time steps of a sequence"
+            )
 
     @property
     def couples(self) -> bool:

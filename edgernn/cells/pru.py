@@ -18,7 +18,8 @@ class PRU(Cell):
     s_t = c_t ⊙ s_{t-1} + (1 - c_t) ⊙ u_t
 
     Shapes: x (B, I), s (B, H), W (2H, I), R (2H, H), b (2H,). Gates: u, c. s_0 = 0.
-    The transposes in the paper's eq 11 are read as typing errors. Its eq 13, the output map, is the model's head.
+    The transposes in the paper's eq 11 are read as typing errors. The cell does not include the paper's eq 13, which
+    maps the state to the output; the model's output layer does this.
     Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, eqs 10-13.
     """
 

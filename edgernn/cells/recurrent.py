@@ -29,7 +29,11 @@ class Recurrent:
     def check(self, cell: str, weights: bool) -> None:
         """Raise UsageError if the cell named `cell` cannot store recurrent weights in this way.
 
-        Dense storage suits any cell; the other ways need `weights` to be True: the cell has recurrent weights.
+        Dense storage suits any cell. Low-rank and block-sparse storage suit only a cell that has recurrent weights.
+
+        Args:
+            cell: Name of the cell, for the error message.
+            weights: True if the cell has recurrent weights.
         """
 
     def columns(self, hidden: int) -> int:
@@ -37,18 +41,27 @@ class Recurrent:
         return self.rank or hidden
 
     def parameters(self, hidden: int) -> dict[str, nn.Parameter]:
-        """Create the parameters besides R, uninitialised, in a dict by name: Q (rank, H) if low-rank, else none."""
+        """Return a dict of the uninitialised parameters that this storage needs besides R.
+
+        Low-rank storage needs the factor Q (rank, H), with the key "Q". For other storage the dict is empty. `hidden`
+        is H.
+        """
         return {}
 
     def buffers(self, weight: Tensor) -> dict[str, Tensor]:
-        """Create the buffers for R, here `weight`, in a dict by name: its mask `kept` if block-sparse, else none."""
+        """Create the buffers that belong to the weights R, in a dict by name.
+
+        Block-sparse storage has one buffer, `kept`: a mask (rows, H), True at the weights that are not pruned. Other
+        storage has none. `weight` is R.
+        """
         return {}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        """Draw the recurrent weights again, in place, for a form in which U(-bound, bound) is wrong for R.
+        """Draw the recurrent weights again, in place, if their storage needs another distribution.
 
-        The cell calls this hook after it has filled all its parameters from U(-bound, bound). After the call, the
-        recurrent weights (R, or the product R Q) must have the variance of U(-bound, bound), which is bound²/3.
+        The cell calls this hook after it has filled all its parameters from U(-bound, bound). That is right for one
+        matrix R (rows, H), but not for the factors R and Q of low-rank storage. After the call, the recurrent weights
+        (R, or the product R Q) must have the variance of U(-bound, bound), which is bound²/3.
 
         Args:
             weights: Dict from the names of all parameters of the cell to the parameters.
@@ -69,8 +82,8 @@ class LowRank(Recurrent):
     """Low-rank recurrent weights, stored as the factors R (rows, rank) and Q (rank, H) of the product R Q.
 
     The product R Q has one row for each row of the gates that read h. Low rank saves weights and multiply-adds if
-    rank < rows·H / (rows + H). The elements of R and Q are drawn from a range for which those of the product have the
-    variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
+    rank < rows·H / (rows + H). The initial R and Q are drawn from a uniform distribution such that the elements of R Q
+    have the variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
     Source: Kusupati et al. 2018, arXiv:1901.02358, who also use low-rank weights.
     """
 
@@ -78,7 +91,7 @@ class LowRank(Recurrent):
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise UsageError(f"rank: expected at least 1, got {self.rank}")
+            raise UsageError(f"rank: expected at least 1, got {self.rank}; leave it out for dense weights")
 
     def check(self, cell: str, weights: bool) -> None:
         if not weights:
@@ -97,10 +110,11 @@ class LowRank(Recurrent):
 class BlockSparse(Recurrent):
     """Block-sparse recurrent weights R (rows, H), where `density` is the share of the blocks that are not zero.
 
-    A block is 16 neighbouring neurons (BLOCK) by one column. All gates that `Cell.update` reads have the same zero
-    blocks, and so do all gates that `Cell.mid` reads. R starts dense; in training `Cell.threshold` keeps the blocks
-    with the largest weights and sets the others to zero. The native library skips zero blocks if the update rule has
-    skips_zeros = True, as always and skip have. A density outside (0, 1] raises UsageError.
+    A block is 16 neighbouring neurons (BLOCK) by one column. The gates of a cell share one pattern of zero blocks. If
+    the cell has an intermediate vector, its gates have two patterns: one for the gates that `Cell.mid` reads to compute
+    this vector, one for the others. R starts dense; in training `Cell.threshold` keeps the blocks with the largest
+    weights and sets the others to zero. The native library skips zero blocks if the update rule has the attribute
+    skips_zeros = True, as the rules "always" and "skip" do. A density outside (0, 1] raises UsageError.
     Source: the method of Kusupati et al. 2018, arXiv:1901.02358, who set single weights to zero.
     """
 
@@ -108,7 +122,9 @@ class BlockSparse(Recurrent):
 
     def __post_init__(self) -> None:
         if not 0 < self.density <= 1:
-            raise UsageError(f"density: expected above 0 and at most 1, got {self.density}")
+            raise UsageError(
+                f"density: expected above 0 and at most 1, got {self.density}; leave it out for dense weights"
+            )
 
     def check(self, cell: str, weights: bool) -> None:
         if not weights:

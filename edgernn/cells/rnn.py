@@ -2,7 +2,8 @@
 """The simple recurrent network (Elman network), without gates.
 
 Saves: two thirds of the weights and multiply-adds of a GRU, as it has no gates.
-Choose it for short-term dependencies, or under the rule `clockwork`, whose slow neurons take the role of gates.
+Choose it for short-term dependencies. For longer ones, combine it with the update rule `clockwork`: neurons that are
+rarely updated keep information, as gates do in other cells.
 """
 
 import torch

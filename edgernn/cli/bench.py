@@ -59,7 +59,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     type=click.IntRange(min=1),
     default=15,
     show_default=True,
-    help="Number of timing rounds; each round times every runtime in turn.",
+    help="Number of timing rounds; each round times every runtime, in random order.",
 )
 @click.option(
     "--warmup",
@@ -71,7 +71,8 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--example",
     type=click.Path(path_type=Path),
-    help="Input to run the model on: an npz file with x (N, T, I).  [default: example.npz beside MODEL]",
+    help="Input to run the model on: an npz file with the array x (N, T, I), N sequences of T steps.  [default: "
+    "example.npz beside MODEL; if there is none, random numbers]",
 )
 @click.option(
     "--out",
@@ -88,8 +89,8 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     "--rule",
     metavar="NAME",
     is_eager=True,
-    help="Update rule of the model of --cell, such as selective.  [default: the rule that the cell's name implies; "
-    'if none, the rule "always"]',
+    help="Update rule of the model of --cell, such as selective.  [default: the rule that the cell's name "
+    "implies, as sarnn implies selective; if none, the rule 'always']",
 )
 @click.option(
     "--input",
@@ -180,7 +181,7 @@ def command(
         raise UsageError(
             "--peers: expected --cell gru or lstm, got no --cell; add it"
             if peers
-            else "expected one MODEL file, or --cell NAME, got neither or several words; see edgernn models for names"
+            else f"MODEL: expected one file or name, or --cell NAME, got {len(words)} words; edgernn models lists names"
         )
     model = find_model(Path(words[0])) if cell is None else None
     if cell is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Costs (parameters, multiply-adds) of every cell, and of every pair that has a name of its own.
 
-Such a pair is a cell with an update rule, as sarnn (gru with selective), or with an imputer, which fills in missing
-input values, as rits (lstm with rits).
+Such a pair is a cell with an update rule or with an imputer, which fills in missing input values. Examples: sarnn is
+the cell gru with the rule selective; rits is the cell lstm with the imputer of the same name.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,24 @@ from edgernn.runtime.library import native_kernels
 
 
 def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Compute the cost of every cell and of every pair with a name of its own, such as sarnn (gru with selective).
+    """Compute the cost of every cell and of every named pair, such as sarnn: the cell gru with the rule selective.
 
-    The cost is that of one step of one sequence that updates every neuron.
+    A pair is a cell with an update rule, or with an imputer, which fills in missing values. The cost is that of one
+    step of one sequence that updates every neuron.
 
     Args:
-        input_size: I. With an imputer, which fills in missing values, I is the number of features, and the model's
-            input has 3 I channels: values, masks and times.
+        input_size: I. With an imputer, I is the number of features, and the model's input has 3 I channels: I values,
+            I masks (1: observed, 0: missing), and I times since the last observation.
         hidden_size: H, the number of neurons.
         custom: Custom cells as FILE.py:CLASS, listed last.
 
     Returns:
-        A JSON-compatible dict per name. First come the cells, then the pairs of a cell with an update rule, the pairs
-        of a cell with an imputer, and `custom`. The keys are name; cell; rule; imputer, or None; params, the number of
-        parameters; macs and flops_paper, as in `edgernn.costs.Cost`; native, True if the native library can run the
-        model; portable, always True; streaming, True if a sequence may be processed in parts; and paper, the source.
+        A list with a JSON-compatible dict for each name. First come the cells, then the pairs of a cell with an update
+        rule, the pairs of a cell with an imputer, and `custom`. The keys are name; cell, rule and imputer, the names of
+        the parts, where imputer may be None; params, the number of parameters; macs, the number of multiply-adds;
+        flops_paper, the number of multiplications plus additions, as the SA-RNN paper counts them; native, True if the
+        native library can run the model; portable, True because all models can run as standard ONNX operators;
+        streaming, True if a sequence may be processed in parts; and paper, the source.
     """
     native = native_kernels()
     return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING, *custom]]

@@ -14,7 +14,8 @@ from edgernn.cli.options import data_folder
 def command() -> None:
     """List the data sets that training tasks need, or download one.
 
-    Tasks search for a data set in its subfolder of the data folder, in the data folder itself and in the user's cache.
+    The data folder is the value of --data, else $EDGERNN_DATA. A task searches for the files of a data set first in the
+    subfolder for this data set, then in the data folder itself, then in the user's cache.
     """
 
 

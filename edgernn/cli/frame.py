@@ -143,8 +143,8 @@ def json_command(
         example: A command line for the end of the help.
         text: Function that converts the result to the text printed without --json.
         sections: Function that returns further sections of the help, each a title, a text and a list of pairs (word,
-            meaning). Its arguments are the values of the eager options that stand before --help on the command line,
-            by name. Default: no further sections.
+            meaning). It is called with keyword arguments: the values of the options with is_eager=True that stand
+            before --help on the command line. Default: no further sections.
 
     Returns:
         The decorator.

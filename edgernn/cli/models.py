@@ -34,7 +34,7 @@ def command() -> None:
 
 
 def model_rows(models: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Format the entries of trained models, from `edgernn.runtime.zoo.entries`, as table rows below a heading."""
+    """Format entries of trained models, from `edgernn.runtime.zoo.entries`, as table rows, after a row of headings."""
     heading = ("name", "task", "cell + rule", "test metric", "skipped", "multiply-adds a step", "bytes", "int8")
     return [heading, *map(_row, models)]
 
@@ -68,7 +68,7 @@ def _list(folder: Path | None) -> list[dict[str, Any]]:
 
     The column "multiply-adds a step" shows two numbers: the mean per step on the test data, where updates are skipped,
     and the number of a step that updates every neuron. They do not include the audio front end of a model that has one.
-    More is in the model's card, the file model.md in its folder.
+    The model's card, the file model.md in its folder, says more.
     """
     from edgernn.runtime.zoo import entries
 

@@ -76,7 +76,8 @@ def command(
         raise UsageError("--name: expected together with --target c; add it, or leave the name out")
     if on_nonfinite is not None:
         raise UsageError(
-            "--on-nonfinite: expected together with --target c; leave it out, and call edgernn_on_nonfinite in C"
+            "--on-nonfinite: expected together with --target c; add --target c, or leave out --on-nonfinite and call "
+            "the function edgernn_on_nonfinite in the C program"
         )
     from edgernn.runtime.packed import pack_file
 

@@ -27,7 +27,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the plots.  [default: the directory RUN; for several runs, plots]",
+    help="Folder for the plots.  [default: the directory RUN; for several runs, the folder ./plots]",
 )
 def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) -> dict[str, Any]:
     """Plot training runs, given by their directories, as PNG and SVG files.

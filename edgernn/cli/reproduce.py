@@ -65,7 +65,7 @@ def _trial(line: dict[str, Any]) -> str:
     "--search",
     "searches",
     is_flag=True,
-    help="Search hyperparameters instead: train every combination in the [search] section of TABLE.",
+    help="Search hyperparameters instead: train every combination in the section [search] of the table's TOML file.",
 )
 @click.option("--table-only", is_flag=True, help="Print the table of the runs that are finished; train nothing.")
 @click.option(
@@ -107,13 +107,13 @@ def command(
     known: Path | None,
     **options: Any,
 ) -> Any:
-    """Reproduce a paper's TABLE: train the models that are not trained yet and print our figures beside the paper's.
+    """Reproduce a paper's TABLE: train the models that are not trained yet and print our results beside the paper's.
 
     Interrupted runs are resumed. Each table is a TOML file in edgernn/training/recipes with the settings of each row.
     The result is saved as table.json and table.md in the folder of the runs.
 
     --list shows all tables: whether each is measured, how many hours its trainings take on one CPU core, and how many
-    of our figures agree with the paper's.
+    of our results agree with the paper's.
     """
     from edgernn.training.overview import RESULTS, overview
     from edgernn.training.reproduce import reproduce, search

@@ -54,8 +54,8 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--threshold",
     type=float,
-    help="With --stream, report a word when its probability, averaged over the last --smoothing seconds, reaches this "
-    "value.  [default: 0.5]",
+    help="With --stream, report a word when its mean probability (0 to 1) over the last --smoothing seconds reaches "
+    "this value.  [default: 0.5]",
 )
 @click.option(
     "--smoothing",
@@ -65,7 +65,7 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--refractory",
     type=float,
-    help="With --stream, seconds after a detected word in which no word is detected, not even the same one.  "
+    help="With --stream, number of seconds after each detection during which no further word is detected.  "
     "[default: 0.8]",
 )
 @click.option(
@@ -119,7 +119,9 @@ def command(
     chosen = {name: value for name, value in settings.items() if value is not None}
     if recording is not None:
         if source is not None or target is not None:
-            raise UsageError("expected --input and --output, or --stream, got both; leave one out")
+            raise UsageError(
+                "--stream: expected neither --input nor --output; leave out these two, or leave out --stream"
+            )
         return run_stream(model, recording, PostProcessing(**chosen), **options)
     if source is None and target is None and not chosen and (model.parent / EXAMPLE).is_file() and model.is_file():
         return run_example(model, **options)

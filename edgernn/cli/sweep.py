@@ -35,10 +35,15 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the run directories and the table.  [default: runs/SWEEP]",
+    help="Folder for the run directories and the table.  [default: runs/SWEEP, for the file SWEEP.toml]",
 )
 @data_folder
-@click.option("--export", is_flag=True, help="Copy the exported models on the Pareto front to OUT/front.")
+@click.option(
+    "--export",
+    is_flag=True,
+    help="Export the Pareto-optimal models (metric against multiply-adds, latency or bytes) to the folder named front "
+    "in --out.",
+)
 @click.option(
     "--latency/--no-latency",
     default=True,
@@ -51,9 +56,9 @@ def _text(result: dict[str, Any]) -> str:
 def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
     """Train all combinations of cells, rules and settings in SWEEP.toml with several seeds, and tabulate the results.
 
-    Run the same command again to resume interrupted runs. The result is saved as table.json and table.md, with the
-    Pareto front of the metric against multiply-adds, latency and bytes as front.png and front.svg. docs/how-to/sweep.md
-    describes the format of SWEEP.toml.
+    Run the same command again to resume interrupted runs. The result is saved as table.json and table.md, with
+    plots of the Pareto fronts of the metric against multiply-adds, latency and bytes in front.png and front.svg.
+    docs/how-to/sweep.md describes the format of SWEEP.toml.
     """
     from edgernn.training.sweep import sweep
     from edgernn.training.table import check_none_failed

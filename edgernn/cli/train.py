@@ -73,8 +73,8 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
 @click.option(
     "--recipe",
     metavar="ROW",
-    help="Train a row of a paper's table, such as sarnn-1/sarnn, with its task, cell, rule and settings; or, as "
-    "FILE.toml:ROW, a row of your own file.",
+    help="Take the task, cell, rule and settings from a recipe, which describes one row of a paper's table of results: "
+    "TABLE/ROW, such as sarnn-1/sarnn, or FILE.toml:ROW for a recipe file of your own.",
 )
 @click.option(
     "--task",
@@ -96,7 +96,7 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     metavar="NAME",
     is_eager=True,
     help="Update rule, which selects the neurons to update at each step, such as selective or skip.  [default: the "
-    "rule that the cell's name implies, as sarnn implies selective; if none, the rule 'always']",
+    "rule that the cell's name implies, as sarnn implies selective; if none, 'always', which updates all]",
 )
 @click.option(
     "--out",
@@ -110,7 +110,8 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
 @click.option(
     "--devices",
     type=click.IntRange(min=1),
-    help="Number of data-parallel processes: each trains on a part of every batch, on a GPU of its own if available.",
+    help="Number of data-parallel processes: each trains on a part of every batch, on a GPU of its own if available.  "
+    "[default: 1, or under torchrun the number that it started]",
 )
 @data_folder
 @click.option(

@@ -3,14 +3,14 @@
 
 Saves: the work of the neurons that keep their value. The native kernels skip the weight rows of these neurons. At a
 skipped step, `skip` does not even read x. `delta` skips the weight columns of values of x and h that hardly changed.
-A decision costs one multiply-add per neuron (`skip`), one per neuron and one per input (`variable`), the product of a
-matrix (H, I) with x (`selective`), or one comparison per value (`delta`). `random`, `clockwork` and `phased` decide
-from the step index alone.
+A decision costs H multiply-adds (`skip`), H + I multiply-adds (`variable`), the product of a matrix (H, I) with x
+(`selective`), or one comparison per value of x and h (`delta`). `random`, `clockwork` and `phased` decide from the step
+index alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `delta` if values change slowly, or to make a trained
 dense model cheaper without training it again. Choose `clockwork` or `phased` if the data have known periods, and
-`random` as a baseline for learned rules. The weight λ of the penalty on updates trades a learned rule's
-accuracy for speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
+`random` as a baseline for learned rules. The weight λ of the penalty on updates trades a learned rule's accuracy for
+speed. With the training setting skip=SHARE, λ is adapted until the model skips this share of the updates.
 To add a rule: write its file, list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run
 `make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
 """

@@ -27,10 +27,10 @@ class Decision:
         likelihood: Values that the penalty on updates sums in place of u. None if it sums u.
         masks: Factors (B, I) of x and (B, H) of the states that the cell reads. None if the rule masks neither.
         score: Result of `UpdateRule.score`, from which u follows. None if the rule computes no score.
-        sent: Under a rule of the kind COLUMN: values (B, columns of W) and (B, H) that matrix products read in place of
-            x and h, each new or from an earlier step. All neurons change; u is 1 where the value of h is new.
-        sent_inputs: Under such a rule: mask (B, columns of W), True where the value read in place of x is new.
-        sums: Under such a rule: pre-activations (B, P), computed from `sent`, of the P rows of gates that read x or h.
+        sent: Only for the rule delta: tensors (B, columns of W) and (B, H) that matrix products read in place of x and
+            h. Each value is new or that of an earlier step. All neurons change; u is 1 where the value of h is new.
+        sent_inputs: Only for the rule delta: mask (B, columns of W), True where the value read in place of x is new.
+        sums: Only for the rule delta: pre-activations (B, P) of all gates that read x or h, computed from `sent`.
     """
 
     u: Tensor | None
@@ -56,7 +56,7 @@ class Kind(enum.Enum):
 
     @property
     def size(self) -> str:
-        """Number of update decisions per sample and step: "H" for the kind NEURON, else "1"."""
+        """Size that kernels expect of the states (`Memory`) of a rule of this kind: "H" for NEURON, else "1"."""
         return "H" if self is Kind.NEURON else "1"
 
 
@@ -64,14 +64,15 @@ class Kind(enum.Enum):
 class Memory:
     """State that an update rule carries from step to step, besides the states of the cell.
 
-    Kernels support states with the size of the rule's decisions (`Kind.size`); for the kind COLUMN, a native kernel
-    supports all sizes but "I". With other states a rule trains in the torch loop, and an exported file runs it as a
-    function of standard ONNX operators.
+    Fused kernels, which run a layer in training or in the native library, need states of the size that `Kind.size`
+    names. Only native kernels of rules that decide per value of x and h (`Kind.COLUMN`) support all sizes but "I". A
+    rule with states of another size is trained without a fused kernel, and is exported as a function of standard ONNX
+    operators.
 
     Attributes:
         start: Initial value.
         size: Number of values for each sample: "1" for one, "H" for one per neuron, "I" per input, "W" per column of W,
-            "P" per row of the gates that read x or h. Others raise UsageError.
+            "P" per pre-activation of gates that read x or h. Any other text raises UsageError.
     """
 
     start: float
@@ -101,13 +102,13 @@ class StraightThrough(torch.autograd.Function):
 class UpdateRule(nn.Module, abc.ABC):
     """Base class of update rules: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
-    u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule of the kind
-    NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated: u_t is 1 where `score` is
-    above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with own states (`memory`) also
-    defines `advance`, which computes these states after a step. It may define `evidence` and `drive`, which compute the
-    input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of the
-    score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the exported
-    op, with their names and in their order. Derive a new rule from this class or from `Timed`, not from another rule.
+    u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule that decides
+    by step index (`Kind.TIME`) defines `shares`, which returns u. Any other rule overrides `decide`, or defines `score`
+    and `likelihood`: u_t is then 1 where the score is above 0, and has the gradient of the likelihood. With own states
+    (`memory`), it also defines `advance`, which computes them after a step; `evidence` and `drive` compute an input of
+    `advance` from the cell's new state. `project` computes the part of the score that depends on x alone. Kernels are
+    generated from the other equations, which must be point-wise. Parameters and buffers are inputs of the
+    exported op, with their names and in their order. Derive a rule from this class or `Timed`, not from another rule.
 
     Args:
         input_size: I.
@@ -125,9 +126,9 @@ class UpdateRule(nn.Module, abc.ABC):
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         has_groups: True if the constructor has the option group_size.
         check_options: Options of the constructor for tests of gradients. With them u does not change steeply.
-        period: For the kind COLUMN: kernels keep the pre-activations and add changes to them, and compute them anew
-            after this number of steps.
-        largest_change: Change of a value of x or h above which these kernels compute the pre-activations anew at once.
+        period: Only for rules that decide per value of x and h (`Kind.COLUMN`): number of steps after which kernels
+            compute pre-activations in full. At other steps they add the effects of changed values.
+        largest_change: Change of a value of x or h above which these kernels compute pre-activations in full at once.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
@@ -157,12 +158,12 @@ class UpdateRule(nn.Module, abc.ABC):
         self._columns, self._sums = input_size, 0
 
     def fit(self, cell: Cell) -> None:
-        """Store two sizes of the cell for states of the rule: "W", columns of W, and "P", pre-activations."""
+        """Store two sizes of the cell, which `Memory` calls "W" and "P": number of columns of W, of pre-activations."""
         self._columns, self._sums = cell.input_size * (1 + cell.reads_last), cell.sum_size
 
     @classmethod
     def is_dense(cls) -> bool:
-        """Return True if the rule updates all neurons at all steps. Names of layers and kernels leave it out."""
+        """Return True if the rule updates all neurons at all steps. Names of layers and kernels omit such a rule."""
         return cls.kind is Kind.TIME and not cls.can_skip
 
     @classmethod
@@ -186,7 +187,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def steerable(cls) -> bool:
-        """Return True if training can reach a share of skipped updates by the weight λ of the penalty on updates."""
+        """Return True if training can reach a wanted share of skipped updates by adjusting λ, the penalty's weight."""
         return cls.kind is not Kind.TIME
 
     @property
@@ -218,7 +219,7 @@ class UpdateRule(nn.Module, abc.ABC):
             memory: The rule's own states before the step.
 
         Returns:
-            The score, (B, H) or, for the kind SAMPLE, (B, 1).
+            The score (B, `groups`), by default (B, H), or (B, 1) for one decision per sample (`Kind.SAMPLE`).
         """
         raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} needs a method score(); define it")
 
@@ -230,7 +231,8 @@ class UpdateRule(nn.Module, abc.ABC):
         """Select the neurons that change at a step.
 
         Args:
-            e: Input part of the score (B, E), one step of the result of `project`; x itself for the kind COLUMN.
+            e: One step (B, E) of the result of `project`, the part of the score that depends on x alone. It is x itself
+                for a rule that decides per value of x and h (`Kind.COLUMN`).
             state: States of the cell before the step.
             memory: The rule's own states before the step.
 
@@ -266,11 +268,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """For the kind TIME: return the update mask u (T, B, H) of the next T = `steps` steps; None if all are 1."""
+        """Return the mask u of the next `steps` steps (T, B, H), for a rule that decides by step index; None: all 1."""
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """For the kind TIME: return the rule's own states `steps` steps after `memory`, whatever the input is."""
+        """Return the rule's own states `steps` steps after `memory`, for a rule that decides by step index alone."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -291,14 +293,14 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.advance(decision.u.to(evidence.dtype), decision.score, memory, self.drive(evidence))
 
     def evidence(self, state: State) -> Tensor:
-        """Compute the input (B, H) of `drive` from the cell's new states. Default: the second one (c), if any, else h.
+        """Compute the input (B, H) of `drive` from the cell's new states. Default: the second state, c, if any, else h.
 
         For the kind SAMPLE, `remember` sums the result over the neurons before it calls `drive`.
         """
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute from `evidence` the tensor `drive` of `advance`. It must not change while no neuron is updated."""
+        """Compute the argument `drive` of `advance` from `evidence` alone; kernels keep it until the next update."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
@@ -313,10 +315,10 @@ class UpdateRule(nn.Module, abc.ABC):
         Returns:
             The rule's new states.
         """
-        raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
+        raise NotImplementedError(f"{self.name}: a rule with own states (memory) needs a method advance(); define it")
 
     def recurrent_mask(self) -> Tensor | None:
-        """Return a mask (H, H) of 0 and 1 that multiplies each gate's matrix (H, H) in R and in C; None for no mask."""
+        """Return a 0/1 mask (H, H) that multiplies each gate's rows of R (weights of h) and C (of c); None: no mask."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
@@ -345,7 +347,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Return the distance (B,) of each sample's closest decision to its threshold: min |score|, or ∞ for TIME."""
+        """Return min |score| (B,), the distance of a sample's closest decision to its threshold; ∞ for `Kind.TIME`."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self.group_means(state), memory).abs().amin(-1)

@@ -35,11 +35,11 @@ class Delta(UpdateRule):
     x̂ and ĥ are the values last sent: products read them in place of x and h. All neurons change at every step, but
     only the columns of W and R whose value is sent anew are read: `selective` skips rows, delta skips columns. Products
     of other matrices (C c and V m), in cells that have them, are computed in full. Point-wise terms read x and h
-    themselves. A cell that reads x_{t-1} compares [x_t, x_{t-1}], and W has a column for each.
+    themselves. For a cell that also reads x_{t-1}, x above is [x_t, x_{t-1}], and W has a column for each value.
     States: rule_x = x̂ (B, columns of W), rule_h = ĥ (B, H), rule_p = p (B, P), the pre-activations of the P rows of
     gates that read x or h, and rule_age (B, 1), the number of steps since p was last computed in full, as
-    W x̂ + R ĥ + b. It is computed so at the first step, at each 256th step, and in kernels if a value moves by more
-    than 1,024, so that rounding errors stay small.
+    W x̂ + R ĥ + b. To keep rounding errors small, the full computation runs at the first step, at each 256th step, and
+    in kernels if a value moves by more than 1,024.
     Options: theta_x = Θ_x and theta_h = Θ_h, at least 0; constants rule_theta_x and rule_theta_h (1,).
     The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). The penalty is the L1 cost of the paper: the
     sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as updated if it is
@@ -103,7 +103,8 @@ class Delta(UpdateRule):
         Args:
             cell: The cell.
             input_rate: Share of the columns of W that are read.
-            update_rate: Share of the columns that are read of R or, if R is low-rank (a product R Q), of Q.
+            update_rate: Share of the columns of R that are read, or of those of Q if the recurrent weights are a
+                low-rank product R Q.
 
         Returns:
             The mean number of multiply-adds per step.
@@ -124,7 +125,7 @@ class Delta(UpdateRule):
 
 
 def _send(value: Tensor, last: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the values that products read (`value` where it differs from `last` by over `theta`) and their mask."""
+    """Return `value` where |value - last| > theta and `last` elsewhere, and the mask of |value - last| > theta."""
     moved = (value - last).abs() > theta
     sent = torch.where(moved, value, last)
     if torch.is_grad_enabled():

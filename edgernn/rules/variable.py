@@ -13,15 +13,15 @@ from edgernn.rules.base import Decision, Kind, UpdateRule
 
 
 class Variable(UpdateRule):
-    """Variable computation: a learned share of the neurons changes; these are the first ones and read the first inputs.
+    """Variable computation: a step updates only the first neurons, a learned share m, and reads only this share of x.
 
-    m_t = σ(w_h · h_{t-1} + w_x · x_t + b)                               the share, one number
+    m_t = σ(w_h · h_{t-1} + w_x · x_t + b)                               the share, one number, learned
     e_i = Thres_ε(σ(λ (m_t H - i)))    i = 1 … H                         ẽ_j likewise, with I for H, j = 1 … I
     u_t = e_t, and the cell reads ẽ_t ⊙ x_t and e_t ⊙ state_{t-1}
 
-    Thres_ε rounds values below ε to 0 and values above 1 - ε to 1. Both are the case where |λ (m H - i)| > ln(1/ε - 1),
-    which is the comparison used. e decreases with i: the first n neurons have e > 0 and count as updated, all others
-    keep their values bit for bit. Rounded values pass no gradient; all other operations are differentiable.
+    Thres_ε rounds values below ε to 0 and values above 1 - ε to 1. The code rounds where |λ (m H - i)| > ln(1/ε - 1),
+    which is equivalent. e decreases with i: the first n neurons have e > 0 and count as updated. All others keep their
+    values bit for bit. Rounded values pass no gradient; all other operations are differentiable.
     Shapes: rule_h = w_h (H,), rule_x = w_x (I,), rule_b = b (1,), all initially 0, so that m is 1/2; the constants
     rule_sharpness = λ (1,) and rule_epsilon = ε (1,). About 2 ln(1/ε) / λ neurons, 230 by default, have an e
     strictly between 0 and 1. A layer with hardly more neurons than that skips little unless the option `sharpness`
@@ -124,7 +124,7 @@ class Variable(UpdateRule):
         return 2 * (self.hidden_size + self.input_size) - 1
 
     def _active_share(self, e: Tensor, state: State) -> Tensor:
-        """Compute the share m (B, 1) of neurons that change, from the projection e (B, 1) of x and the last state."""
+        """Compute the share m (B, 1) of neurons that change, from the last state and e (B, 1), a step of `project`."""
         return torch.sigmoid(e + (state[0] * self.rule_h).sum(-1, keepdim=True))
 
     def _logits(self, m: Tensor, weight: Tensor) -> Tensor:

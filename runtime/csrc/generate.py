@@ -3,7 +3,7 @@
 
 - program/ops.h: the elementary operations (ops) of point-wise equations, from edgernn/program.py.
 - cells/NAME.h: gates and equations of a cell of edgernn/cells, a struct per variant. cells/list.h: all cells.
-- rules/NAME.h: the constants and equations of a rule of edgernn/rules. rules/list.h: all rules.
+- rules/NAME.h: the constants and equations of an update rule of edgernn/rules. rules/list.h: all update rules.
 - ../firmware/equations.json: all of these as data, from which `edgernn pack --target c` prints C.
 """
 
@@ -162,7 +162,10 @@ def _params(cell: Cell) -> Iterator[str]:
 
 
 def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
-    """Return the C++ lines of a cell's member function: Mid for `Cell.mid` if `mid`, else Update for `Cell.update`."""
+    """Return the C++ lines of the member function of a cell's struct that computes the equations `program`.
+
+    The function is Mid, the equations of `Cell.mid`, if `mid` is True. Else it is Update, those of `Cell.update`.
+    """
     x = "x" if mid else f"p[{len(cell.gates)}]"
     places = {GATE: "p[{}]", INPUT: x, VECTOR: "q[{}]", STATE: "state[{}]"}
     arguments = {key: places[key // INPUT * INPUT].format(key % INPUT) for key in program.arguments}
@@ -224,7 +227,7 @@ namespace edgernn {{
 
 
 def _rule_fields(rule: UpdateRule) -> list[str]:
-    """Return the C++ declarations of an update rule's constants that differ from the defaults (RuleDefaults)."""
+    """Return the C++ declarations of an update rule's constants that differ from the C++ base struct RuleDefaults."""
     fields = [
         ("const char*", "kName", f'"{rule.name}"'),
         ("RuleKind", "kKind", f"RuleKind::k{rule.kind.name.capitalize()}"),
@@ -254,7 +257,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         if remainder or macs < 0:
             raise ProgramError(
                 f"{rule.name}: macs(): expected a multiple of the number of neurons, {_HIDDEN}, got "
-                f"{rule.macs()}; correct it"
+                f"{rule.macs()}; count the multiply-adds of all neurons"
             )
         fields += [("int", "kNeuronMacs", str(macs))] if macs else []
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]
@@ -263,7 +266,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
 def _weight_shape(rule: UpdateRule, name: str) -> str:
     """Return the C++ expression of a weight's shape, such as "HiddenRows(), Columns::kInput" for (H, I).
 
-    `name` is a weight of the rule, which is built with I = _INPUT and H = _HIDDEN, so that a size tells the axis.
+    `name` is the name of the weight. The caller builds the rule with I = 5 and H = 7, so a length of 5 means I.
     """
     shape = tuple(rule.weights[name].shape)
     sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
@@ -305,7 +308,7 @@ def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
 
 
 def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
-    """Yield the C++ lines of each member function of an update rule that differs from the default (RuleDefaults)."""
+    """Yield the C++ lines of each member function of a rule that differs from the C++ base struct RuleDefaults."""
     sample = rule.kind is Kind.SAMPLE
     equations = trace_rule(rule, ("h", "c"))
     weights = {name: f"q[{i}]" for i, name in enumerate(rule.weights)}
@@ -334,8 +337,8 @@ def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
             text = "s" if method == "evidence" and name == "s_c" else text
             if text.partition("[")[0] not in declared:
                 raise ProgramError(
-                    f"{rule.name}: {method}: expected an equation of {', '.join(declared)}, got the argument {name}; "
-                    "rewrite it"
+                    f"{rule.name}: {method}: expected an equation that reads only {', '.join(declared)}, got one that "
+                    f"reads {name}; write the equation without {name}"
                 )
             arguments[key] = text
         results = {memories[name]: name.removeprefix("rule_") for name in rule.memory} if method == "advance" else None

@@ -30,8 +30,8 @@ def member_function(
         arguments: Dict from the integer key of each argument of the program to its C++ expression.
         results: Dict from the C++ expression to which each result is assigned, such as state[0], to the name of the
             result, such as h. None if the function returns its only result.
-        names: Dict from the key of an argument to a C++ variable name, such as i for an input gate. The variable holds
-            the value of an op whose only operand is this argument, such as sigmoid.
+        names: Dict from the key of an argument to the name of a C++ variable. The variable holds the result of an op
+            on this argument alone: for example i, the sigmoid of an input gate.
 
     Returns:
         The lines of the function's C++ code.
@@ -122,7 +122,7 @@ class _Printer:
     def _quarter(self, number: int) -> int:
         """Return the index of v if value `number` of the program is clamp(v, 0, pi / 2); else raise ProgramError.
 
-        The C++ function Cos needs no clamp around its argument, because it clamps it itself.
+        The C++ function Cos clamps its argument to [0, pi / 2] itself, so the printed code leaves out the clamp.
         """
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
@@ -146,8 +146,8 @@ class _Printer:
     def _name(self, number: int) -> str | None:
         """Return the name of the C++ variable for value `number` of the program, or None if the value needs none.
 
-        A value gets a variable if it is read more than once or has a name in `member_function`. Other values are
-        written as a part of the expression that reads them.
+        A value gets a variable if it is read more than once, or if the argument `names` of `member_function` has a name
+        for it. Other values are written as a part of the expression that reads them.
         """
         operands = self._program.instructions[number - self._first].operands
         if len(operands) == 1 and operands[0] < len(self._program.arguments):
@@ -186,7 +186,9 @@ class _Printer:
         if op == "div" and self._is_literal(others[0]):
             number = self._program.constants[others[0] - len(self._program.arguments)]
             if np.frexp(number)[0] != 0.5:
-                raise ProgramError(f"div: expected a divisor that is a power of 2, got {number:g}; multiply instead")
+                raise ProgramError(
+                    f"div: expected a divisor that is a power of 2, got {number:g}; multiply by its reciprocal instead"
+                )
             return f"{text(first, _PRODUCT)} * {_literal(1 / number)}", _PRODUCT
         if op == "div":
             return f"{text(first, _PRODUCT)} / {text(others[0], _ATOM)}", _PRODUCT

@@ -83,7 +83,9 @@ class Resuming:
 
     def _status(self) -> str:
         have = self._received()
-        return f"{have:,} bytes are kept, and the same command resumes from there" if have else "no bytes were received"
+        if not have:
+            return "no bytes were received; try again"
+        return f"{have:,} bytes are kept, and the same command resumes from there"
 
     def _received(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
@@ -123,12 +125,16 @@ class Resuming:
             # the file on the server has changed since the part was downloaded
             error.close()
             self._delete_part()
-            raise ConnectionError("the file has changed on the server since the download began") from None
+            raise ConnectionError(
+                "the file has changed on the server since the download began; the next attempt starts from byte 0"
+            ) from None
         with answer:
             start, total = self._start_and_size(answer, have)
             if start and source.url == url and source.mark not in (None, _version(answer)):
                 self._delete_part()
-                raise ConnectionError("the file has changed on the server since the download began")
+                raise ConnectionError(
+                    "the file has changed on the server since the download began; the next attempt starts from byte 0"
+                )
             self._check_size(url, total)
             if start == 0:
                 self._delete_part()
@@ -167,7 +173,8 @@ class Resuming:
             if not span or int(span[1]) != have:
                 self._delete_part()
                 raise ConnectionError(
-                    f"expected the rest of the file from byte {have:,} on, got {answer.headers.get('Content-Range')}"
+                    f"expected the rest of the file from byte {have:,} on, got {answer.headers.get('Content-Range')}; "
+                    "the next attempt starts from byte 0"
                 )
             return have, None if span[2] == "*" else int(span[2])
         # a server without ranges, or with another version, sends the whole file
@@ -190,7 +197,11 @@ class Resuming:
     def _check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.part.parent).free
         if free < needed:
-            raise OSError(errno.ENOSPC, f"expected {needed:,} bytes of free space, got {free:,}", str(self.part.parent))
+            raise OSError(
+                errno.ENOSPC,
+                f"expected {needed:,} bytes of free space, got {free:,}; make space on this disk",
+                str(self.part.parent),
+            )
 
     def _copy(self, url: str, answer: Any, start: int, total: int | None) -> None:
         have, whole = start, self.size if total is None else total

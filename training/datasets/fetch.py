@@ -87,8 +87,8 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 def _work_folder(folder: Path) -> Iterator[None]:
     """Create and lock a folder for the partial downloads of a data set, as a context manager.
 
-    `folder` is the folder of the data set. The new folder in it is deleted at the end. After an error it is kept, so
-    that its downloads can be resumed.
+    The new folder lies in `folder`, the folder of the data set. It is deleted if the block ends without an error. After
+    an error, a new folder with partial downloads is kept, so that they can be resumed.
     """
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
@@ -107,8 +107,8 @@ def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Pa
     """Find the files of a data set in the folders `where`; return None if no form of the data set is complete.
 
     The result has a pair for each file: its entry in the registry, and its path. A data set may be published in several
-    forms, each a complete set of files (`DataSet.forms`). The forms are tried in order of preference, up to the form
-    that `edgernn data fetch` can download.
+    forms, each a complete set of files (`DataSet.forms`). The forms are tried in order of preference. A form that comes
+    after the one that `edgernn data fetch` downloads is not tried.
     """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
@@ -126,7 +126,7 @@ def _fetch_or_check(
     """Verify the files of a download if they exist, else download them from the first URL that works.
 
     Returns a list with the result of `_check` for each file: a dict with its name, size and checksum. EdgernnError is
-    raised if an existing file is invalid, or if all URLs fail. Its message is then that of the last URL.
+    raised if an existing file is invalid, or if all URLs fail. If all fail, it is the error of the last URL.
     """
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:

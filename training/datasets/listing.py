@@ -19,8 +19,9 @@ def list_sets(data: Path | None = None) -> list[dict[str, Any]]:
         One dict per data set, with values that JSON can represent. "here" has the paths of its files on this machine,
         or None if any are missing. "files" has a dict with name, size and sha256 for each unpacked file; size and
         sha256 are None if unknown. "unchecked" has the names of files whose download cannot be verified, because
-        neither their own checksum nor that of their archive is known. "urls" has the URLs of all downloads. The other
-        keys are the name of the data set and attributes of `DataSet`.
+        neither their own checksum nor that of their archive is known. "urls" has the URLs of all downloads. "name" is
+        the name of the data set. "title", "origin", "terms", "tasks", "folder", "agreement" and "note" are as in
+        `DataSet`, with None for an empty agreement or note.
     """
     return [
         {

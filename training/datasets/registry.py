@@ -30,8 +30,9 @@ class Download:
 
     Attributes:
         urls: Alternative URLs, tried in this order. Their suffix, such as .gz or .zip, is the packing, see `unpack`.
-        gives: Files to keep: the downloaded file itself, or members of the archive with these names, in any of its
-            folders. A name that ends in / stands for all .txt files of the archive's folder of that name.
+        gives: Files to keep. If the download is an archive, its members with these names are kept, whatever folder of
+            the archive they are in; a name that ends in / stands for all .txt files of the folder of that name. If the
+            download is a single file, `gives` has one entry, for the unpacked file.
         size: Size of the downloaded file in bytes. None if it is unknown, or if it depends on the URL.
         sha256: SHA-256 of the downloaded file. None if it is unknown, or if it depends on the URL.
     """
@@ -57,9 +58,10 @@ class DataSet:
         terms: The licence, with a note if its text was not checked.
         tasks: Names of the tasks that need it.
         folder: Name of its folder in the user's data folder and in the cache.
-        forms: The file names of each form in which the set is published, the preferred form first, see `find_either`.
+        forms: Alternative sets of files in which the data set is published, such as text files or one npz archive:
+            the file names of each form, the preferred form first. One complete form is enough, see `find_either`.
         downloads: Downloads of all files of one form; empty if an agreement must be accepted first.
-        others: Files with a known size and checksum that belong to the other forms.
+        others: Files of the forms that `downloads` does not give, as far as their size and checksum are known.
         agreement: How to get the files, if `edgernn data fetch` cannot download them.
         note: Further information for the user.
     """

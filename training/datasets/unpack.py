@@ -45,7 +45,7 @@ def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) 
 
 
 class _Writer:
-    """Writer of unpacked files that raises EdgernnError if all of them together exceed a limit of bytes."""
+    """Writer of unpacked files that raises EdgernnError if their total size in bytes exceeds a limit."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit, self._left = path, limit, limit
@@ -114,7 +114,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
         # read past the padding at the end of the archive, so that gzip verifies its checksum
         if len(take(file, _CHUNK)) == _CHUNK:
             raise EdgernnError(
-                f"{path}: expected the file to end with the archive, got further bytes; download it again"
+                f"{path}: expected the file to end after the tar archive in it, got more bytes; download it again"
             )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers of the file formats of data sets, one module per format.
 
-Files may be corrupt, truncated or malicious. No reader allocates more memory than the bytes in the file can fill, files
-that unpack to more than a limit are refused, nothing is executed, and no pickle is read. Every error is an EdgernnError
-that names the file, the expected content and the content found.
+Files may be corrupt, truncated or malicious. Memory grows with the data that are read, not with the size that a file's
+header claims. Files that unpack to more than a limit are refused. Nothing is executed, and no pickle is read. A file
+that is invalid raises an EdgernnError, which names the file, the expected content and the content found.
 """
 
 from edgernn.training.formats.colour_images import Images, read_cifar10, read_svhn

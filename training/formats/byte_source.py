@@ -41,8 +41,8 @@ class ByteSource(Protocol):
 def opened(path: Path) -> Iterator[Any]:
     """Open a plain, .gz or .xz file as a stream of its unpacked bytes.
 
-    It is a context manager. A missing file raises EdgernnError, and so does corrupt data that the body of the with
-    statement reads.
+    The result is a context manager. Its with statement raises EdgernnError if the file does not exist, and also if the
+    body of the statement reads corrupt data.
     """
     with unpacking(path), _open(path) as file:
         yield file

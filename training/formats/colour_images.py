@@ -89,7 +89,8 @@ def _cifar_batch(path: Path, limit: int) -> Images:
     content = read_all(path, limit)
     if not content or len(content) % _CIFAR_RECORD:
         raise EdgernnError(
-            f"{path}: expected records of {_CIFAR_RECORD} bytes each, got {len(content)} bytes; download it again"
+            f"{path}: expected one or more records of {_CIFAR_RECORD} bytes each, got {len(content)} bytes in all; "
+            "download it again"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
     x = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

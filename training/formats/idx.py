@@ -40,14 +40,13 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
         if (zeros, kind, rank) != (0, _UBYTE, len(shape)):
             expected = f"0x0000{_UBYTE:02x}{len(shape):02x} (unsigned bytes of rank {len(shape)})"
             raise EdgernnError(
-                f"{path}: expected the magic number {expected}, got 0x{header[:4].hex()}; replace it by the file of "
-                "that name in the data set"
+                f"{path}: expected the magic number {expected}, got 0x{header[:4].hex()}; download this "
+                "file of the data set again"
             )
         if any(want is not None and want != got for want, got in zip(shape, sizes, strict=True)):
             wanted = ", ".join("N" if size is None else str(size) for size in shape)
             raise EdgernnError(
-                f"{path}: expected shape ({wanted}), got {tuple(sizes)}; replace it by the file of that name in the "
-                "data set"
+                f"{path}: expected shape ({wanted}), got {tuple(sizes)}; download this file of the data set again"
             )
         count = math.prod(sizes)
         # one more byte detects trailing data, and makes the unpacker verify its checksum
@@ -55,6 +54,6 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
     if len(body) != count:
         got = f"{len(body)} bytes" if len(body) < count else "more"
         raise EdgernnError(
-            f"{path}: expected {count} bytes after the header for {tuple(sizes)}, got {got}; download it again"
+            f"{path}: expected {count} bytes after the header for shape {tuple(sizes)}, got {got}; download it again"
         )
     return np.frombuffer(body, np.uint8).reshape(sizes)

@@ -75,7 +75,8 @@ def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str
 def _byte_order(path: Path, header: bytearray) -> str:
     if len(header) < _HEADER:
         raise EdgernnError(
-            f"{path}: expected a MATLAB file with a header of {_HEADER} bytes, got {len(header)}; download it again"
+            f"{path}: expected a MATLAB file with a header of {_HEADER} bytes, got {len(header)} bytes; download it "
+            "again"
         )
     order = {b"IM": "<", b"MI": ">"}.get(bytes(header[126:]))
     if order is None or struct.unpack(order + "H", header[124:126])[0] != _VERSION:
@@ -147,7 +148,7 @@ class _Matrix:
         where = f"{self._path}: {self.name}"
         if self._class not in _CLASSES or self._complex:
             raise EdgernnError(
-                f"{where}: expected an array of real numbers, got one of MATLAB class {self._class}"
+                f"{where}: expected an array of real numbers, got one of MATLAB class number {self._class}"
                 f"{' with complex numbers' if self._complex else ''}; convert it to real double"
             )
         if min(self._shape, default=0) < 1:
@@ -163,15 +164,26 @@ class _Matrix:
                 f"{size} bytes; download it again"
             )
         if count * max(stored.itemsize, dtype.itemsize) > limit:
-            raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {self._shape}; split the file")
+            raise EdgernnError(
+                f"{where}: expected an array of at most {limit} bytes, got a larger one, {dtype} of shape "
+                f"{self._shape}; split the file"
+            )
         numbers = np.frombuffer(self._read_data(size, small), stored).astype(dtype, copy=False)
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read the next element, which must have the type `kind` and consist of `count` 32-bit integers.
+        """Read the 32-bit integers in the next data element of the MATLAB file.
 
-        If `count` is None, the element may have up to 32 integers. `form` is the format character of the module struct
-        for one integer, such as "i". EdgernnError is raised if the element has another type or size.
+        Args:
+            kind: Number that the file format defines for the expected data type of the element.
+            count: Expected number of integers. None: up to 32.
+            form: Format character of the module struct for one integer, such as "i".
+
+        Returns:
+            The integers.
+
+        Raises:
+            EdgernnError: The element has another data type or size.
         """
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
@@ -194,9 +206,11 @@ class _Matrix:
         return data
 
     def _read_head(self) -> tuple[int, int, bytearray]:
-        """Read the tag of the next element; return its type, its size in bytes, and its data if the tag holds them.
+        """Read the tag (header of 8 bytes) of the next data element of the MATLAB file.
 
-        Data of up to 4 bytes may be in the tag. Otherwise the third value is empty, and the data follow the tag.
+        Returns:
+            The number of the element's data type; the size of its data in bytes; and its data, padded to 4 bytes, if
+            they are in the tag. Otherwise the third value is empty, and the data follow the tag in the file.
         """
         tag = take(self._stream, 8)
         kind, size = _tag(self._path, self._order, tag)

@@ -27,7 +27,6 @@ _DTYPE = re.compile(r"[<>|=]?[biufcSU][1-9]\d{0,5}")
 # struct format of the header's length, by file version
 _LENGTH = {1: "<H", 2: "<I", 3: "<I"}
 _LONGEST_HEADER = 10_000
-_EXPECTED = "expected an npz archive"
 
 
 def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMIT) -> dict[str, Array]:
@@ -53,7 +52,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
             archive = zipfile.ZipFile(content)
         except (zipfile.BadZipFile, ValueError, OSError):
             raise EdgernnError(
-                f"{path}: {_EXPECTED}, got a truncated one or another format; write it with numpy.savez"
+                f"{path}: expected an npz archive, got a truncated one or another format; write it with numpy.savez"
             ) from None
         with archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -73,7 +72,7 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
     # the other compressions of zip archives unpack without a bound on memory, and NumPy does not write them
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise EdgernnError(
-            f"{where}: {_EXPECTED} as NumPy writes it, got zip compression method {info.compress_type}; "
+            f"{where}: expected an npz archive as NumPy writes it, got zip compression method {info.compress_type}; "
             "write it with numpy.savez"
         )
     try:
@@ -82,13 +81,17 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
     except EdgernnError:
         raise
     except (ValueError, OverflowError, OSError, *CORRUPT) as error:
-        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt or truncated one ({error}); replace it") from None
+        raise EdgernnError(
+            f"{where}: expected an npz archive, got a corrupt or truncated one ({error}); replace it"
+        ) from None
 
 
 def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
     head = take(stream, 8)
     if len(head) < 8 or head[:6] != _MAGIC or head[6] not in _LENGTH:
-        raise EdgernnError(f"{where}: {_EXPECTED}, got another format; write it with numpy.savez")
+        raise EdgernnError(
+            f"{where}: expected an array in the npy format, got another format; write the file with numpy.savez"
+        )
     form = _LENGTH[head[6]]
     (length,) = struct.unpack(form, take(stream, struct.calcsize(form)))
     header = take(stream, min(length, _LONGEST_HEADER))
@@ -113,16 +116,21 @@ def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], 
         fields = ast.literal_eval(header.decode("utf-8").strip())
         descr, shape, fortran = fields["descr"], fields["shape"], fields["fortran_order"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
-        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt header; write it with numpy.savez") from None
+        raise EdgernnError(
+            f"{where}: expected an array in the npy format, got a corrupt header; write the file with numpy.savez"
+        ) from None
     if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
         got = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
-        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {got}; convert it with array.astype(float)")
+        raise EdgernnError(f"{where}: expected an array of numbers, got {got}; convert it with array.astype(float)")
     sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not sizes or not isinstance(fortran, bool):
         raise EdgernnError(
-            f"{where}: expected the shape of an array in its header, got {shape!r}; write it with numpy.savez"
+            f"{where}: expected a tuple of sizes as shape and a bool as fortran_order in the npy header, got "
+            f"{shape!r} and {fortran!r}; write the file with numpy.savez"
         )
     try:
         return np.dtype(descr), shape, "F" if fortran else "C"
     except TypeError:
-        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {descr!r}; write it with numpy.savez") from None
+        raise EdgernnError(
+            f"{where}: expected an array of numbers, got {descr!r} as its dtype; write the file with numpy.savez"
+        ) from None

@@ -109,7 +109,9 @@ def _checked(path: Path, stays: Stays) -> Stays:
     for name in ("minute", "param"):
         if len(getattr(stays, name)) != M:
             got = len(getattr(stays, name))
-            raise EdgernnError(f"{path}: {name}: expected {M} rows as in value, got {got}; download it again")
+            raise EdgernnError(
+                f"{path}: {name}: expected {M} numbers, as many as in value, got {got}; download it again"
+            )
     if (np.diff(stays.record_id) <= 0).any():
         raise EdgernnError(f"{path}: record_id: expected ascending numbers, got others; sort the stays by number")
     if M and (stays.minute.min() < 0 or stays.minute.max() > _LAST_MINUTE):

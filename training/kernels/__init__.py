@@ -21,7 +21,8 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
         model: The network. The attribute `unroller` of its recurrent layers is set in place.
         backend: "torch": a Python loop in torch. "fused": fused kernels for all layers. "auto": fused kernels for the
             layers that have them, and the Python loop for the others. On a GPU, "auto" replays CUDA graphs of the loop
-            for layers with more than 512 neurons (`WIDEST`) or with a normalisation.
+            in two cases: instead of fused kernels if a layer has more than 512 neurons (`WIDEST`), and instead of the
+            Python loop if a layer has a normalisation.
         device: The device of the model, such as "cpu".
 
     Returns:
@@ -40,7 +41,7 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
         if not isinstance(unroller, str):
             layer.unroller = unroller
         elif backend == "fused":
-            raise UsageError(f"backend: fused cannot run this model: {unroller}; use backend=auto")
+            raise UsageError(f"backend: fused cannot run this model: {unroller}; backend=auto can run this model")
     return ", ".join(sorted({layer.backend for layer in model.recurrent_layers()}))
 
 

@@ -57,7 +57,8 @@ class BatchNorms:
             reads the running statistics.
         means: Dict from each of `names` to the means at each step (T, features). In training, the call writes them.
         variances: Dict from each of `names` to the biased variances (T, features). In training, the call writes them.
-        output_gate: Index of the output gate o in `Cell.gates`; -1 if the cell state is not normalised.
+        output_gate: Index in `Cell.gates` of the output gate o, which multiplies tanh of the normalised cell state; -1
+            if the cell state is not normalised.
     """
 
     names: tuple[str, ...]
@@ -159,8 +160,8 @@ def has_statistics(cell: Cell, t: Tensor) -> bool:
 def vectors(cell: Cell) -> list[Tensor]:
     """List the learned vectors of a cell's batch normalisations.
 
-    The list has the gain of each normalisation, in the order of `Cell.norms`. At the end it has the shift if the cell
-    state is normalised.
+    The list has the gain of each normalisation, in the order of `Cell.norms`. Only the normalisation of the cell state
+    has a shift; if there is one, it is the last element.
     """
     norms = [norm for norm in cell.norms.values() if isinstance(norm, RecurrentBatchNorm)]
     gains: list[Tensor] = [norm.gain for norm in norms]

@@ -37,15 +37,15 @@ class _Plan:
     """Description of one call of the autograd function `Unrolled`: all arguments that are not tensors with gradients.
 
     Attributes:
-        program: The cell in the native library, if it is user-defined; None for a built-in cell.
+        program: A user-defined cell, loaded into the native library from its equations; None for a built-in cell.
         sizes: Dict from the name of an integer field of `TrainCall`, such as "steps", to its value.
         middle: M, the size of the cell's intermediate vector m (`Cell.mid`); None for a cell without m.
         vectors: Number of parameter vectors (`Cell.vectors`) among the inputs of `Unrolled`.
         rule: The update rule, which decides which neurons change at a step.
-        rule_weights: Number of weights of the rule among the inputs.
-        memories: Number of the rule's own states (`UpdateRule.memory`) among the inputs.
-        likelihoods: True if the penalty on updates (`UpdateRule.budget`) sums update likelihoods, false if it sums the
-            update masks.
+        rule_weights: Number of weights of the rule among the inputs of `Unrolled`.
+        memories: Number of the rule's own states (`UpdateRule.memory`) among the inputs of `Unrolled`.
+        likelihoods: True if the penalty on updates (`UpdateRule.budget`) sums `UpdateRule.likelihood`, a differentiable
+            measure of how likely an update is. False if it sums the update masks, which are 0 or 1.
         step_weights: Factors of the steps in the penalty on updates (T, B); None stands for 1.
         norms: Batch normalisations, whose gains and shift are the last inputs of `Unrolled`; None if there are none.
     """
@@ -113,10 +113,13 @@ class Unrolled(torch.autograd.Function):
     """Autograd function that runs all steps of a layer by one call of the native training library.
 
     The first input is a `_Plan`. Then follow, in this order: x (T, B, columns of W); the cell's weights W, R, C, V and
-    b; the update mask u (T, B, H) of an update rule of the kind TIME, else None; the cell's parameter vectors; the
-    rule's weights; the cell's initial states (B, H); the rule's own initial states; and the gains and the shift of the
-    batch normalisations. The outputs are y (T, B, H) and the cell's final states (B, H). For a rule of the kind NEURON
-    or SAMPLE, the rule's own final states, the update mask u (T, B, H) and the penalty on updates (scalar) follow.
+    b; the update mask u (T, B, H) if the update rule knows it in advance (kind TIME: it depends on the step index
+    alone), else None; the cell's parameter vectors; the rule's weights; the cell's initial states (B, H); the rule's
+    own initial states; and the gains and the shift of the batch normalisations.
+
+    The outputs are y (T, B, H) and the cell's final states (B, H). If the rule decides from the data, per neuron or per
+    sample, further outputs follow: the rule's own final states, the update mask u (T, B, H) and the penalty on updates
+    (scalar).
     """
 
     @staticmethod
@@ -192,11 +195,12 @@ def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[
     Args:
         rule: The update rule.
         named: The inputs of `Unrolled`, as the dict that `_Plan.named` returns.
-        memories: The rule's own states after each step, each (T, B, H), or (T, B, 1) for the kind SAMPLE.
+        memories: The rule's own states after each step, each (T, B, H), or (T, B, 1) if the rule makes one decision for
+            a whole sample.
         y: The cell's first state after each step (T, B, H).
 
     Returns:
-        The likelihoods (T, B, H), or (T, B, 1) for the kind SAMPLE.
+        The likelihoods (T, B, H), or (T, B, 1) for one decision per sample.
     """
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
@@ -215,7 +219,7 @@ class CpuUnroller:
         layer: The layer.
 
     Attributes:
-        name: Name of the backend.
+        name: "fused", the name of this implementation of the loop over time steps.
 
     Raises:
         UsageError: The kernels cannot run the layer.
@@ -240,7 +244,7 @@ class CpuUnroller:
         cell = layer.cell
         if cell.recurrent.rank is not None:
             raise UsageError(
-                f"there is no kernel for {layer.kind}: its recurrent weight has a low rank; leave out rank"
+                f"there is no kernel for {layer.kind}: its recurrent weight has a low rank; leave out the setting rank"
             )
         if why := batch_norm.refusal(layer):
             raise UsageError(why)
@@ -250,13 +254,14 @@ class CpuUnroller:
         if self._cell < 0:
             if cell.norm is not None:
                 raise UsageError(
-                    f"there is no kernel for {layer.kind}, a user-defined cell with a normalisation; leave out norm"
+                    f"there is no kernel for {layer.kind}, a user-defined cell with a normalisation; leave out the "
+                    "setting norm"
                 )
             try:
                 source, self._vectors = describe_cell(cell)
                 self.program = ProgramCell(source)
             except (ProgramError, UsageError) as error:
-                raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
+                raise UsageError(f"there is no kernel for {layer.kind}: {error}; change the cell") from None
 
     def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         cell, rule = layer.cell, layer.rule

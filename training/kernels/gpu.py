@@ -117,7 +117,7 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return the number of steps T and the batch size B of inputs of the torch op `sequence`, a dict by name."""
+    """Return the number of steps T and the batch size B of `named`, a dict from name to input of the op `sequence`."""
     T = next(named[name].shape[0] for name in ("a", "x", "e", "blend") if name in named)
     return T, named[f"s_{layout.states[0]}"].shape[0]
 
@@ -130,8 +130,8 @@ def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> li
         inputs: Tensors in the order of `Layout.inputs`.
         key: Key of the layer's layout, from `register`.
         keep: True to return the pre-activations p, which the backward pass needs; False to return an empty tensor.
-        slope: Steepness of the update likelihood, which replaces the update mask u in the backward pass
-            (`UpdateRule.likelihood`).
+        slope: Argument `slope` of the method `UpdateRule.likelihood`. In the backward pass, the gradient of this method
+            replaces the gradient of the update mask u, which is 0 or 1.
 
     Returns:
         Tensors in the order of `Layout.outputs`.
@@ -175,8 +175,8 @@ def sequence_backward(
         outputs: Outputs of `sequence`.
         grads: Gradients of the outputs in the order of `Layout.output_grads`; None for a gradient of zero.
         key: Key of the layer's layout, from `register`.
-        slope: Steepness of the update likelihood, which replaces the update mask u in the backward pass
-            (`UpdateRule.likelihood`).
+        slope: Argument `slope` of the method `UpdateRule.likelihood`. In the backward pass, the gradient of this method
+            replaces the gradient of the update mask u, which is 0 or 1.
 
     Returns:
         Gradients of the inputs, in their order.
@@ -301,7 +301,7 @@ class GpuUnroller:
         layer: The layer.
 
     Attributes:
-        name: Name of the backend.
+        name: "fused", the name of this implementation of the loop over time steps.
 
     Raises:
         UsageError: The kernels cannot run the layer.
@@ -362,15 +362,15 @@ def _layout(layer: RecurrentLayer) -> Layout:
         raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
         raise UsageError(
-            f"there is no kernel for {layer.kind}: Triton kernels support neither the option norm nor the option rank; "
+            f"there is no kernel for {layer.kind}: Triton kernels support neither of the settings norm and rank; "
             "leave them out"
         )
     try:
         layout = make_layout(layer)
     except ProgramError as error:
-        raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
+        raise UsageError(f"there is no kernel for {layer.kind}: {error}; change the cell") from None
     if not any(name in layout.inputs for name in ("a", "x", "e", "blend")):
-        raise UsageError(f"there is no kernel for {layer.kind}: none of its gates reads the input x; add one that does")
+        raise UsageError(f"there is no kernel for {layer.kind}: no gate reads the input x; add a gate that reads x")
     return layout
 
 

@@ -60,7 +60,7 @@ class GraphUnroller:
         device: Device type of the tensors, such as "cuda".
 
     Attributes:
-        name: Name of the backend.
+        name: "graphs", the name of this implementation of the loop over time steps.
     """
 
     name = "graphs"

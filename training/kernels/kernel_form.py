@@ -49,8 +49,8 @@ def precision() -> str:
 def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
     """Choose the form and the tile sizes of a layer's Triton kernels.
 
-    Matrix products in float32 ("ieee") do not use tensor cores, and their tiles need many registers. Their kernels
-    therefore have the streamed form with small tiles.
+    Matrix products in float32 ("ieee") do not use tensor cores, and their tiles need many registers. Kernels
+    with this precision therefore have the streamed form with small tiles.
 
     Args:
         layout: Description of the layer.

@@ -26,7 +26,7 @@ class Product:
         offset: Index of the gate's first row in the matrix.
         rows: Symbol of the number of rows, "H" or "M".
         columns: Symbol of the number of columns, "H" or "M".
-        factor: Variable of the vector: "s_" and the name of the state, or "m".
+        factor: Name of the vector in the kernel, such as "s_h" for the state h; "m" for the intermediate vector.
     """
 
     key: str
@@ -47,13 +47,15 @@ class Rule:
 
     Attributes:
         kind: Scope of one decision: a whole time step, one neuron, or the whole state of one sample.
-        vectors: Pairs of name and size, "H" or "1", of the rule's weights that the equations read.
+        vectors: Pairs of name and size of the rule's weights that the equations read. The size is "H" for a weight with
+            one value per neuron or group of neurons, and "1" for a weight with a single value.
         memory: Names of the rule's own states, which have one value per decision.
-        inclusive: True if neurons are updated at a score of 0 as well, not only above 0.
-        maps: Triton functions of the methods of `UpdateRule` that define the rule: `score` and `likelihood`, and for a
-            rule with own states `evidence`, `drive` and `advance`. Empty for a rule of the kind TIME: its update mask u
-            is the kernel's input `blend`.
-        blend_grad: True if the gradient of the input `blend` is needed.
+        inclusive: True if a neuron is updated where the rule's score (`UpdateRule.score`) is 0 or more. False if the
+            score must be above 0.
+        maps: Triton functions generated from the methods of `UpdateRule` that define the rule: `score` and
+            `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. Empty for a rule of the kind
+            TIME, which computes its update mask u outside the kernel; the kernel reads this mask as its input `blend`.
+        blend_grad: True if the gradient of the update mask `blend` is needed, because the rule has learned weights.
         group_size: Number of neighbouring neurons that share a decision.
     """
 
@@ -73,8 +75,9 @@ class Rule:
     def inputs(self) -> tuple[str, ...]:
         """Names of the kernel's inputs for the update rule, except the rule's own states.
 
-        For the kind TIME, the only input is the update mask `blend`. For other kinds, the inputs are e, the part of the
-        score that depends on x alone (`UpdateRule.project`), if the score reads it, and the rule's weights.
+        If the step index alone determines the update mask (kind TIME), this mask is the only input, named `blend`.
+        Otherwise, the inputs are the rule's weights. The name "e" comes before them if the method `UpdateRule.score`
+        reads e, the part of the rule's score that depends on the layer's input x alone (`UpdateRule.project`).
         """
         if self.kind is Kind.TIME:
             return ("blend",)
@@ -142,10 +145,10 @@ class Layout:
 
     @property
     def decision_size(self) -> str:
-        """Symbol of the size of the update rule's weight vectors: "H", or "U" for one value per group of neurons.
+        """Symbol of the size of e and of the update rule's weights, except weights with a single value.
 
-        It is "U" if groups of neurons share update decisions. Vectors with a single value are an exception. The input
-        part e of the rule's score (`UpdateRule.project`) has this size as well.
+        The symbol is "U", the number of groups, if groups of neurons share update decisions. Otherwise it is "H". The
+        vector e is the part of the rule's score that depends on the input x alone (`UpdateRule.project`).
         """
         return "U" if self.group_size > 1 else "H"
 
@@ -160,7 +163,7 @@ class Layout:
 
     @property
     def A(self) -> int:
-        """Number of columns of the pre-activations p (T, B, P) of the gates with the term W x; they come first."""
+        """Number of columns of all gates with the term W x, which are the first columns of the pre-activations p."""
         return sum(self.length(self.size(g)) for g in self.gates if g.x)
 
     @property
@@ -186,8 +189,8 @@ class Layout:
     def bias(self, gate: Gate) -> tuple[str, int] | None:
         """Return the place of a gate's bias: the name of a vector in `biases`, and the offset of the bias in it.
 
-        Return None for a gate without a bias, and for a gate with the term W x. The bias of such a gate is already in
-        the kernel's input a = W x + b.
+        Return None for a gate without a bias. Return None also for a gate with the term W x, because its bias is
+        already in the kernel's input a = W x + b.
         """
         if gate.x or not gate.bias:
             return None
@@ -236,8 +239,8 @@ class Layout:
 
         They are: the cell's states before the first and after each step, s_NAME (T + 1, B, H); the pre-activations p
         (T, B, P), with P columns for all gates; m, the result of `Cell.mid`, (T, B, M) if the cell has it; and the
-        rule's own states, all_NAME (T + 1, B, H), or (T + 1, B, 1) for the kind SAMPLE. If a rule of the kind SAMPLE
-        has own states, the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1).
+        rule's own states, all_NAME (T + 1, B, H). For a rule that makes one decision for a whole sample (kind SAMPLE),
+        all_NAME is (T + 1, B, 1), and the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1).
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
@@ -245,11 +248,11 @@ class Layout:
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
-        """Gradients of parameter vectors, which the backward kernel sums over the steps, one sum for each reader.
+        """Description of the gradients of parameter vectors, which the backward kernel sums over the steps.
 
-        Each is named FUNCTION_VECTOR, after the Triton function that reads the vector and the vector itself. The result
-        is a dict from this name to a pair: the name of the vector among the inputs of the torch op `sequence`, and the
-        symbol of its size, such as "H".
+        If several Triton functions read a vector, each has a sum of its own, and the gradient is the total. The result
+        is a dict from the name of a sum, FUNCTION_VECTOR, such as "update_alpha", to a pair: the name of the vector
+        among the inputs of the torch op `sequence`, and the symbol of the sum's size, such as "H".
         """
         sizes = dict(self.vectors)
         sums: dict[str, tuple[str, str]] = {}
@@ -276,8 +279,8 @@ class Layout:
         - Gradients at every step: d_p (pre-activations), d_x (input), d_e (input part of the rule's score), d_blend
           (update mask).
         - Gradients of the initial states of the cell and of the rule: d_s_NAME and d_NAME.
-        - d_u, a scratch buffer of one step, where groups of neurons share decisions.
-        - sum_NAME for each gradient NAME of a parameter vector, summed over the steps (see `sums`).
+        - d_u, a scratch buffer for the gradient of the update mask at one step, if groups of neurons share decisions.
+        - sum_NAME, the gradient of a parameter vector, summed over the steps, for each NAME in `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []

@@ -78,7 +78,7 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
     Args:
         name: Name of the function; the derivative has the suffix _back.
         program: The program, a list of elementary operations.
-        names: Dict from the key of an argument, the integer that stands for it in the program, to its name.
+        names: Name of each argument. The keys are the integers that stand for the arguments in the program.
 
     Returns:
         The source of the function and its derivative.
@@ -100,7 +100,8 @@ def _function(name: str, parameters: list[str], program: Program, known: Mapping
         name: Name of the function.
         parameters: Names of its parameters, in order.
         program: The program, a list of elementary operations.
-        known: Dict from the key of an argument, the integer that stands for it in the program, to the parameter's name.
+        known: Name of the parameter that holds each argument of the program. The keys are the integers that stand for
+            the arguments in the program.
 
     Returns:
         The source.

@@ -47,7 +47,8 @@ class _CellSource(ctypes.Structure):
 class ProgramNumbers:
     """A program (list of elementary operations), serialised by `Program.serialise`.
 
-    `ints` encodes the operations, and `numbers` has the constants. Both are empty if a cell lacks the program.
+    `ints` encodes the operations, and `numbers` has the constants. Both are empty where the cell has no such program:
+    a cell without the method `Cell.mid` has no program of it.
     """
 
     ints: tuple[int, ...] = ()
@@ -61,7 +62,9 @@ class CellSource:
     Attributes:
         gates: Terms of each gate, such as W x and R h, as bits of `cell_program.TERMS`.
         vectors: Size of each parameter vector that the equations read, as a code of `cell_program.SIZES`.
-        layout: Five integers, in the order of `CellProgram.layout`. The last one, mid_vanishes, is always 0 here.
+        layout: Five integers that the library needs about the cell, such as its number of states and whether it reads
+            the previous input. `CellProgram.layout` lists them. The last one is always 0 here, as training never skips
+            zeros of the intermediate vector m.
         update: Program of `Cell.update`, which computes the next states.
         update_back: Program of the gradients of `update`.
         mid: Program of `Cell.mid`, which computes the intermediate vector m; empty for cells without it.
@@ -133,7 +136,7 @@ def to_c(source: CellSource) -> ctypes.Structure:
 
 
 def _without_unread_vectors(equations: Equations) -> Equations:
-    """Return the equations of a cell without the parameter vectors that none reads; the others are renumbered."""
+    """Return a cell's equations without the parameter vectors that no equation reads; the others are renumbered."""
     programs = [program for program in (equations.update, equations.mid) if program is not None]
     keys = {VECTOR + i: name for i, name in enumerate(equations.vectors)}
     kept = [key for key in keys if any(key in program.arguments for program in programs)]

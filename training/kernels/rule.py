@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of the Triton code for the backward pass of an update rule, through its decision and its own states."""
+"""Generator of the Triton code for the backward pass of an update rule: through its update mask and its own states."""
 
 from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Rule
@@ -49,15 +49,16 @@ class RuleGradients(KernelSource):
     def after_step(evidence: Pointwise) -> tuple[str, ...]:
         """Return the names of the variables that the generated code passes to the function for `UpdateRule.evidence`.
 
-        This function reads the cell's states after a step. For its argument `s_h`, the variable is therefore `after_h`,
-        as `s_h` is the state before the step. For other arguments, the variable has the name of the argument.
+        `UpdateRule.evidence` reads the cell's states after a step. In the generated code, `s_h` is the state h before
+        the step and `after_h` the one after it. The argument `s_h` therefore gets the variable `after_h`. Any other
+        argument gets the variable of its own name.
         """
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
     def decision_grads(self, rule: Rule, to_u: str) -> None:
-        """Propagate the gradient of the update mask u to the arguments of `UpdateRule.score`, from which u follows.
+        """Propagate the gradient of the update mask u through `UpdateRule.score` to the arguments of this method.
 
-        `to_u` is a Triton expression for this gradient.
+        u is computed from the score. `to_u` is a Triton expression for the gradient of u.
         """
         self.through(rule.map("likelihood"), [to_u])
         to_score = self.grad_of(rule.map("likelihood"), "score")
@@ -96,8 +97,9 @@ class RuleGradients(KernelSource):
     def read_memory(self) -> None:
         """Load the update rule's own states before the step.
 
-        If these states have one value per sample, the evidence of the step is loaded, too, and so are the gradients of
-        the states as outputs of the layer, if there are any.
+        If these states have one value per sample, the code also loads the step's result of `UpdateRule.evidence`,
+        summed over the neurons. If the loss reads these states directly, it loads the gradients of the loss with
+        respect to them as well.
         """
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")
@@ -150,7 +152,7 @@ class RuleGradients(KernelSource):
         self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
 
     def _sum_over_groups(self) -> None:
-        """Replace by_u, the gradient of the update mask u, by its sum over each group of neurons with one decision."""
+        """Replace by_u, the gradient of the update mask u, by its sum over each group of neurons that share u."""
         if self.resident and self.loads_groups:
             self.store("by_u", "H", "d_u", "row")
             self.put("tl.debug_barrier()")

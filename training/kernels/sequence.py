@@ -4,13 +4,13 @@
 A program instance processes ROWS rows of the batch over all T steps, without synchronisation between instances. Kernels
 have one of two forms:
 
-- resident: states stay in registers, and a tile is as wide as H. The first `held` recurrent weights are read once,
-  before the first step, and kept in shared memory by the compiler; the others are read at every step.
+- resident: states stay in registers, and a tile has all columns. The weights of the first `held` matrix products are
+  read once, before the first step, and stay in shared memory. Those of the other products are read at every step.
 - streamed: tiles have BLOCK columns. States pass through memory, and weights are read from the L2 cache in blocks.
 
 Products outside the recurrence are not part of the kernels: W x + b of all steps is an input, and the gradients of all
-pre-activations are an output. Sums are float32. Factors have the type of the weights. The constant
-PRECISION is the precision in which float32 factors are multiplied: "tf32", or "ieee" for float32.
+pre-activations are an output. Matrix products convert their left factor to the type of the weights, and sum in float32.
+If the weights are float32, the constant PRECISION says how they are multiplied: as "tf32", or "ieee" for full float32.
 """
 
 from edgernn.rules import Kind
@@ -26,7 +26,7 @@ def source(layout: Layout, resident: bool, held: int) -> str:
     Args:
         layout: Description of the layer.
         resident: True for the resident form (states in registers), false for the streamed one (states in memory).
-        held: Number of matrix products whose weights are read once, in the resident form.
+        held: In the resident form, number of matrix products whose weights are loaded once, before the first step.
 
     Returns:
         Python source with Triton functions.
@@ -248,7 +248,7 @@ class _Backward(RuleGradients):
         return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
 
     def _read(self, part: Pointwise, size: str) -> None:
-        """Append code that loads the values of the forward pass that the derivative of a point-wise function reads."""
+        """Append code that loads values that the derivative of `part` reads. `size`: "M" for `Cell.mid`, else "H"."""
         layout = self.layout
         for gate in self.gates_of(part):
             if gate.name in part.arguments:
@@ -314,7 +314,10 @@ class _Backward(RuleGradients):
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _store_grad_of_u(self) -> None:
-        """Append code that stores the gradient of the update mask; a group of neurons may be in two column blocks."""
+        """Append code that stores the gradient of the update mask in memory, to be summed over groups of neurons later.
+
+        A group may be in two column blocks, so that the sum needs the gradients of both.
+        """
         self._read(self.layout.update, "H")
         self.vectors(self.needed(self.layout.update), "H")
         for state in self.layout.states:
@@ -323,9 +326,10 @@ class _Backward(RuleGradients):
         self.store("by_u", "H", "d_u", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
-        """Append code that propagates the gradients `grads` of a point-wise function's results to its arguments.
+        """Append code that propagates gradients from a point-wise function's results (width `size`) to its arguments.
 
-        Gradients of pre-activations and of x are stored. Those of vectors and states are added to sum_NAME and d_STATE.
+        `grads` are their variables, separated by commas. Gradients of pre-activations and of x are stored in memory,
+        those of parameter vectors are added to the variables sum_NAME, and those of states to the variables d_STATE.
         """
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}

@@ -136,7 +136,7 @@ class ProgramCell:
         why = ctypes.create_string_buffer(_WHY_BYTES)
         self.address: int | None = loaded.edgernn_train_new_cell(ctypes.byref(to_c(source)), why, len(why))
         if self.address is None:
-            raise UsageError(f"no CPU kernel for the layer: {why.value.decode()}")
+            raise UsageError(f"no CPU kernel for the layer: {why.value.decode()}; change the cell's equations")
 
     def __del__(self) -> None:
         if getattr(self, "address", None) is not None:

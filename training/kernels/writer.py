@@ -69,7 +69,8 @@ class KernelSource:
 
     Most methods append lines to the source, and their docstrings say what these lines do. Other methods return an
     expression or a name. Examples of names in the source: s_h is the state h, g_r the pre-activation of the gate r, and
-    v_alpha the cell's parameter vector alpha. Names with d_ and to_ are gradients, and NAME_ptr is an address.
+    v_alpha the cell's parameter vector alpha. d_h is the gradient of h that comes from this
+    step, to_h the one that reaches h from later steps and is handed on. NAME_ptr is an address.
 
     Args:
         layout: Description of the layer.
@@ -126,8 +127,8 @@ class KernelSource:
     def before_steps(self, names: list[str]) -> None:
         """Load parameter vectors once, before the loop over steps.
 
-        These are the vectors with a single value. In the resident form (states in registers), they are also the vectors
-        in `names`, and the column indices of the tiles are set here, too.
+        Vectors with a single value are always loaded. In the resident form (states in registers), the column indices of
+        the tiles are set first, and the vectors in `names` are loaded as well.
         """
         if self.resident:
             for size in self._sizes():
@@ -174,8 +175,9 @@ class KernelSource:
     def _vector(self, name: str, size: str = "") -> None:
         """Load a parameter vector, which is the same for all sequences of the batch, into the variable `name`.
 
-        `size` is the symbol of the columns to load, "H" or "M". Default: the vector's size in `_vectors`. A vector with
-        a value for each group of neurons (size "U") ignores it.
+        `size` is the symbol of the number of values to load: "H", or "M" for the size of the vector m that `Cell.mid`
+        computes. Default: the size of the parameter vector itself. `size` is ignored for a vector with one value per
+        group of neurons, as each neuron then loads the value of its group.
         """
         default_size, at = self._vectors()[name]
         size = default_size if default_size == "U" else size or default_size
@@ -185,8 +187,9 @@ class KernelSource:
     def _vectors(self) -> dict[str, tuple[str, str]]:
         """List the parameter vectors with more than one value: those of the cell, the biases, and those of the rule.
 
-        The result is a dict from the name of the variable to a pair: the symbol of its size ("H", "M", or "U" for one
-        value per group of neurons), and its address as a Triton expression.
+        The result is a dict from the name of the variable to a pair: the symbol of its size, and its address as a
+        Triton expression. The size is "H", "M" (size of the vector m that `Cell.mid` computes), or "U" (one value per
+        group of neurons).
         """
         layout = self.layout
         vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
@@ -201,7 +204,8 @@ class KernelSource:
     def vectors(self, names: list[str], size: str) -> None:
         """Write the kernel code that loads parameter vectors, such as biases, at a step of the loop over time.
 
-        A kernel that keeps the vectors in registers gets no code here: `before_steps` has written it.
+        Nothing is written for the resident form of a kernel, which keeps the vectors in registers: the code written by
+        `before_steps` has loaded them.
 
         Args:
             names: Names of the vectors.
@@ -254,7 +258,10 @@ class KernelSource:
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
-        """Compute the score of an update rule, and from it the mask u, true where a neuron or a sample is updated."""
+        """Compute `UpdateRule.score`, and from it the mask u: a neuron or a sample is updated where u is true.
+
+        u is true where the score is above 0. If `rule.inclusive` is true, a score of 0 is enough.
+        """
         limit = ">=" if rule.inclusive else ">"
         if rule.group_size > 1:
             for name in rule.map("score").arguments:
@@ -276,7 +283,7 @@ class KernelSource:
 
     @property
     def loads_groups(self) -> bool:
-        """True if sums over groups of neurons that share a decision read memory; False if they are in registers."""
+        """True if `group_sums` must read the values to sum from memory, False if it can sum them in registers."""
         G = self.layout.group_size
         return G > 1 and not (self.resident and G & (G - 1) == 0)
 
@@ -284,14 +291,14 @@ class KernelSource:
         """Return a Triton expression that sums the columns of a tile over each group of neurons that share a decision.
 
         `tile` is the name of the tile's variable. `at` is a Triton expression for the address of the same rows in
-        memory, which is used if `loads_groups`.
+        memory. The sum reads `at` if `loads_groups` is true, else `tile`.
         """
         if self.loads_groups:
             return f"load_group_sums({at}, live, u_first, H, {self.layout.group_size})"
         return f"group_sums({tile}, ROWS, HP, {self.layout.group_size})"
 
     def needed(self, part: Pointwise) -> list[str]:
-        """List the variables of the cell's parameter vectors, of more than one value, that a Triton function reads."""
+        """List the variables of the cell's parameter vectors that `part` reads, except vectors with a single value."""
         return [f"v_{name}" for name, size in self.layout.vectors if size != "1" and name in part.arguments]
 
     def states_of(self, part: Pointwise) -> list[str]:

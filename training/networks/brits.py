@@ -22,11 +22,12 @@ class BRITS(RecurrentModel):
     values with imputed gaps (2, T, B, F), in the time order of x. Index 0 of their first axis is the result of `ahead`,
     index 1 that of `behind`. Callers average over this axis.
 
-    `imputation_loss` is the sum over both models. The paper's training loss also has the loss of each output, and a
-    consistency loss: 0.1 times the mean absolute difference between the two imputations.
+    `imputation_loss` is the sum of the imputation losses of both models. The rest of the paper's training loss is not
+    computed here, but from the two results: the loss of each output, and a consistency loss, which is 0.1 times the
+    mean absolute difference between the two imputations.
 
     The arguments are those of `SequenceModel`. Both models are built with them, and share no weights. UsageError is
-    raised if they name no imputer.
+    raised if the arguments do not name an imputer, the layer that fills in missing values.
 
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.2,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.

@@ -29,7 +29,7 @@ class Window(NamedTuple):
     intensity: Tensor
 
     def read(self, images: Tensor) -> Tensor:
-        """Read an N x N patch γ F_Y x F_Xᵀ (B, C, N, N) from each of the images x (B, C, height, width).
+        """Read the patch γ F_Y X F_Xᵀ from each of the images X (B, C, height, width): patches (B, C, N, N).
 
         F_Y are the filters `rows`, F_X are the filters `columns`, and γ is `intensity`.
         """
@@ -79,7 +79,7 @@ def window(parameters: Tensor, size: int, height: int, width: int) -> Window:
 class Draw(RecurrentModel):
     """DRAW with selective attention: a variational autoencoder that draws an image in steps (glimpses) t = 1..T.
 
-    x̂_t = x - σ(c_{t-1})                          the error: the image x less the canvas c
+    x̂_t = x - σ(c_{t-1})                          the error: the image x less the pixels of the canvas c
     r_t = [read(x), read(x̂_t)]                    two patches of an R x R attention `window` computed from hdec_{t-1}
     henc_t = encoder([r_t, hdec_{t-1}])
     z_t ~ N(μ_t, σ_t²), μ_t = W_μ henc_t + b_μ, σ_t = exp(W_σ henc_t + b_σ)
@@ -92,9 +92,9 @@ class Draw(RecurrentModel):
     upper bound of -log p(x). To generate images, z_t is drawn from N(0, 1), and the encoder is not used.
 
     The decoder's input is z_t alone. Appendix D of the EINS paper adds hdec_{t-1} and c_{t-1} to it, but only z_t alone
-    gives the decoder the papers' numbers of parameters: 420,100 for eins and 2,883,200 for lstm, at 100 inputs and 800
-    neurons. If the cell has a forget gate with a bias, the bias is initialised to 1, as in appendix D; for `eins` and
-    `ihc-lstm`, set forget_bias=1.
+    gives the numbers of decoder parameters that are published: 420,100 for eins and 2,883,200 for lstm, at 100 inputs
+    and 800 neurons. If the cell has a forget gate with a bias, the bias is initialised to 1, as in appendix D; for
+    `eins` and `ihc-lstm`, set forget_bias=1.
 
     Args:
         layer: Configuration of the decoder.
@@ -132,7 +132,7 @@ class Draw(RecurrentModel):
     ) -> None:
         super().__init__()
         if encoder not in ENCODERS:
-            raise UsageError(f"encoder: expected one of {', '.join(ENCODERS)}, got {encoder!r}")
+            raise UsageError(f"encoder: expected one of {', '.join(ENCODERS)}, got {encoder!r}; choose one")
         for name, size in (("read_size", read_size), ("write_size", write_size)):
             if size < 2:
                 raise UsageError(f"{name}: expected at least 2, got {size}; increase it")
@@ -166,7 +166,9 @@ class Draw(RecurrentModel):
             glimpses, in nats.
         """
         if x.ndim != 4 or x.shape[1:] != self.shape:
-            raise UsageError(f"x: expected shape (B, {', '.join(map(str, self.shape))}), got {tuple(x.shape)}")
+            raise UsageError(
+                f"x: expected shape (B, {', '.join(map(str, self.shape))}), got {tuple(x.shape)}; reshape the images"
+            )
         encoding, decoding = (layer.initial_state(len(x), x) for layer in (self.encoder, self.decoder))
         encoded: list[Trace] = []
         decoded: list[Trace] = []

@@ -225,11 +225,12 @@ class LearnedOptimizer(RecurrentModel):
         hidden_size: Neurons of every layer.
         layers: Number of layers.
         update: A name of UPDATES.
-        inputs: Output size of a linear map before the first layer. Default: `Update.width`, with None for no map.
+        inputs: Output size of a linear map before the first layer. Default: the `width` of the update; if this is
+            None too, there is no map.
         scale: Factor of the updates "additive" and "decayed".
-        propagations: Number of times that the layers run on the same input before their output is used. For a cell
-            that needs a whole sequence, such as decaynet without a length, these runs are the steps of the sequence, so
-            that its decay restarts at each input.
+        propagations: Number of times that the layers run on the same input before their output is used. A cell may
+            depend on the length of the sequence, such as decaynet without its option length. For such a cell, the runs
+            on one input are a whole sequence: the cell's state `decay`, if it has one, is set to 0 before each input.
 
     Raises:
         UsageError: The update is unknown, or a size is below 1.
@@ -287,15 +288,15 @@ class LearnedOptimizer(RecurrentModel):
     def unroll(
         self, optimisee: Optimisee, x: Tensor, target: Tensor, theta: Tensor, state: State, *, same: bool
     ) -> Unroll:
-        """Train another network for K steps; the losses are differentiable by the weights of this optimiser.
+        """Train another network for K steps; the losses are differentiable with respect to this optimiser's weights.
 
         Args:
-            optimisee: The classifier.
-            x: Minibatches of images (K + 1, B, ...), one for each step and one more.
-            target: Their labels (K + 1, B).
+            optimisee: The network to train, an image classifier.
+            x: Minibatches of images (K + 1, B, ...): one for each step, and a last one for the loss after step K.
+            target: Labels of the images (K + 1, B).
             theta: Initial parameters of the classifier (P,).
             state: Initial state of the optimiser.
-            same: Compute the loss after each step on the minibatch of this step; otherwise on the next one.
+            same: True to compute the loss after a step on the minibatch of this step, False on the next minibatch.
 
         Returns:
             Losses before and after each step, final parameters and final state.

@@ -18,12 +18,13 @@ _STAGES = 3
 
 
 class Optimisee:
-    """An image classifier whose parameters are one vector θ (P,), for a learned optimiser to train.
+    """An image classifier whose P parameters form one vector θ (P,), for a learned optimiser to train.
 
     Args:
         module: Network on torch's meta device, without buffers. θ is the concatenation of its flattened parameters, in
             the order of `named_parameters`.
-        start: Function that draws the initial values of each parameter.
+        start: Function that draws the initial values of one parameter tensor, from its name, its shape and a torch
+            generator (None: torch's default generator).
     """
 
     def __init__(self, module: nn.Module, start: Start) -> None:
@@ -70,14 +71,18 @@ def normal_start(name: str, shape: torch.Size, generator: torch.Generator | None
 
 
 def uniform_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Draw the initial values of a weight from U(-0.1, 0.1); a bias is 0. Source: the DecayNet paper."""
+    """Draw the initial values of a weight from U(-0.1, 0.1); the initial values of a bias are 0.
+
+    A parameter with one axis counts as a bias. Source: the DecayNet paper (see `edgernn.training.states`).
+    """
     return torch.zeros(shape) if len(shape) == 1 else torch.rand(shape, generator=generator) * 0.2 - 0.1
 
 
 def he_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     """Draw the initial values of a weight from N(0, 2 / n), where n is the number of inputs of a neuron.
 
-    Scales of a normalisation are 1, biases are 0.
+    The scales of a normalisation layer are 1, and all biases are 0. They are the parameters with one axis; the name of
+    a scale ends with "weight".
     Source: He et al. 2015, arXiv:1502.01852.
     """
     if len(shape) == 1:
@@ -92,16 +97,16 @@ def perceptron(inputs: int, hidden: int, classes: int, start: str) -> Optimisee:
     """Build the perceptron of Andrychowicz et al. 2016, with one hidden layer of sigmoids, for an optimiser to train.
 
     Args:
-        inputs: Number of values of an image.
+        inputs: Number of values of an image: channels · height · width.
         hidden: Size of the hidden layer.
         classes: Number of classes.
-        start: Name of the initialisation, a key of STARTS.
+        start: Name of the initialisation of the weights: normal or uniform.
 
     Returns:
         The network as an `Optimisee`.
 
     Raises:
-        UsageError: The initialisation is unknown.
+        UsageError: `start` has another value.
     """
     if start not in STARTS:
         raise nearest("first_weights", start, STARTS)
@@ -111,7 +116,20 @@ def perceptron(inputs: int, hidden: int, classes: int, start: str) -> Optimisee:
 
 
 def residual(channels: int, width: int, classes: int, depth: int) -> Optimisee:
-    """Build an `Optimisee` whose network is a `ResNet` with these arguments, for images (B, channels, 32, 32)."""
+    """Build a residual network (`ResNet`) for images (B, channels, 32, 32), for an optimiser to train.
+
+    Args:
+        channels: Channels of the images.
+        width: Channels of the first of the three stages.
+        classes: Number of classes.
+        depth: Number of layers with weights, even and at least 8.
+
+    Returns:
+        The network as an `Optimisee`, with the initialisation `he_start`.
+
+    Raises:
+        UsageError: The depth is odd or too small.
+    """
     with torch.device("meta"):
         module = ResNet(channels, width, classes, depth)
     return Optimisee(module, he_start)
@@ -163,7 +181,7 @@ class ResNet(nn.Module):
 class ResBlock(nn.Module):
     """Residual block relu(shortcut(x) + f(x)); f is two 3×3 convolutions with batch normalisation, a ReLU between them.
 
-    x has `inputs` channels. The result has `outputs` channels, and its height and width are those of x / `stride`.
+    x has `inputs` channels. The result has `outputs` channels; its height and width are those of x divided by `stride`.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -202,8 +220,8 @@ def train_by_hand(
     Args:
         optimisee: The classifier.
         theta: Initial parameters (P,).
-        batches: K minibatches (x, target), one per step.
-        name: Name of the optimiser, a key of HAND_MADE.
+        batches: K minibatches, one per step: pairs of images (B, ...) and labels (B,).
+        name: Name of the optimiser: sgd, momentum, rmsprop or adam.
         lr: Learning rate.
 
     Returns:

@@ -22,19 +22,22 @@ def without_imputer(model: ModelConfig) -> ModelConfig:
     """Return a model's configuration unchanged, or raise UsageError if it has an imputer, which fills in gaps."""
     if model.layer.imputer is not None:
         raise UsageError(
-            f"cell: expected one without an imputer, got {model.layer.imputer}; this task has no missing values; "
-            "choose another cell"
+            "cell: expected one that implies no imputer, as this task has no missing values, got one with the imputer "
+            f"{model.layer.imputer}; choose another cell"
         )
     return model
 
 
 def check_in_parts(layer: LayerConfig) -> None:
-    """Raise UsageError if a cell needs whole sequences, which a network that runs them in parts cannot give it."""
+    """Raise UsageError if a cell depends on the length of the whole sequence and its option `length` is not set.
+
+    The networks that call this function run a sequence in parts, so that they cannot tell the cell its length.
+    """
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
         raise UsageError(
-            f"length: expected the number of steps of a whole sequence, as {cell_type.name} depends on it and this "
-            "task runs sequences in parts, got none; set length=N"
+            f"length: expected the number of steps of a whole sequence, as {cell_type.name} depends on it, got none; "
+            "set it, because this task runs sequences in parts"
         )
 
 
@@ -42,7 +45,8 @@ def check_in_parts(layer: LayerConfig) -> None:
 def open_forget_gate(cell: Cell) -> None:
     """Set the bias of the forget gate `f` to 1, so that the cell remembers from the beginning.
 
-    It does nothing if the gate has no bias, or if the cell has the option `forget_bias`.
+    The cell is left unchanged if the gate has no bias, or if its class has the option `forget_bias`, which sets this
+    bias instead.
     Source: Gers, Schmidhuber, Cummins, "Learning to Forget", 2000.
     """
     if isinstance(cell, ForgetBias):
@@ -66,8 +70,9 @@ def run_to_length(layer: Runs, x: Tensor, state: State, lengths: Tensor) -> tupl
         lengths: Lengths (B,) from 1 to T, in descending order.
 
     Returns:
-        The state of each sequence after its last step, and a `Trace` of the N steps without padding. Its decisions are
-        (N, 1, H), or None. Its penalty on updates is a mean over the sequences, like that of any layer.
+        The state of each sequence after its last step, and a `Trace`. The trace covers the N steps of all sequences
+        together, without padding. `decisions`, the mask of updated neurons, is (N, 1, H); None if every neuron is
+        updated at every step. `budget`, the penalty on updates, is a mean over the sequences.
     """
     steps = lengths.tolist()
     begin, finals, decisions, budgets = 0, list[State](), list[Tensor](), list[Tensor]()

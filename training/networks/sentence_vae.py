@@ -38,8 +38,8 @@ class SentenceVAE(RecurrentModel):
     -Σ_t log p(w_t | ...) + KL(N(μ, σ²), N(0, 1)), in expectation an upper bound of -log p(w_1..w_n).
 
     Args:
-        layer: Configuration of the encoder. `recurrent_layers` has the encoder alone, so that reported costs and
-            updates leave the language model's GRU out.
+        layer: Configuration of the encoder. The language model is always a GRU. Reported costs and updates do not
+            count this GRU, only the encoder.
         words: Size of the vocabulary.
         end: Word number of the end of a sentence.
         unknown: Word number of unknown words.
@@ -53,8 +53,8 @@ class SentenceVAE(RecurrentModel):
         UsageError: A rate is outside [0, 1), or weight_drop is set and the recurrent weights are a low-rank product.
 
     Source: Bowman et al., "Generating Sentences from a Continuous Space", arXiv:1511.06349, section 3; EINS
-    paper, section 5.2 and appendix B. We take the latter's embedding dropout of 0.5 to be decoder_dropout, and its
-    recurrent dropout of 0.25 to be weight_drop.
+    paper (see `edgernn.training.tasks.l2l`), section 5.2 and appendix B. We take the embedding
+    dropout of 0.5 in the EINS paper to be decoder_dropout, and its recurrent dropout of 0.25 to be weight_drop.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SentenceVAE(RecurrentModel):
             lengths: Lengths (B,) from 1 to T.
 
         Returns:
-            The bound, which does not depend on the padding.
+            The two terms of the bound for each sentence, (B,) each, in nats. The padding does not affect them.
         """
         mean, log_variance = self.encode(x, lengths)
         z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
@@ -112,7 +112,15 @@ class SentenceVAE(RecurrentModel):
         return Bound(reconstruction, gaussian_divergence(mean, log_variance))
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode sentences, with the arguments of `forward`; return μ and log σ² of z, (B, H) each."""
+        """Encode sentences as the distribution N(μ, σ²) of their latent codes z.
+
+        Args:
+            x: Word numbers (T, B) int64, longest sentence first, padded with any words.
+            lengths: Lengths (B,) from 1 to T.
+
+        Returns:
+            μ and log σ², (B, H) each.
+        """
         embedded = self.embedding(x)
         state, trace = run_to_length(
             self._with_weight_drop(self.encoder), embedded, self.encoder.initial_state(x.shape[1], embedded), lengths

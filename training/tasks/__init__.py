@@ -77,7 +77,7 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     if path.exists() or path.suffix == ".csv":
         raise UsageError(
             "task: expected the name of a task, an .npz file, a folder of csv files, or a folder whose subfolders hold "
-            f"wav files, got {name!r}"
+            f"wav files, got {name!r}; give the folder of your csv or wav files instead of a file"
         )
     if (file := path.with_suffix(".npz")).is_file():
         raise UsageError(f"task: no task has the name {name}; to train on your file, give --task {file}")

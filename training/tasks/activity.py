@@ -73,7 +73,7 @@ class Activity(Task):
 
     def __post_init__(self) -> None:
         if self.lead >= self.window:
-            raise UsageError(f"lead: expected fewer steps than window={self.window}, got {self.lead}")
+            raise UsageError(f"lead: expected fewer steps than window={self.window}, got {self.lead}; lower lead")
 
     def open(self, source: Path | None, seed: int) -> None:
         (path,) = find_files(self.name, "hapt", [FILE], source)
@@ -86,19 +86,22 @@ class Activity(Task):
             streams = np.flatnonzero(np.isin(user, users))
             if not len(streams):
                 raise EdgernnError(
-                    f"{path}: expected a recording of at least one person of the {part} part, got none; add recordings"
+                    f"{path}: exp_user: expected at least one recording of a user in the {part} part, got none; get "
+                    "the file again"
                 )
             cuts = [slice(offset[i], offset[i + 1]) for i in streams]
             if short := [stream for stream in cuts if stream.stop - stream.start < self.window]:
                 got = short[0].stop - short[0].start
                 raise EdgernnError(
-                    f"{path}: expected streams of at least window={self.window} steps, got {got}; lower window"
+                    f"{path}: expected recordings of at least window={self.window} steps, got one of {got} steps; "
+                    "lower window"
                 )
             pieces = [windows_of(x[stream], target[stream], self.window, self.lead) for stream in cuts]
             inputs, targets = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
             if not (targets >= 0).any():
                 raise EdgernnError(
-                    f"{path}: expected steps with a label from 1 to 6 in the {part} part, got none; add some"
+                    f"{path}: label: expected steps with a label from 1 to 6 in the {part} part, got none; get the "
+                    "file again"
                 )
             parts[part] = Sequences(inputs, targets, seed=seed, per_step=True)
         self.train, self.validation, self.test = parts.values()
@@ -126,9 +129,10 @@ def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
         path: The file.
 
     Returns:
-        Six arrays: x (N, 6); the target of each step (N,), which is `IGNORED` at steps without a label and `UNCOUNTED`
-        in transitions between postures; the first row of each stream and, at the end, N (streams + 1,); the user's
-        number of each stream (streams,); the numbers of the training users; the numbers of the test users.
+        Six arrays: x (N, 6), the inputs of all N steps of all streams; the target of each step (N,), from 0 to 5, or -1
+        (`IGNORED`) without a label and -2 (`UNCOUNTED`) in a transition between postures; the first row of each stream
+        and, at the end, N (streams + 1,); the number of each stream's user (streams,); the numbers of the training
+        users; the numbers of the test users.
 
     Raises:
         EdgernnError: An array is missing or contradicts the others.

@@ -34,16 +34,16 @@ class Adding(Synthetic):
     - `values`: Distribution of the values. uniform: in [0, 1]. half: uniform in [-1/2, 1/2]. The variance of the sum is
       1/6 in both. gaussian: mean 0 and variance delta2, so that the sum has variance 2 delta2.
     - `delta2`: Variance of the values, only with values=gaussian. The error is then also reported divided by delta2.
-    - `markers`: Distribution of the markers. any: two different steps. halves: one step of the first tenth (at least
-      the first step) and one of the last half.
+    - `markers`: Distribution of the markers. any: two different steps. halves: one step of the first tenth (the
+      first step itself if T < 20) and one step of the last half. Silent steps do not count here.
     - `silence`: Share of the steps that are silent: one stretch at a random place, in which value and marker are 0.
       These are the task's background steps. Default: none.
     - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, section
-    4.5 (T = 500). values=half markers=halves and the threshold: Campos et al., "Skip RNN", ICLR 2018 (T = 50).
-    values=gaussian train_size=2000 test_size=400: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, where T is
-    called N.
+    4.5 (T = 500). Campos et al., "Skip RNN", ICLR 2018, use values=half markers=halves T=50; the error at which the
+    task counts as solved is theirs. Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, use values=gaussian
+    train_size=2000 test_size=400 and write N for T.
     """
 
     T: Annotated[int, Field(ge=2)] = 50
@@ -74,13 +74,16 @@ class Adding(Synthetic):
             raise nearest("markers", self.markers, MARKERS)
         if self._heard < 2:
             raise UsageError(
-                f"silence: expected at least 2 of T={self.T} steps that are not silent, got {self._heard}; lower "
-                "silence"
+                f"silence: expected at least 2 of the T={self.T} steps outside the silent stretch, got {self._heard} "
+                "steps; lower silence"
             )
         if (self.values == "gaussian") != (self.delta2 is not None):
             wanted = "a variance above 0" if self.delta2 is None else "none"
             got = "none" if self.delta2 is None else f"{self.delta2:g}"
-            raise UsageError(f"delta2: expected {wanted} with values={self.values}, got {got}; change one of the two")
+            raise UsageError(
+                f"delta2: expected {wanted} with values={self.values}, got {got}; set delta2 if values=gaussian, else "
+                "leave it out"
+            )
         if self.delta2 is not None:
             self.solved = 2 * self.delta2 / 100
             self.objective = _with_relative_error(self.delta2)
@@ -134,7 +137,7 @@ class Adding(Synthetic):
     def _marked_steps(
         self, rng: np.random.Generator, count: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Draw the two marked steps of `count` sequences; return the first and the second steps, (count,) each."""
+        """Draw two different steps to mark in each of `count` sequences; return two arrays of step indices (count,)."""
         T = self._heard
         if self.markers == "halves":
             tenth, half = max(1, T // 10), -(-T // 2)
@@ -146,7 +149,7 @@ class Adding(Synthetic):
 
 
 def _with_relative_error(delta2: float) -> Objective:
-    """Return `REGRESSION` with one more metric, mse_over_delta2: the mean squared error divided by delta2."""
+    """Return the objective of regression with one more metric, mse_over_delta2: the mean squared error / delta2."""
 
     def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
         figures = REGRESSION.metrics(y, target)

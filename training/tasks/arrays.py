@@ -27,10 +27,12 @@ _SUFFIXES = {"train": "", "validation": "_val", "test": "_test"}
 class Arrays(OwnData):
     """Task on a user's own arrays x and y in an npz file.
 
-    x (N, T, I): numbers. The type and shape of y decide the task:
+    x (N, T, I): numbers, for N sequences of T steps with I channels. The type and shape of y decide the task:
 
-    - Integers (N,) are one label per sequence, (N, T) one per step, counted from 0: cross entropy, accuracy.
-    - Floats (N,) or (N, O) are O targets per sequence, (N, T, O) O targets per step: mean squared error.
+    - Integers are class labels, counted from 0: one per sequence (N,) or one per step (N, T). The loss is the cross
+      entropy, the main metric is the accuracy.
+    - Floats are target numbers. y has shape (N,) for one number per sequence, (N, O) for O numbers per sequence, or
+      (N, T, O) for O numbers per step. The loss and the main metric are the mean squared error.
 
     With predict=next y is not needed: the target is the next step of x. The validation part x_val and y_val and the
     test part x_test and y_test are optional. For a part that the file lacks, the seed chooses a tenth of x. The input
@@ -52,9 +54,9 @@ class Arrays(OwnData):
             if missing == names and part != "train":
                 continue
             if missing:
-                hint = "; to predict the next step without y, set predict=next" if missing == ["y"] else ""
+                hint = "to predict the next step without y, set predict=next" if missing == ["y"] else "add the arrays"
                 wanted = f"arrays {' and '.join(names)}"
-                raise EdgernnError(f"{source}: expected {wanted}, got no {' and '.join(missing)}{hint}")
+                raise EdgernnError(f"{source}: expected {wanted}, got no {' and '.join(missing)}; {hint}")
             x[part] = _inputs(source, names[0], arrays[names[0]])
             if self.predict != NEXT:
                 y[part] = _targets(source, names[1], arrays[names[1]], x[part])
@@ -71,12 +73,15 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         y: Dict from part to targets, empty if predict=next.
 
     Raises:
-        EdgernnError: The parts differ in their channels or in type or shape of the targets, or labels are too large.
+        EdgernnError: The parts differ in the number of channels, or in the type or shape of the targets. Or the largest
+            label is 1000 or more, and not less than the number of training labels, so that labels cannot be classes.
     """
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():
         if part in x and x[part].shape[2] != I:
-            raise EdgernnError(f"{path}: x{suffix}: expected {I} channels as in x, got {x[part].shape[2]}; correct it")
+            raise EdgernnError(
+                f"{path}: x{suffix}: expected {I} channels as in x, got {x[part].shape[2]}; correct x or x{suffix}"
+            )
     if y and _resemble_labels(y["train"]):
         text = (
             "y: whole numbers of a floating-point type are predicted as numbers; for class labels, store y.astype(int)"
@@ -86,16 +91,17 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         reference = y["train"]
         other_width = reference.is_floating_point() and target.shape[-1] != reference.shape[-1]
         if target.dtype != reference.dtype or target.ndim != reference.ndim or other_width:
-            wanted = f"{reference.dtype} {tuple(reference.shape[1:])} per sequence as in y"
-            got = f"{target.dtype} {tuple(target.shape[1:])}"
-            raise EdgernnError(f"{path}: y{_SUFFIXES[part]}: expected {wanted}, got {got}; correct one of the two")
+            name = f"y{_SUFFIXES[part]}"
+            wanted = f"{reference.dtype} of shape {tuple(reference.shape[1:])} per sequence as in y"
+            got = f"{target.dtype} of shape {tuple(target.shape[1:])}"
+            raise EdgernnError(f"{path}: {name}: expected {wanted}, got {got}; correct y or {name}")
     labels = [part for part in y.values() if not part.is_floating_point()]
     if labels and (missing := _missing_labels(y["train"])):
         text = f"y: no sequence for training has the label {missing[0]}; labels count from 0"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
     largest = max((int(part.max()) for part in labels), default=0)
     if labels and largest >= max(_MANY_CLASSES, y["train"].numel()):
-        hint = "store y as float to predict numbers"
+        hint = "number the classes 0, 1, 2 and so on, or store y as float to predict numbers"
         raise EdgernnError(f"{path}: y: expected class labels numbered from 0, got labels up to {largest}; {hint}")
     if labels and y["train"].numel() > 2 and int(y["train"].max()) == int(y["train"].min()):
         text = f"y: every label for training is {int(y['train'].max())}, so there is nothing to tell apart"
@@ -103,7 +109,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
 
 
 def _missing_labels(labels: Tensor) -> list[int]:
-    """Return the classes from 0 to the largest label that have no label; [] if the largest is 1000 or more."""
+    """List the whole numbers below the largest label that are missing in labels; [] if the largest is 1000 or more."""
     counts = torch.bincount(labels.flatten()).tolist() if int(labels.max()) < _MANY_CLASSES else []
     return [label for label, count in enumerate(counts) if not count]
 
@@ -142,11 +148,14 @@ def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
 
 def _inputs(path: Path, name: str, array: Array) -> Tensor:
     if array.ndim != 3:
-        hint = f"; one channel is {name}[:, :, None]" if array.ndim == 2 else ""
-        raise EdgernnError(f"{path}: {name}: expected shape (N, T, I), got {array.shape}{hint}")
+        hint = f"for one channel, store {name}[:, :, None]" if array.ndim == 2 else "reshape it"
+        raise EdgernnError(
+            f"{path}: {name}: expected shape (N, T, I) (sequences, steps, channels), got {array.shape}; {hint}"
+        )
     if 0 in array.shape:
-        text = f"{path}: {name}: expected at least one sequence, step and channel"
-        raise EdgernnError(f"{text}, got shape {array.shape}; add data")
+        raise EdgernnError(
+            f"{path}: {name}: expected at least one sequence, step and channel, got shape {array.shape}; add data"
+        )
     return finite(f"{path}: {name}", array)
 
 

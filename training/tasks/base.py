@@ -113,15 +113,15 @@ REGRESSION = Objective("mse", False, functional.mse_loss, _regression)
 
 
 class Task(abc.ABC):
-    """Base class of tasks. A subclass is a final dataclass whose fields are its settings; `open` sets the data.
+    """Base class of tasks. A subclass is a dataclass; its fields are the task's settings. `open` reads the data.
 
     Class attributes:
         name, help: Name and help text for the command line.
         defaults: Training and model settings of a small run, as a dict from the setting's name to its value.
         network: Class of the network that is trained.
         without: Names of model settings that this network does not support.
-        divides: True if the sequences of a batch can be divided among processes. The loss must be a mean over
-            sequences, and the carried state must have the batch as its first axis.
+        divides: True if the sequences of a batch can be divided among processes. Set it only if the loss is a mean
+            over sequences, and the state that `loss` returns has the batch as its first axis.
 
     Set by the class or by `open`:
         objective: Main metric (`Score`); of a supervised task also its loss and metrics (`Objective`).
@@ -130,9 +130,11 @@ class Task(abc.ABC):
         mean, std: Mean and standard deviation of each input channel; the model standardises x by them.
         vocabulary: Number of words if the input is word numbers, else None.
         solved: Value of the main metric at which the task counts as solved, or None.
-        fingerprint: Hash of the data. None: the hash of the training part, `train.fingerprint`, is used.
+        fingerprint: Hash of the data, for config.json. None: `train.fingerprint`, the hash of the training part, is
+            written instead.
         classes: Names of the labels, or None.
-        train, validation, test: The training part, a source of batches, and the two parts for evaluation.
+        train: The training part of the data, a `Source` of batches.
+        validation, test: The validation and the test part of the data, a `Split` each.
 
     By default a task trains a `SequenceModel` on an `Objective`. A task with another network sets `network` and
     `without`, and overrides `build_network`, `loss` and `evaluate`.

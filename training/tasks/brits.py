@@ -37,14 +37,15 @@ class Mortality(Task):
     mean and standard deviation of the observed values of the training part.
     target (48, B, 36): the held-out values, NaN elsewhere; and the label, 1 for death, at every step.
     A tenth of the observed values of each stay is held out of x, to measure the imputation. Stays without a measurement
-    are dropped. Of each class, 70 % are for training, 10 % for validation and 20 % for the test. The seed chooses stays
-    and values.
+    are dropped. The stays of each class (death, survival) are split: 70 % for training, 10 % for validation and 20 %
+    for the test. The seed chooses the split and the held-out values.
 
     The loss is `label_weight` times the binary cross entropy, plus the training setting `imputation` times the
-    imputer's loss, both summed over directions. With two directions, `consistency` times the mean absolute difference
-    of their imputed values is added. Metrics, each over a whole split: auc, the area under the ROC curve of death; mae,
-    the mean absolute error of the imputed values at held-out places, in standard deviations; mre, mae divided by the
-    mean absolute standardised held-out value; accuracy; cross_entropy.
+    imputer's loss. With two directions (forward and backward in time), each of these losses is the sum of the two
+    directions, and `consistency` times the mean absolute difference of their imputed values is added. Metrics, each
+    over a whole split: auc, the area under the ROC curve of death; mae, the mean absolute error of the imputed values
+    at held-out places, in standard deviations; mre, mae divided by the mean absolute standardised held-out value;
+    accuracy; cross_entropy.
 
     Settings:
 
@@ -57,8 +58,8 @@ class Mortality(Task):
 
     Differences from the authors' code: the metrics are over the split alone, not over all stays; values are held out
     without replacement; the hours since the last observation start at 0, not 1, and follow from the mask of the
-    previous step; the backward direction counts them in the reversed sequence. In `RITS`, the weight β of the two
-    estimates of a missing value passes a sigmoid, as in the paper; the authors' code has none.
+    previous step; the backward direction counts these hours in the reversed sequence. `RITS` mixes two estimates of a
+    missing value with a weight β, which is the output of a sigmoid, as in the paper; the authors' code has no sigmoid.
 
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572.
     Anonymous authors, "EINS: Long Short-Term Memory with Extrapolated Input Network Simplification", section 5.3 and
@@ -95,10 +96,11 @@ class Mortality(Task):
         values, label = hourly(stays), died(stays)
         measured = ~np.isnan(values).all((1, 2))
         values, label = values[measured], label[measured]
-        for value, outcome in enumerate(("end in survival", "end in death")):
+        for value, outcome in enumerate(("survival", "death")):
             if (count := int((label == value).sum())) < _LEAST:
                 raise EdgernnError(
-                    f"{files[0]}: expected at least {_LEAST} stays that {outcome}, got {count}; download it again"
+                    f"{files[0]}: expected at least {_LEAST} hospital stays with the outcome {outcome}, got {count} "
+                    "stays; download the data set again"
                 )
         held = hold_out(values, seed)
         labels = torch.from_numpy(label.astype(np.float32))
@@ -117,8 +119,8 @@ class Mortality(Task):
         for name, part in (("validation", self.validation), ("test", self.test)):
             if part.y[..., :-1].isnan().all():
                 raise EdgernnError(
-                    f"{files[0]}: expected a stay of 10 or more measurements in the {name} part, got none; download "
-                    "it again"
+                    f"{files[0]}: expected a hospital stay with 10 or more measurements in the {name} part, got none; "
+                    "download the data set again"
                 )
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
@@ -205,9 +207,9 @@ def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log probabilities of label 1 and label 0, (B,) each, from the logits (D, B) of D directions.
+    """Return the log probabilities of label 1 and of label 0, (B,) each, from the logits (D, B).
 
-    The probabilities, not their logarithms, are averaged over the directions.
+    D is 1, or 2 for a forward and a backward model. Their probabilities, not the logarithms, are averaged.
     """
     log_count = np.log(len(logits))
     positive, negative = functional.logsigmoid(logits), functional.logsigmoid(-logits)

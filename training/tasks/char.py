@@ -73,7 +73,7 @@ class Char(Task):
             alphabet.append(UNKNOWN)
         if validation <= self.window:
             wanted = f"at least {_VALIDATION * (self.window + 1)} characters for window={self.window}"
-            raise EdgernnError(f"{path}: expected {wanted}, got {len(text)}; use a longer text")
+            raise EdgernnError(f"{path}: expected {wanted}, got {len(text)} characters; use a longer text")
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
         self.classes = tuple(alphabet)
         self.input_size = self.output_size = len(alphabet)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of audio clips, each with a word, an unknown word or silence, and a mask of the steps without a word."""
+"""Batches of audio clips. A clip has a known word, an unknown word or silence; a mask marks steps without a word."""
 
 import hashlib
 from collections.abc import Iterator
@@ -56,10 +56,11 @@ class Changes:
 class Clips(Source, Split):
     """Recorded clips of one part of the data (training, validation or test), each with one word or silence.
 
-    An epoch has all clips of the words that are classes, all clips of recorded silence, `unknown` clips of other words,
-    and `drawn` clips of noise or digital silence. The method `batch`, for training, chooses other clips of unknown
-    words and of noise in each epoch, and augments clips at random if `changes` is set. The method `chunks`, for
-    validation and test, yields the same clips in every pass.
+    Unknown words are those that are not classes of their own. An epoch has all clips of known words, all clips of
+    recorded silence, `unknown` clips of unknown words, and `drawn` clips of noise or digital silence. The method
+    `batch`, for training, makes a new random choice of the clips of unknown words and of noise in each epoch, and
+    augments clips at random if `changes` is set. The method `chunks`, for validation and test, yields the same clips
+    in every pass.
 
     Attributes:
         samples: All recorded clips (N, S) int16; S is a multiple of hop.

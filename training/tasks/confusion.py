@@ -19,7 +19,8 @@ class Confusion(Tally):
 
     The metrics are accuracy, cross_entropy, macro_f1 (the mean of the F1 of all classes), and for each class
     recall_NAME (the share of its targets that are predicted as this class) and precision_NAME (the share of its
-    predictions that are right). Recall is 0 for a class without targets, precision for a class that is never predicted.
+    predictions that are right). The recall of a class without targets is 0. The precision of a class that is never
+    predicted is 0.
     `counts` (classes, classes) is the confusion matrix: a row is a true class, a column a predicted class.
 
     Args:

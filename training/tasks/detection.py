@@ -24,18 +24,18 @@ class Detection(Task, ABC):
     """Binary classification of sequences by whether they contain an event, with balanced classes.
 
     target (B,): 1 for a sequence with an event, else 0. The seed splits each class at random: 80 % of its sequences are
-    for training, 10 % for validation and 10 % for the test. Each part keeps all sequences of its smaller class, and the
-    seed chooses as many of the larger class. The model has one output per class and is trained on cross entropy.
-    This equals the paper's binary cross entropy of the difference of both outputs. The input is standardised per
-    channel by mean and standard deviation of the training part.
+    for training, 10 % for validation and 10 % for the test. Each part keeps all sequences of its smaller class. The
+    seed chooses equally many sequences of its larger class; the others are dropped. The model has one output per class,
+    and its loss is the softmax cross entropy. Hartvigsen et al. (the source below) use the binary cross entropy of one
+    logit; both losses are equal if the logit is the difference of the two outputs.
 
     Settings:
 
-    - `scale`: true: subtract the mean of the input and divide by its standard deviation. false: only subtract the mean,
-      as the paper does.
+    - `scale`: true: standardise each input channel by its mean and standard deviation over the training part. false:
+      only subtract the mean, as Hartvigsen et al. do.
 
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, sections
-    4.2 and 4.3, without the number of epochs and the batch size.
+    4.2 and 4.3. It gives neither the number of epochs nor the batch size.
     """
 
     scale: bool = True
@@ -64,7 +64,7 @@ class Detection(Task, ABC):
             count = len(np.unique(groups[event == value]))
             if count < _LEAST:
                 raise EdgernnError(
-                    f"{source}: expected at least {_LEAST} {members} of the class {name!r}, got {count}; add some"
+                    f"{source}: expected at least {_LEAST} {members} of the class {name!r}, got {count}; add {members}"
                 )
         parts = balanced_parts(event, groups, seed)
         inputs, label = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(event.astype(np.int64))

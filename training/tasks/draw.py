@@ -89,8 +89,8 @@ class DrawImages(Task):
         if len(images) < _HELD_OUT or not len(test):
             counts = f"{len(images)} and {len(test)}"
             raise EdgernnError(
-                f"images: expected at least {_HELD_OUT} images to train and 1 to test, got {counts}; download them "
-                "again"
+                f"{self.images}: expected at least {_HELD_OUT} training images and 1 test image, got {counts}; "
+                "download the data set again"
             )
         self.shape = images.shape[1:]
         self.input_size = self.output_size = images[0].size
@@ -158,9 +158,9 @@ class DrawImages(Task):
         return means.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Write samples.png: generated images, and below them how some of them are drawn.
+        """Write samples.png: a grid of generated images, and below it the steps in which some of them are drawn.
 
-        For the latter, the canvas, the unfinished image, is shown after several glimpses (steps).
+        Each row of the lower part shows the unfinished image (canvas) of one sample after several glimpses (steps).
         """
         from matplotlib.figure import Figure
 

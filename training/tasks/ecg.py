@@ -122,9 +122,10 @@ class Ecg(Task):
     positions=false: the model must find the beats. x (window, B, frame) is the signal in mV, `frame` samples per step.
     target (window, B) is 0 without a beat, and 1, 2 or 3 (N, S, V) at `width` steps whose middle is `delay` seconds
     after a beat. A detected beat is a run of steps at which the model gives a class a higher probability than no beat.
-    A detected beat matches an annotated beat if they are at most 150 ms apart; a beat has at most one match. The first
-    `lead` or more steps of a window repeat the window before it. They are left out of loss and metrics, so that every
-    step of a record counts once. Background steps, at which nothing happens, are those without a beat.
+    A detected beat matches an annotated beat if they are at most 150 ms apart; a beat has at most one match. Every
+    window except the first of a record begins with `lead` or more steps of the window before it. These repeated steps
+    are left out of loss and metrics, so that every step of a record counts once. Background steps, at which nothing
+    happens, are those without a beat.
 
     positions=true: the positions of the beats are known. A sequence has one beat. x (T, B, frame + 4): the signal from
     0.3 s before to 0.4 s after the beat, `frame` samples per step, and at each step the same four numbers: the seconds
@@ -149,13 +150,15 @@ class Ecg(Task):
     - `window`, `lead`: Number of steps in a window, and number of steps at its start that repeat the window before it.
     - `delay`: Seconds from a beat to the middle of the steps that are labelled with it.
     - `width`: Number of steps that are labelled with a beat.
-    - `balance`: Exponent of the class weights, from 0 (none) to 1 (all classes weigh the same).
+    - `balance`: Exponent of the class weights, from 0 (each target has weight 1) to 1 (the targets of each class have
+      the same total weight).
 
-    File: mit-bih-mlii.npz. Its array first (records,) has the first sample of each record, and its array difference
-    (records, samples - 1) the differences of successive samples; samples are integers in units of 1/200 mV, and 1024 is
-    0 mV. record has the names of all records, ds1 and ds2 the names of the records in each set. ann_sample and
-    ann_symbol are the annotations of the database: the sample and the symbol of each annotation. Record i has the
-    entries ann_offset[i] to ann_offset[i + 1] - 1.
+    File: mit-bih-mlii.npz, with these arrays. `first` (records,): the value of the first sample of each record.
+    `difference` (records, samples - 1): the differences of successive samples. Samples are integers in units of 1/200
+    mV, and 1024 is 0 mV. `record`: the names of all records. `ds1` and `ds2`: the names of the records in each set.
+    `ann_sample` and `ann_symbol`: the index of the sample and the symbol of each annotation of the database, record
+    after record. `ann_offset` (records + 1,): the annotations of record i have the indices ann_offset[i] to
+    ann_offset[i + 1] - 1.
 
     Source: de Chazal, O'Dwyer, Reilly, "Automatic Classification of Heartbeats Using ECG Morphology and Heartbeat
     Interval Features", IEEE Transactions on Biomedical Engineering 51, 2004. Data: Moody, Mark, "The Impact of the
@@ -176,7 +179,7 @@ class Ecg(Task):
 
     def __post_init__(self) -> None:
         if self.lead >= self.window:
-            raise UsageError(f"lead: expected fewer steps than window={self.window}, got {self.lead}")
+            raise UsageError(f"lead: expected fewer steps than window={self.window}, got {self.lead}; lower lead")
         self.classes = CLASSES if self.positions else (NO_BEAT, *CLASSES)
         self.output = "last" if self.positions else "all"
         self.input_size = self.frame + (4 if self.positions else 0)
@@ -223,14 +226,17 @@ class Ecg(Task):
         target = step_targets(record, self.frame, self.delay, self.width)
         if len(target) < self.window:
             wanted = f"at least window={self.window} steps of {self.frame} samples"
-            raise EdgernnError(f"{path}: record {record.name}: expected {wanted}, got {len(target)}; lower window")
+            raise EdgernnError(
+                f"{path}: record {record.name}: expected {wanted}, got {len(target)} steps; lower window"
+            )
         x = record.signal[: len(target) * self.frame].reshape(-1, self.frame)
         return windows_of(x, target, self.window, self.lead)
 
     def _beats(self, record: HeartRecord) -> tuple[Array, Array]:
         """Cut a record into one sequence per beat; return the inputs (N, T, frame + 4) and the classes (N,).
 
-        Left out are the first and the last beat, beats too close to an end of the signal, and fusion or unknown beats.
+        These beats have no sequence: the first and the last, fusion and unknown beats, and beats without enough signal
+        before or after them.
         """
         before = round(_BEFORE * RATE)
         steps = round((_BEFORE + _AFTER) * RATE) // self.frame

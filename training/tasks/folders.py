@@ -43,7 +43,8 @@ class Folder(OwnData):
     """Task on a user's own csv files in a folder, one sequence per file.
 
     A row is a time step, a column is a channel. A first row that is not all numbers is a header. All files have the
-    same columns and the same number of rows. The targets come from one of these, unless predict=next:
+    same columns and, unless `T` is set, the same number of rows. The targets come from one of these, except with
+    predict=next:
 
     - labels.csv, with the name of a file and the name of its class in each row;
     - targets.csv, with the name of a file and its O target numbers in each row;
@@ -72,7 +73,9 @@ class Folder(OwnData):
         for part, values in x.items():
             if values.shape[2] != x["train"].shape[2]:
                 wanted = f"{x['train'].shape[2]} columns as in {_PARTS['train']}"
-                raise EdgernnError(f"{files[part].folder}: expected {wanted}, got {values.shape[2]}; correct the files")
+                raise EdgernnError(
+                    f"{files[part].folder}: expected {wanted}, got {values.shape[2]} columns; correct the files"
+                )
         return x, {} if self.predict == NEXT else self._targets(files)
 
     def _list_files(self, folder: Path) -> _Files:
@@ -89,8 +92,8 @@ class Folder(OwnData):
         ways = tables + ([f"subfolders with csv files ({', '.join(classes)})"] if inside else [])
         if len(ways) != 1 or (inside and paths):
             got = " and ".join(ways) + (f" and csv files beside them ({paths[0].name})" if inside and paths else "")
-            hint = "; to predict the next step without targets, set predict=next" if not ways else ""
-            raise EdgernnError(f"{folder}: expected targets in one of {_WAYS}, got {got or 'none'}{hint}")
+            hint = "keep one of them" if ways else "to predict the next step without targets, set predict=next"
+            raise EdgernnError(f"{folder}: expected targets in one of {_WAYS}, got {got or 'none'}; {hint}")
         if tables == [LABELS]:
             return _Files(folder, paths, labels=_labels(folder / LABELS, paths))
         if tables == [TARGETS]:
@@ -104,7 +107,7 @@ class Folder(OwnData):
     def _sequences(self, files: _Files) -> Tensor:
         """Read the csv files of one part as sequences (N, T, I), or raise EdgernnError if their shapes differ."""
         tables = [read_csv(path) for path in files.paths]
-        _check_same(files, [table.values.shape[1] for table in tables], "columns")
+        _check_same(files, [table.values.shape[1] for table in tables], "columns", "; correct the files")
         rows = [len(table.values) for table in tables]
         least = min(rows)
         if self.T is None:
@@ -134,7 +137,10 @@ class Folder(OwnData):
             for part, values in numbers.items():
                 if values.shape[1] != numbers["train"].shape[1]:
                     wanted = f"{numbers['train'].shape[1]} numbers per file as in {_PARTS['train']}"
-                    raise EdgernnError(f"{files[part].folder / TARGETS}: expected {wanted}, got {values.shape[1]}")
+                    raise EdgernnError(
+                        f"{files[part].folder / TARGETS}: expected {wanted}, got {values.shape[1]} numbers; "
+                        "correct the file"
+                    )
             return numbers
         labels = {part: part_files.labels for part, part_files in files.items() if part_files.labels is not None}
         if numbers:
@@ -156,15 +162,15 @@ class Folder(OwnData):
 def _parts(source: Path) -> dict[str, Path]:
     """Find the folder of each part of the user's data, as a dict from "train", "validation" and "test" to folder.
 
-    If `source` has a subfolder train and no csv files, its subfolders train, val and test are the parts; those that do
-    not exist are not in the dict. EdgernnError is raised for any other subfolder. Otherwise `source` itself is the
-    training part, and the only one.
+    If `source` has a subfolder train and no csv files of its own, the parts are its subfolders train, val and test, and
+    the dict has those that exist. EdgernnError is raised if it has other subfolders, too. In all other cases, the dict
+    has only the training part, and its folder is `source`.
     """
     names = [sub.name for sub in _subfolders(source)]
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
         if others := [name for name in names if name not in _PARTS.values()]:
-            wanted = f"only {', '.join(_PARTS.values())} beside a subfolder {_PARTS['train']}"
-            raise EdgernnError(f"{source}: expected {wanted}, got also {', '.join(others)}; move these away")
+            wanted = f"no subfolders other than {', '.join(_PARTS.values())}"
+            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}; rename them or move them away")
         return {part: source / name for part, name in _PARTS.items() if name in names}
     return {"train": source}
 
@@ -195,7 +201,7 @@ def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> 
         files: The files.
         counts: Number of rows or columns of each file.
         unit: "rows" or "columns", for the error message.
-        hint: End of the error message.
+        hint: End of the error message: "; " and what the user can do.
     """
     others = [i for i, count in enumerate(counts) if count != counts[0]]
     if others:
@@ -219,7 +225,8 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
             raise EdgernnError(
-                f"{table}: line {line}: expected {name} and the name of a class, got {cells}; correct the line"
+                f"{table}: line {line}: expected {name} and the name of a class, got {name} and {cells}; correct the "
+                "line"
             )
     return [rows[path.name][1][0] for path in paths]
 
@@ -239,7 +246,7 @@ def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
     for name, (line, cells) in rows.items():
         if len(cells) != width or not width:
             wanted = f"{1 + max(1, width)} cells, the name and the numbers of {name}"
-            raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)}; correct the line")
+            raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)} cells; correct the line")
     values = np.array([[_number(table, rows[path.name][0], cell) for cell in rows[path.name][1]] for path in paths])
     return finite(str(table), values)
 
@@ -286,7 +293,8 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
             rows[cells[0]] = reader.line_num, cells[1:]
     except csv.Error as error:
         raise EdgernnError(
-            f"{table}: line {reader.line_num}: expected a row in csv format, got {error}; correct the line"
+            f"{table}: line {reader.line_num}: expected a row in csv format, got the error '{error}' when reading it; "
+            "correct the line"
         ) from None
     if missing := sorted(known - rows.keys()):
         raise EdgernnError(

@@ -88,8 +88,10 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
     parts = []
     for part in ("ds1", "ds2"):
         if missing := [name for name in arrays[part].tolist() if name not in names]:
-            text = f"{path}: {part}: expected names of records that the array record has, got {missing[0]!r}"
-            raise EdgernnError(f"{text}; get the file again")
+            raise EdgernnError(
+                f"{path}: {part}: expected names of records that the array record has, got {missing[0]!r}; get the "
+                "file again"
+            )
         parts.append([_record(path, arrays, names.index(name)) for name in arrays[part].tolist()])
     return parts[0], parts[1]
 
@@ -116,9 +118,10 @@ def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
 
 
 def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> npt.NDArray[np.int64]:
-    """Return the target of each step of a record: 0 without a beat, 1 + class at a beat, or -3 (OTHER).
+    """Return the target of each step of a record: 0 without a beat, else 1 + the class of the beat, or -3 (OTHER).
 
-    OTHER marks steps that are left out of loss and metrics: ventricular flutter, and fusion or unknown beats.
+    The class is 0, 1 or 2 for normal, supraventricular or ventricular beats. OTHER marks steps that are left out of
+    loss and metrics: ventricular flutter, and fusion or unknown beats.
 
     Args:
         record: The record, with S samples.
@@ -142,8 +145,8 @@ def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> n
 def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Detect beats from a model's probabilities at the steps of a record.
 
-    A beat is a run of steps at which any class is likelier than no beat; runs with a short gap between them are one
-    beat. The beat's class is the one with the largest sum of probabilities over these steps.
+    A beat is a run of steps at which the most probable class is more probable than no beat. Runs with a short gap
+    between them are one beat. The beat's class is the one with the largest sum of probabilities over these steps.
 
     Args:
         scores: Probabilities (T, 1 + classes); column 0 is the probability of no beat.

@@ -141,15 +141,15 @@ class MnistPermuted(LabelledImages):
     """Classification of images of digits, one pixel per step in a fixed random order: x (784, B, 1).
 
     Pixels, target and split are those of `LabelledImages`. Step t is pixel p_t of the flattened image. The permutation
-    p is the same for every image and every seed of a run.
+    p is the same for every image, and it does not depend on the seed of the run.
 
     Settings:
 
     - `permutation`: Seed of p, which is numpy's default_rng(permutation).permutation(784).
 
     Source: Le, Jaitly, Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units",
-    arXiv:1504.00941. 100 neurons: anonymous authors, "DecayNet: A Study on the Cell States of Long-Short Term
-    Memories", section 6.1.
+    arXiv:1504.00941. The default hidden size, 100, is from "DecayNet: A Study on the Cell States of Long-Short Term
+    Memories" (anonymous authors), section 6.1.
     """
 
     permutation: Annotated[int, Field(ge=0)] = 0

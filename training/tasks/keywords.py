@@ -114,15 +114,16 @@ class Words(Task, ABC):
     def __post_init__(self) -> None:
         self._hear(_FRONTEND)
         if self.snr_low > self.snr_high:
-            raise UsageError(f"snr_low: expected at most snr_high={self.snr_high:g}, got {self.snr_low:g}")
+            raise UsageError(f"snr_low: expected at most snr_high={self.snr_high:g}, got {self.snr_low:g}; lower it")
         if self.stream and self.silence == 0:
             raise UsageError(
-                "silence: expected a share above 0 with stream, because steps between words have this class, got "
-                "0; leave silence out for the default"
+                "silence: expected a share above 0 with stream, because steps between words have the class _silence_, "
+                "got 0; leave the setting silence out, for its default"
             )
         if 0 < self.stream < self.seconds:
             raise UsageError(
-                f"stream: expected 0, or at least seconds={self.seconds:g}, the length of a clip, got {self.stream:g}"
+                f"stream: expected 0, or at least seconds={self.seconds:g}, the length of a clip, got {self.stream:g}; "
+                "raise stream"
             )
         if self.stream:
             self.output, self.objective = "all", LABELLED_STEPS
@@ -131,8 +132,8 @@ class Words(Task, ABC):
     def adapted(self, model: ModelConfig) -> ModelConfig:
         if model.frontend.name is None:
             raise UsageError(
-                "frontend: expected logmel, as the recordings are raw audio, got none; leave frontend out for the "
-                "default"
+                "frontend: expected logmel, as the recordings are raw audio, got a model without a front end; set "
+                "frontend=logmel"
             )
         self._hear(model.frontend)
         return model
@@ -164,10 +165,10 @@ class Words(Task, ABC):
     def _scores(self, y: Tensor) -> Tensor:
         """Convert a model's outputs y to scores (B, classes) of whole clips.
 
-        Without the setting `stream`, y (B, classes) is returned unchanged. With `stream`, y is (T, B, classes). The
-        score of a word is then the logarithm of the maximum over the steps of its moving average probability
-        (`Detector.averages`). The score of silence is the logarithm of the setting `threshold`, so that a clip in which
-        no word reaches the threshold is classified as silence.
+        Without the setting `stream`, y (B, classes) is returned unchanged. With `stream`, y is (T, B, classes). At each
+        step, the probabilities of the last steps are then averaged (`Detector.averages`). The score of a word is the
+        logarithm of its largest average in the clip. The score of silence is the logarithm of the setting `threshold`,
+        so that a clip in which no word reaches the threshold is classified as silence.
         """
         if not self.stream:
             return y
@@ -302,14 +303,15 @@ class Keywords(Words):
     the last step predicts. Files are wav with 16 bits and one channel. Their sample rate is the model setting
     `sample_rate`, 16 kHz by default.
 
-    Two classes are not words. `_unknown_` has other words; it exists if `words` leaves words out, or a folder has this
-    name. `_silence_` has clips of noise at -70 to -10 dB of full scale, a tenth of them digital silence, and the files
-    of a folder of this name. Training clips are shifted in time and mixed with noise, and parts of their features are
-    masked (`mask_steps`, `mask_channels`). Validation and test clips are unchanged. The noise of the test is not in the
-    other parts, see `noise_parts`.
+    Two classes are not words. `_unknown_` has the words that the setting `words` leaves out, and the files of a folder
+    of this name; it exists only if there are such files. `_silence_` has clips of noise at -70 to -10 dB of full scale,
+    a tenth of them digital silence, and the files of a folder of this name. Training clips are shifted in time and
+    mixed with noise, and parts of their features are masked (`mask_steps`, `mask_channels`). Validation and test clips
+    are unchanged. The noise of the test is not in the other parts, see `noise_parts`.
 
-    Background steps, at which nothing happens, are all steps of clips of silence, and the steps of a word with at most
-    1/1000 of the power of the loudest step of its clip, before noise is mixed in.
+    Background steps, at which no word is heard, are all steps of clips of silence. In a clip of a word, they are the
+    steps with at most 1/1000 of the power of its loudest step, before noise is mixed in. The metric
+    skip_percent_foreground is the percentage of skipped neuron updates at all other steps.
 
     Metrics: accuracy, over all clips, including those of `_unknown_` and `_silence_`; accuracy_words, over all other
     clips; cross_entropy. series.json has recall and precision of each class in the test, in the order of `classes`.
@@ -347,11 +349,11 @@ class Keywords(Words):
     room_. hits, wrong and missed are the shares of the words, without those of the class `_unknown_`, that are detected
     as the right word, as another word, and not at all. The first detection from the start of a word until 0.5 s after
     its end counts for the word. All other detections are false alarms (false_alarms_an_hour). hours is the length of
-    the recordings, and words is the number of words without unknown ones. skip_percent_background is the percentage of
-    skipped neuron updates between words. updates_a_second and macs_a_second are neuron updates and multiply-adds per
-    second of audio. series.json has the points of the detection error tradeoff (DET) curve as room_threshold, room_hits
-    and so on; detections.png shows the curve. room.wav is the first minute of the recordings, and room.csv lists the
-    words in it.
+    the recordings, and words is the number of spoken words, without those of the class `_unknown_`.
+    skip_percent_background is the percentage of skipped neuron updates between words. updates_a_second and
+    macs_a_second are neuron updates and multiply-adds per second of audio. series.json has the points of the detection
+    error tradeoff (DET) curve as room_threshold, room_hits and so on; detections.png shows the curve. room.wav is the
+    first minute of the recordings, and room.csv lists the words in it.
 
     Source: Ghandoura, Hjabo, Al Dakkak, "Building and Benchmarking an Arabic Speech Commands Dataset for
     Small-Footprint Keyword Spotting", Engineering Applications of Artificial Intelligence, 2021. Warden, "Speech
@@ -383,9 +385,9 @@ class Keywords(Words):
 class OwnWords(Words):
     """Keyword spotting on a user's own wav files in a folder, with one subfolder per word.
 
-    Metrics and settings are those of `Keywords`. The subfolder `_background_noise_` may have recordings of noise. A
-    tenth of the files of each word, at least one, is for validation, and as many for the test. `word_files` describes
-    folders that have lists of the parts, or speakers in the names of the files.
+    Metrics and settings are those of `Keywords`, without `corpus`. The subfolder `_background_noise_` may have noise.
+    A tenth of the files of each word, at least one, is for validation, and as many for the test. If the folder has
+    lists of the files of each part, or if file names contain the speaker, these decide the split; see `word_files`.
     """
 
     name = "wav"

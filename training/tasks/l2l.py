@@ -135,7 +135,7 @@ class LearningToLearn(Task):
             if (value := getattr(self, name)) not in known:
                 raise nearest(name, value, known)
         if self.run_steps % self.unroll:
-            raise UsageError(f"run_steps: expected a multiple of unroll={self.unroll}, got {self.run_steps}")
+            raise UsageError(f"run_steps: expected a multiple of unroll={self.unroll}, got {self.run_steps}; change it")
         absent = {"depth": self.optimisee == "mlp", "first_weights": self.optimisee == "resnet"}
         for name, is_absent in {**absent, "scale": not UPDATES[self.update].scaled}.items():
             if is_absent and (value := getattr(self, name)) is not None:
@@ -273,7 +273,7 @@ class LearningToLearn(Task):
         return self._compared
 
     def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
-        """Choose the learning rate of a standard optimiser on the validation images, and train with it for the test.
+        """Choose the learning rate of a standard optimiser on the validation images, then train and test with it.
 
         If a loss in the test is not finite, the next best rate is taken instead, if there is one.
 
@@ -372,7 +372,7 @@ class LearningToLearn(Task):
         )
         if len(x) < _HELD_OUT:
             raise EdgernnError(
-                f"{files[0]}: expected at least {_HELD_OUT} images to train on, got {len(x)}; download it again"
+                f"{files[0]}: expected at least {_HELD_OUT} training images, got {len(x)}; download it again"
             )
         train, held_out = random_split(len(x), [len(x) // _HELD_OUT], seed)
         return [(x[train], y[train]), (x[held_out], y[held_out]), test]

@@ -28,12 +28,12 @@ class OwnData(Task):
 
     Settings:
 
-    - `predict`: targets: predict the targets in the data, one per sequence or one per step. Labels are trained on cross
-      entropy and measured by accuracy; numbers by mean squared error, in the unit of the data. next: predict all I
-      channels of the next step, measured by mean squared error; targets in the data are ignored.
-    - `background_label`: Label of steps at which nothing happens, for data with one label per step. These are the
-      background steps, where the training setting background weighs the penalty on updates differently. Default:
-      none.
+    - `predict`: What the model predicts. targets: the targets in the data, one per sequence or one per step. For labels
+      the loss is the cross entropy and the main metric the accuracy; for numbers both are the mean squared error, in
+      the squared unit of the data. next: all I channels of the next step; loss and main metric are the mean squared
+      error, and targets in the data are ignored.
+    - `background_label`: Label of steps at which nothing happens (background steps), for data with one label per step.
+      The penalty on neuron updates is multiplied by the training setting `background` at these steps. Default: none.
     """
 
     predict: Annotated[str, Expected(f"{TARGETS} or {NEXT}")] = TARGETS
@@ -54,7 +54,7 @@ class OwnData(Task):
 
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Read the user's data; set `fingerprint`, and `classes` if the labels have names.
+        """Read the user's data; set `fingerprint` (a hash of the data), and `classes` if the labels have names.
 
         Args:
             source: The user's file or folder.
@@ -108,7 +108,8 @@ def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[s
     """
     if short := [part for part, values in x.items() if values.shape[1] < 2]:
         raise EdgernnError(
-            f"{source}: {short[0]}: expected at least 2 steps, to predict the second, got 1; use longer sequences"
+            f"{source}: {short[0]} part: expected sequences of at least 2 steps with predict=next, got 1; use longer "
+            "sequences"
         )
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
@@ -130,7 +131,8 @@ def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: in
     held_out = max(1, count // HELD_OUT)
     if count <= held_out * len(missing):
         raise EdgernnError(
-            f"{source}: expected at least {len(missing) + 1} sequences, got {count}; add some, or a {missing[0]} part"
+            f"{source}: expected at least {len(missing) + 1} training sequences, because the missing parts "
+            f"({', '.join(missing)}) are taken from them, got {count}; add sequences"
         )
     indices = random_split(count, [held_out] * len(missing), seed)
     for part, chosen in zip([*missing, "train"], [*indices[1:], indices[0]], strict=True):

@@ -31,13 +31,13 @@ def finite(name: str, array: Array) -> Tensor:
         EdgernnError: A value is not a number, or not finite in float32.
     """
     if array.dtype.kind not in "iubf":
-        raise EdgernnError(f"{name}: expected numbers, got the type {array.dtype}; convert them")
+        raise EdgernnError(f"{name}: expected numbers, got the type {array.dtype}; convert the array")
     with np.errstate(over="ignore"):
         values = array.astype(np.float32)
     if not np.isfinite(values).all():
         index = first(~np.isfinite(values))
         raise EdgernnError(
-            f"{name}: expected finite numbers (float32), got {array[index]} at index {index}; replace it"
+            f"{name}: expected finite numbers in the range of float32, got {array[index]} at index {index}; replace it"
         )
     return torch.from_numpy(values)
 
@@ -73,8 +73,8 @@ def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) 
     Args:
         path: The file, for errors.
         name: Name of the array, for errors.
-        offset: The array (count + 1,): the index of the first row of each block, from 0 and never falling, and then
-            `total`.
+        offset: The array (count + 1,): the index of the first row of each block, and then `total`. It must begin with
+            0 and never decrease.
         count: Number of blocks, at least 1.
         total: Number of rows.
 
@@ -83,8 +83,8 @@ def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) 
     """
     if len(offset) != count + 1 or not count or offset[0] or offset[-1] != total or (np.diff(offset) < 0).any():
         raise EdgernnError(
-            f"{path}: {name}: expected {count + 1} rising numbers from 0 to {total}, got other numbers; get the file "
-            "again"
+            f"{path}: {name}: expected {count + 1} row numbers in ascending order, the first 0 and the last {total}, "
+            "got other numbers; get the file again"
         )
 
 

@@ -40,14 +40,14 @@ class WordStream(Source, Split):
     before it, or `end` for the first word.
 
     Args:
-        words: Numbers of the N words of the text.
-        end: Word number of the end of a sentence.
+        words: The text: the index of each word in the vocabulary.
+        end: Index of <eos>, the end of a sentence, in the vocabulary.
         bptt: Number of steps in a window (the length of truncated backpropagation through time).
         vary_bptt: True: the number of steps in each training window is drawn from a normal distribution with standard
             deviation 5 and mean bptt, or bptt / 2 for 5 % of the windows, but is at least 5. The learning rate is
             scaled by steps / bptt (Merity et al. 2017, section 4.1). All epochs have the same window lengths in
             different orders.
-        columns: Number of columns in an evaluation (`windows`).
+        columns: Number of columns in an evaluation (method `windows`); training uses batch_size columns.
         seed: Random seed of the window lengths and their order.
     """
 
@@ -63,7 +63,7 @@ class WordStream(Source, Split):
         self._starts: tuple[int, int, list[int]] = (-1, 0, [])
 
     def __len__(self) -> int:
-        """Number of sequences that `chunks` yields: whole windows of bptt words, or 1 for a shorter text."""
+        """Number of sequences in all batches of `chunks`: the number of whole windows of bptt words, but at least 1."""
         return max(1, len(self.words) // self.bptt)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -121,7 +121,7 @@ class WordStream(Source, Split):
         if columns > len(self.words):
             raise UsageError(
                 f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}; "
-                "lower it"
+                "lower batch_size"
             )
         return len(self.words) // columns
 
@@ -137,8 +137,8 @@ class WordStream(Source, Split):
     def _window_lengths(self, columns: int) -> list[int]:
         """Return the number of steps of each window in an epoch with `columns` columns, before windows are shuffled.
 
-        A window has bptt steps, or a random number with vary_bptt. The last window may be shorter: it ends with the
-        columns.
+        A window has bptt steps, or with vary_bptt a random number of steps. The last window has the remaining steps of
+        the columns, which may be fewer.
         """
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
@@ -154,10 +154,10 @@ class WordStream(Source, Split):
         return max(5, int(rng.normal(mean, 5)))
 
     def _window_starts(self, epoch: int, columns: int) -> list[int]:
-        """Return the step at which each window of an epoch starts, and last the step at which the last window ends.
+        """Return the steps at which the windows of an epoch start, followed by the step at which the last one ends.
 
-        The text is cut into `columns` sequences of equal length, which are read in parallel; steps are counted in one
-        of them. With vary_bptt the windows differ in length, and each epoch shuffles the lengths.
+        The text is cut into `columns` sequences of equal length, which are read in parallel; a step is a position in
+        such a sequence. With vary_bptt the windows differ in length, and each epoch shuffles the lengths.
         """
         if self._starts[:2] != (epoch, columns):
             lengths = self._window_lengths(columns)

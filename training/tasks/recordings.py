@@ -80,7 +80,8 @@ def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
     for part, members in parts.items():
         if missing := sorted(set(names) - {file.word for file in members}):
             raise EdgernnError(
-                f"{words / missing[0]}: expected files of {missing[0]!r} in the {part} part, got none; add files"
+                f"{words / missing[0]}: expected wav files of the class {missing[0]!r} in the {part} part of the data, "
+                "got none; add files"
             )
     return parts
 
@@ -137,7 +138,8 @@ def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> 
     stripped = [name.strip() for name in names if name.strip()]
     if unknown := [name for name in stripped if name not in by_name]:
         raise EdgernnError(
-            f"{table}: expected files that exist, got {unknown[0]!r} ({len(unknown)} missing); unpack the set again"
+            f"{table}: expected a list of files that exist, got {unknown[0]!r} ({len(unknown)} missing); unpack the "
+            "data set again"
         )
     return [by_name[name] for name in stripped]
 
@@ -163,8 +165,8 @@ def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[W
     held_out = max(1, len(order) // HELD_OUT)
     if len(order) < _LEAST:
         raise EdgernnError(
-            f"{files[0].path.parent.parent}: expected at least {_LEAST} speakers (the names before {_SPEAKER}), got "
-            f"{len(order)}; record more or rename the files"
+            f"{files[0].path.parent.parent}: expected at least {_LEAST} speakers (in file names, the text before "
+            f"{_SPEAKER}), got {len(order)}; record more speakers or rename the files"
         )
     chosen = random_split(len(order), [held_out, held_out], seed)
     part_of = {order[i]: part for part, indices in zip(PARTS, chosen, strict=True) for i in indices.tolist()}
@@ -227,7 +229,7 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
         rate: Samples per second.
 
     Returns:
-        A dict from "train", "validation" and "test" to a list of noises: float samples (S,), full scale is 1.
+        A dict from "train", "validation" and "test" to a list of noises, each an array of float samples from -1 to 1.
 
     Raises:
         EdgernnError: A file is invalid, too short, or missing.
@@ -237,7 +239,7 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
     paths = sorted(folder.glob("*.wav")) if folder.is_dir() else []
     if not paths:
         raise EdgernnError(
-            f"noise_folder: expected a folder with wav files of noise, got none in {folder}; name another one"
+            f"noise_folder: expected a folder with wav files of noise, got none in {folder}; set another folder"
         )
     parts: dict[str, list[Audio]] = {part: [] for part in PARTS}
     for i, path in enumerate(paths):
@@ -252,17 +254,21 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
         for part, (begin, end) in cuts.items():
             if end - begin < length:
                 raise EdgernnError(
-                    f"{path}: expected at least {5 * length / rate:g} s of noise, got {whole / rate:g} s; record more"
+                    f"{path}: expected at least {5 * length / rate:g} s of noise, got {whole / rate:g} s; record more "
+                    "noise"
                 )
             parts[part].append(samples[begin:end])
     return parts
 
 
 def _generated(part: int, rate: int) -> list[Audio]:
-    """Generate a minute each of white, pink and brown noise: the power spectrum is 1 / f^a with a = 0, 1, 2.
+    """Generate a minute each of white, pink and brown noise.
+
+    The power at the frequency f is proportional to 1 / f^a, with a = 0 for white, 1 for pink and 2 for brown noise.
+    Below 20 Hz it is constant.
 
     Args:
-        part: Index into PARTS of the part of the data that the noise is for; each part gets different noise.
+        part: Part of the data for which noise is generated: 0 training, 1 validation, 2 test. Each has different noise.
         rate: Samples per second.
 
     Returns:

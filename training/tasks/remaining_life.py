@@ -28,7 +28,11 @@ def _capped_error(y: Tensor, target: Tensor) -> Tensor:
 
 
 class _LifeTally(Tally):
-    """Accumulates squared errors over batches, and computes the metrics rmse and rmse_uncapped of `RemainingLife`."""
+    """Accumulates squared errors over batches, and computes two metrics: root mean squared errors in cycles.
+
+    The metric rmse compares the outputs with the true remaining life capped at `cap` cycles; the metric rmse_uncapped
+    compares them with the true remaining life itself.
+    """
 
     def __init__(self, cap: int) -> None:
         self._cap, self._capped, self._whole, self._count = cap, 0.0, 0.0, 0
@@ -51,8 +55,9 @@ class RemainingLife(Task):
     """Remaining life of simulated turbofan engines (C-MAPSS FD001), in cycles.
 
     x (window, B, 24): 3 settings and 21 sensors of successive cycles of an engine. target (B, 1): the number of cycles
-    that are left after the last step, divided by `cap`. In the loss, which is the mean squared error, the target is at
-    most 1, because a new engine shows no wear. The model's output times `cap` is a number of cycles.
+    that are left after the last step, divided by `cap`. The loss is the mean squared error, with targets above 1
+    replaced by 1: the sensors of an engine with more than `cap` cycles left show no wear from which the number could be
+    predicted. The model's output times `cap` is a number of cycles.
 
     Every window of the training engines is a sequence. A tenth of these engines, chosen by the seed, is for validation.
     The test part has the last window of each test engine. Metrics in cycles: rmse, the root mean squared error with the
@@ -60,7 +65,7 @@ class RemainingLife(Task):
 
     Settings:
 
-    - `window`: Number of cycles of a sequence. The shortest test engine has 31.
+    - `window`: Number of cycles of a sequence, at most 31, the number of cycles of the shortest test engine.
     - `cap`: Number of cycles at which the remaining life is capped in the loss; 125 in Li et al.
 
     Files: train_FD001.txt, test_FD001.txt, RUL_FD001.txt.
@@ -85,8 +90,8 @@ class RemainingLife(Task):
         left = _table(paths[2], 1)[:, 0]
         if len(left) != len(tested):
             raise EdgernnError(
-                f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)}; get the file "
-                "again"
+                f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)} lines; get the "
+                "file again"
             )
         if (left < 0).any():
             raise EdgernnError(
@@ -97,7 +102,10 @@ class RemainingLife(Task):
         for path, part in zip(paths, (engines, tested), strict=False):
             if short := [i for i, engine in enumerate(part, 1) if len(engine) < self.window]:
                 got = f"{len(part[short[0] - 1])} of engine {short[0]}"
-                raise EdgernnError(f"{path}: expected at least window={self.window} cycles, got {got}; lower window")
+                raise EdgernnError(
+                    f"{path}: expected at least window={self.window} cycles per engine, got {got}; lower the setting "
+                    "window"
+                )
         chosen = random_split(len(engines), [max(1, len(engines) // HELD_OUT)], seed)
         self.train, self.validation = (self._windows([engines[i] for i in part.tolist()], seed) for part in chosen)
         last = np.stack([engine[-self.window :] for engine in tested])
@@ -160,7 +168,7 @@ def _engines(path: Path, table: Array) -> list[Array]:
     for i, engine in enumerate(engines, 1):
         if (engine[:, 0] != i).any() or (engine[:, 1] != np.arange(1, len(engine) + 1)).any():
             raise EdgernnError(
-                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get the file "
-                "again"
+                f"{path}: expected engines and their cycles numbered from 1, got other numbers at engine {i}; get "
+                "the file again"
             )
     return [engine[:, 2:] for engine in engines]

@@ -56,7 +56,7 @@ class Acoustics:
             has zeros.
         low: Lowest signal-to-noise ratio in dB; the ratio of a scene is uniform between low and high.
         high: Highest signal-to-noise ratio in dB.
-        hop: Number of samples in a frame, the unit in which the power of a word is measured.
+        hop: Number of samples in a frame; the power of a word is measured frame by frame.
         rate: Samples per second.
     """
 
@@ -72,10 +72,10 @@ class Acoustics:
     ) -> Recording:
         """Generate a scene: a stretch of noise, or of zeros, into which words are mixed.
 
-        All words of a scene have the same level: the mean power of their frames that are not quiet (`quiet_frames`).
-        It is uniform from -50 to -15 dB of full scale. The noise gets its level from that of the words and a random
-        signal-to-noise ratio. The scene is divided into slots of the same length, and each word begins at a random
-        sample of its slot.
+        All words of a scene are scaled to the same level, drawn uniformly from -50 to -15 dB of full scale. The level
+        is the mean power of the frames of a word that are not quiet (`quiet_frames`). The noise is scaled to a random
+        signal-to-noise ratio, the level of the words in dB minus that of the noise. The scene is divided into slots of
+        the same length, and each word begins at a random sample of its slot.
 
         Args:
             rng: Random generator.
@@ -111,8 +111,9 @@ class Room:
     """Long artificial recordings in which words are rare, to test the detection of words.
 
     A recording lasts about 5 minutes. It consists of scenes of about a minute, each with noise from start to end or
-    without noise. The words are those of `clips` in random order, pass after pass, so that words of the class
-    `_unknown_` are as frequent as in a pass. The recordings do not depend on the seed of the training run.
+    without noise. The words come from repeated passes over `clips`, each in a new random order. A pass has only a
+    random choice of the clips of the class `_unknown_`, which would otherwise be too frequent, and every clip of the
+    other words. The recordings do not depend on the seed of the training run.
 
     Attributes:
         clips: Clips with the words.
@@ -162,4 +163,6 @@ class Room:
                 if (word := self.clips.word(i)) is not None:
                     audible = True
                     yield word
-        raise EdgernnError("room: expected audible words in the test files, got only silent clips; record more")
+        raise EdgernnError(
+            "room: expected audible words in the test files, got only silent clips; record the words of the test again"
+        )

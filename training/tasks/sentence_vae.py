@@ -90,27 +90,33 @@ class Sentences(Source, Split):
 class SentenceCodes(Task):
     """Sentence autoencoding task: train `SentenceVAE`, a variational autoencoder whose encoder may be any cell.
 
-    x (T, B): word numbers (`Vocabulary` of the training part), padded; target (B,): the lengths. The sentences are the
-    lines of the files of the task `ptb`, the Penn Treebank or your own text.
-    Metrics: nll = reconstruction + kl, an upper bound of -log p(sentence) in nats, the mean over sentences, with one
-    sample of the latent vector z per sentence; perplexity per word, e^(Σ nll / Σ (n + 1)), where the sums are over
-    sentences and n is the number of words of a sentence.
+    x (T, B): word numbers in the vocabulary of the training part, padded with 0. target (B,): the number of words of
+    each sentence. Each line of the files is a sentence. The files are those of the task `ptb`: the Penn Treebank, or
+    your own text.
+    Metrics, in nats and as means over sentences, with one sample of the latent vector z per sentence: reconstruction,
+    -log p(sentence | z); kl, the KL divergence of the distribution of z from N(0, 1); nll, their sum, an upper bound of
+    -log p(sentence). A further metric is the perplexity per word, e^(Σ nll / Σ (n + 1)), where the sums are over
+    sentences and n + 1 is the number of words of a sentence, with its end counted as a word.
     The file samples.txt of a run shows test sentences with their last words removed and completed again by the network
-    (`SentenceVAE.impute`).
+    (`SentenceVAE.impute`). The model's setting weight_drop is the dropout rate of the recurrent weights of encoder and
+    decoder.
 
     Settings:
 
-    - `embedding`, `decoder_dropout`, `word_dropout`: See `SentenceVAE`, which also has the model's setting weight_drop.
+    - `embedding`: Size of the word embedding.
+    - `decoder_dropout`: Dropout rate of the word embeddings that the decoder reads, in training.
+    - `word_dropout`: Rate at which words that the decoder reads are replaced by the unknown word, in training.
     - `kl_steps`: Number of training steps in which the weight of the KL divergence in the loss rises linearly from 0
-      to 1; 0: the weight is always 1. Bowman et al. tune it; the paper of the cell eins does not give it.
-    - `removed`: Number of words removed from the sentences of samples.txt.
+      to 1; 0: the weight is always 1. Bowman et al. tune this number, and the EINS paper does not state it.
+    - `removed`: Number of words that are removed from the end of each sentence in samples.txt.
     - `beginnings`: Beginnings of sentences, separated by |. The test completes each of them 20 times. For the k-th one,
-      counted from 1, the metrics fill_nll_k and fill_words_k are the mean -log p in nats and the mean number of words
-      of the completions; fill_unknown_k is the number of completions with an unknown word. The series sample_nll_k
-      and sample_words_k have the values of each completion.
+      counted from 1, the metrics fill_nll_k and fill_words_k are the mean -log p(completion) in nats and the mean
+      number of words of the completions; fill_unknown_k is the number of completions with an unknown word. The lists
+      sample_nll_k and sample_words_k in series.json have the values of each completion.
 
-    Source: the paper of the cell eins, section 5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10
-    epochs); Bowman et al., arXiv:1511.06349.
+    Source: Anonymous authors, "EINS: Long Short-Term Memory with Extrapolated Input Network Simplification", section
+    5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10 epochs); Bowman et al., "Generating
+    Sentences from a Continuous Space", arXiv:1511.06349.
     """
 
     embedding: Annotated[int, Field(ge=1)] = 300
@@ -193,15 +199,16 @@ class SentenceCodes(Task):
         return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
     def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
-        """Complete each of the `beginnings` 20 times, and keep the values of each completion for `series`.
+        """Complete each of the `beginnings` 20 times, and store the values that the method `series` returns.
 
         Args:
             model: The trained network.
             device: The device of the network.
 
         Returns:
-            Metrics of the completions of the k-th beginning, counted from 1: fill_nll_k, the mean -log p in nats,
-            fill_words_k, the mean number of words, and fill_unknown_k, the number of those with an unknown word.
+            Metrics of the 20 completions of the k-th beginning, counted from 1: fill_nll_k, the mean of -log
+            p(completion) in nats, fill_words_k, the mean number of words, and fill_unknown_k, the number of completions
+            with an unknown word.
         """
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
@@ -221,13 +228,13 @@ class SentenceCodes(Task):
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
         """Return the values of each completion of the `beginnings` in the last evaluation of the test part.
 
-        The result is a dict with the lists sample_nll_k, -log p in nats, and sample_words_k, the number of words, for
-        the completions of the k-th beginning, counted from 1.
+        For the k-th beginning, counted from 1, the dict has two lists with one number per completion: sample_nll_k,
+        -log p(completion) in nats, and sample_words_k, the number of words.
         """
         return self._samples
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Write samples.txt: test sentences with their last words removed, and the network's completions."""
+        """Write samples.txt into `folder`: test sentences without their last words, and the network's completions."""
         assert isinstance(model, SentenceVAE)
         assert isinstance(self.test, Sentences)
         long_enough = [sentence for sentence in self.test.sentences if len(sentence) > 2 * self.removed]
@@ -245,7 +252,8 @@ class SentenceCodes(Task):
     def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
         """Return the lines of samples.txt for one sentence and the completions of its beginning.
 
-        The last line has the number of samples with an unknown word, and the mean length of all samples.
+        The last line has the number of sampled completions with an unknown word, and the mean number of words of all
+        sampled completions.
 
         Args:
             sentence: Word numbers of the whole sentence.

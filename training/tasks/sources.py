@@ -51,7 +51,11 @@ class Source(abc.ABC):
         """Return the batch of a training step; `step` counts from 0 over all epochs."""
 
     def continues(self, step: int, batch_size: int) -> bool:
-        """Return True if the sequences of this step's batch continue those of the previous step's batch."""
+        """Return True if the sequences of this step's batch continue those of the previous step's batch.
+
+        If True, the training starts this batch from the last states of the previous batch. Otherwise it starts from the
+        initial states.
+        """
         return False
 
     def lr_scale(self, step: int, batch_size: int) -> float:
@@ -68,8 +72,9 @@ class Split(abc.ABC):
     """Base class of the data for evaluation (validation or test), which an evaluation reads once and in order.
 
     Attributes:
-        origins: Number of the recording or patient that each sequence (N,) is from. Confidence intervals treat
-            sequences of the same number as dependent. None if all sequences are independent.
+        origins: Integers (N,) that identify the recording or patient from which each of the N sequences comes.
+            Confidence intervals treat sequences with the same integer as dependent. None if all sequences are
+            independent.
     """
 
     origins: Tensor | None = None
@@ -88,8 +93,8 @@ class EpochOrder:
 
     Args:
         size: Number of sequences in an epoch.
-        key: A number that tells this use of random numbers from others, and the random seed of the run. The order of an
-            epoch is drawn with the seed [*key, epoch].
+        key: Two numbers: a constant that no other use of random numbers shares, and the random seed of the run. The
+            order of an epoch is drawn with the seed [*key, epoch].
         draw: Function that gets a random generator and returns the indices of the sequences of an epoch (size,), in
             random order.
     """

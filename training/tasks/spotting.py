@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and updates."""
+"""Metrics of word detection in long recordings: hits, misses, wrong words, false alarms, and skipped neuron updates."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -50,8 +50,9 @@ class Spotted:
     def add(self, words: Sequence[Spoken], times: Sequence[tuple[float, int]], late: float) -> None:
         """Compare the detections in a recording with its words, and add the outcome to the counts.
 
-        The first detection between the start of a word and `late` samples after its end makes the word a hit or
-        wrong. All other detections are false alarms.
+        The first detection between the start of a word and `late` samples after its end counts for this word: as a hit
+        if it has the class of the word, else as wrong. A word without such a detection is missed. All other detections
+        are false alarms.
 
         Args:
             words: The spoken words, in order of time.
@@ -74,7 +75,7 @@ class Spotted:
         self.false_alarms += len(times) - i
 
     def figures(self) -> dict[str, float]:
-        """Return a dict with hits, wrong and missed, each divided by the number of words, and false_alarms_an_hour."""
+        """Return a dict with false_alarms_an_hour, and with hits, wrong and missed as shares of the words (0 to 1)."""
         count = max(1, self.words)
         return {
             "hits": self.hits / count,
@@ -86,7 +87,7 @@ class Spotted:
 
 @dataclass
 class Heard:
-    """Outputs of a model on the recordings of a `Room`; its methods count hits and false alarms for any threshold.
+    """Outputs of a model on long test recordings; its methods count hits and false alarms for any threshold.
 
     Attributes:
         detector: Detector with the settings for smoothing, threshold and pause after a word.
@@ -95,7 +96,7 @@ class Heard:
         hop: Number of samples per step.
         rate: Samples per second.
         update_rate: Mean share of the neurons that were updated at a step, from 0 to 1.
-        background_rate: Mean share of the neurons that were updated at a background step, where no word is spoken.
+        background_rate: The same mean share, but only over the steps at which no word is spoken.
     """
 
     detector: Detector
@@ -132,19 +133,23 @@ class Heard:
     def curve(self) -> dict[str, list[float]]:
         """Return the points of the DET (detection error tradeoff) curve, as a dict from name to one value per point.
 
-        The names are threshold, whose values are THRESHOLDS, and those of `Spotted.figures`.
+        The names are threshold, the detection threshold of each point; hits, wrong and missed, shares of the words from
+        0 to 1; and false_alarms_an_hour.
         """
         points = [{"threshold": threshold} | self.outcome(threshold).figures() for threshold in THRESHOLDS]
         return {name: [point[name] for point in points] for name in points[0]}
 
     def figures(self, model: RecurrentModel) -> dict[str, float]:
-        """Compute the metrics at the detector's threshold, and the updates and multiply-adds per second of audio.
+        """Compute metrics of the detections at the detector's threshold, and of the model's updates and multiply-adds.
 
         Args:
             model: The model that computed these outputs.
 
         Returns:
-            Dict from the name of each metric to its value.
+            Dict from the name of each metric to its value. hits, wrong and missed are shares of the words, from 0 to 1.
+            The other metrics are: false alarms per hour; hours of audio and number of words; the percentage of neurons
+            that a step skips, over all steps and over those without a word; and neuron updates and multiply-adds per
+            second of audio.
         """
         outcome = self.outcome(self.detector.settings.threshold)
         cost, second = model_cost(model, self.update_rate), self.rate / self.hop
@@ -162,13 +167,13 @@ class Heard:
 
 
 def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector], device: str) -> Heard:
-    """Run a model on the recordings of a room.
+    """Run a model on long test recordings, in which words are rare, and collect its outputs.
 
     Args:
         model: The model, with an output at every step.
-        room: The room.
+        room: Object that builds the recordings.
         new_detector: Function that creates a detector in its initial state; it is called for each recording.
-        device: The device of the model.
+        device: The torch device of the model, such as cuda.
 
     Returns:
         The outputs of the model on these recordings.
@@ -207,8 +212,9 @@ def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
 
     Args:
         path: The image file to write.
-        curve: Result of `Heard.curve`.
-        hours: Length of the recordings in hours.
+        curve: Dict with the lists missed, wrong (shares of the words, from 0 to 1) and false_alarms_an_hour, which have
+            one value per detection threshold, as `Heard.curve` returns it.
+        hours: Length of the recordings in hours. The axis of false alarms is linear below 1 / hours, else logarithmic.
     """
     from matplotlib.figure import Figure
 

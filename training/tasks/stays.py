@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stays in intensive care as hourly series with missing values, for the task brits."""
+"""Stays in intensive care as hourly series with missing values, for the mortality task `brits`."""
 
 from typing import Any
 

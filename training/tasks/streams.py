@@ -22,11 +22,11 @@ _ORDER, _SCENES = 66, 67
 def step_targets(
     words: list[Spoken], steps: int, silence: int, hop: int, rate: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Compute the target of each step of a recording, and mark the background: steps at which nothing happens.
+    """Compute the target of each step of a recording, and mark the background: the steps without a word.
 
-    The target is the class of a word from its middle to 0.2 s after its end, UNCOUNTED in the 0.1 s that follow, and
-    silence elsewhere. UNCOUNTED steps carry no loss, so that a model may end its detection a little late. Background
-    steps are all except those from the start of a word to 0.2 s after its end.
+    The target is the class of a word from its middle to 0.2 s after its end, UNCOUNTED (-2) in the 0.1 s that follow,
+    and the class silence elsewhere. UNCOUNTED steps carry no loss, so that a model may end its detection a little late.
+    Background steps are all except those from the start of a word to 0.2 s after its end.
 
     Args:
         words: The words of the recording, in order of time.
@@ -50,13 +50,15 @@ def step_targets(
 
 @dataclass
 class Streams(Source):
-    """Training batches of audio streams; every clip of an epoch is in one stream, and the mixtures differ by epoch.
+    """Training batches of audio streams: artificial recordings that mix the words of several clips with noise.
+
+    An epoch uses each of its clips in one stream. The clips that share a stream, and the noise, differ by epoch.
 
     Attributes:
         clips: Clips with the words; a clip of silence makes a gap between words.
         acoustics: Settings by which words are mixed with noise.
         steps: Number of steps of a stream.
-        slots: Number of clips in a stream, at equal distances.
+        slots: Number of clips in a stream, which is divided into as many slots of equal length, one for each clip.
     """
 
     clips: Clips

@@ -55,9 +55,9 @@ class Unrolls(Source):
     """Minibatches for a learned optimiser, which trains one image classifier (optimisee) after another.
 
     A batch is one unroll: `unroll` successive training steps of one optimisee. It has unroll + 1 minibatches, x
-    (unroll + 1, minibatch, ...) and target (unroll + 1, minibatch). Its last minibatch is the first of the next batch,
-    so that every step has a minibatch before and after it. An optimisee's last batch may be shorter. Images are drawn
-    at random with replacement.
+    (unroll + 1, minibatch, ...) and target (unroll + 1, minibatch). A step computes the gradient on one minibatch, and
+    the next one can serve to measure the loss after the step. The last minibatch of a batch is therefore also the
+    first of the next batch. An optimisee's last batch may be shorter. Images are drawn at random with replacement.
 
     Args:
         images: The images to draw from.

@@ -95,7 +95,10 @@ def random_problem(
     start: float = 0.5,
     seed: int = 0,
 ) -> Problem:
-    """Draw a random GRU or LSTM with weights N(0, 1/(4·columns)), so small that rounding errors decay over time.
+    """Draw a random GRU or LSTM, with an input and an initial state.
+
+    The weights are so small that rounding errors decay over time: their standard deviation is 0.5/sqrt(I) in W, and
+    0.5/sqrt(H) in R and the biases.
 
     Args:
         cell: The layer, gru or lstm.
@@ -158,8 +161,8 @@ class Peer(ABC):
     """Base class of adapters: runs a GRU or LSTM in one runtime, in the fastest way that its documentation shows.
 
     `sequence` returns a function that runs all T steps, `stream` a function that runs one step. Both prepare everything
-    else, so that only the returned function is timed. Its next call may overwrite the arrays that it returned. Both
-    raise UnsupportedError if the runtime does not support the layer.
+    else, so that only the returned function is timed. Each call of that function may overwrite the arrays that its last
+    call returned. `sequence` and `stream` raise UnsupportedError if the runtime does not support the layer.
     """
 
     name: str

@@ -73,7 +73,7 @@ def _from_x(weights: dict[str, Any], x: Any) -> Any:
 
 
 def _build(problem: Problem) -> tuple[Any, dict[str, Any], Callable[[Any, Any, Any], Any]]:
-    """Return the module jax, JAX arrays of the weights, and a function (weights, state, W x + b_x) -> (state, y)."""
+    """Return the module jax, the weights as JAX arrays, and a step: (weights, state, W x + b_x) -> (state, y)."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if problem.threads == 1:
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")

@@ -88,5 +88,5 @@ def _net(problem: Problem) -> Any:
         texts.write_text("\n".join(lines) + "\n", encoding="utf-8")
         weights.write_bytes(b"".join(np.int32(0).tobytes() + array.tobytes() for array in arrays))
         if net.load_param(str(texts)) or net.load_model(str(weights)):
-            raise UnsupportedError("ncnn cannot load the .param and .bin files of the network; install another ncnn")
+            raise UnsupportedError("ncnn cannot load the .param and .bin files; install another version of ncnn")
     return net

@@ -15,7 +15,10 @@ from edgernn.runtime.stepper import Stepper
 
 
 class Edgernn(Peer):
-    """Adapter of edgernn: `Session.run_from` for sequences; `Session.step` for streams, from zero states."""
+    """Adapter of edgernn.
+
+    Sequences run in `Session.run_from`, from the problem's initial state. Streams run in `Session.step`, from zeros.
+    """
 
     package = "edgernn"
 
