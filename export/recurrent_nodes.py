@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacement of the operators GRU and LSTM in any ONNX file by edgernn's layers with the update rule delta."""
+"""Finds the operators GRU and LSTM of any ONNX file, and converts their weights to edgernn's cells."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,21 +9,34 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, version_converter
+from onnx import helper, numpy_helper, version_converter
+from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
 from edgernn.cells import CELLS, Cell
 from edgernn.errors import UsageError
-from edgernn.export.graph import IR_VERSION, ModelGraph, add_layer, define_functions, layer_functions
 from edgernn.export.trace import OPSET
-from edgernn.layer import RecurrentLayer
-from edgernn.rules import Delta
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.onnx_gates import to_cell_order
 
 Array = NDArray[Any]
-# operators that read the shape of a value, but none of its numbers
-_SHAPE_OPS = ("Shape", "Size")
+# names of the domain of ONNX's own operators
+_STANDARD = ("", "ai.onnx")
+# operators that hand numbers on without changing them; an initial state that comes from an input through these alone is
+# carried from call to call
+_MOVES = (
+    "Identity",
+    "Slice",
+    "Split",
+    "Gather",
+    "Squeeze",
+    "Unsqueeze",
+    "Reshape",
+    "Transpose",
+    "Concat",
+    "Expand",
+    "If",
+)
 # activations of the operators, the default
 _ACTIVATIONS = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 # inputs of the operators, in their order; a node may leave out the last ones
@@ -38,7 +51,8 @@ class RecurrentNode:
     """An operator GRU or LSTM of an ONNX graph that can be replaced.
 
     Attributes:
-        name: Name of the new node, unique in the graph.
+        name: Name of the new node. No other name in the graph is this one, or begins with it and a dot.
+        index: Index of the operator in the graph's list of nodes.
         node: The operator.
         cell: edgernn's cell with the operator's weights.
         carried: True if the operator's initial state comes from an input of the graph, so that the caller carries the
@@ -46,6 +60,7 @@ class RecurrentNode:
     """
 
     name: str
+    index: int
     node: onnx.NodeProto
     cell: Cell
     carried: bool
@@ -83,7 +98,8 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         The operators.
 
     Raises:
-        UsageError: The model was exported by edgernn, its operator set is too old, or no operator can be replaced.
+        UsageError: The model was exported by edgernn, its operator set cannot be converted, or no operator can be
+            replaced.
     """
     if any(opset.domain == DOMAIN for opset in proto.opset_import):
         raise UsageError(
@@ -92,37 +108,78 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         )
     operators = RecurrentNodes(_converted(proto, path))
     graph = operators.proto.graph
-    names = {node.name for node in graph.node}
+    names = _names(graph)
     for i, node in enumerate(graph.node):
-        if node.domain or node.op_type not in _INPUTS:
-            continue
         title = node.name or f"{node.op_type} number {i}"
+        operators.left += [f"{title}: {text}" for text in _hidden(node)]
+        if not is_recurrent(node):
+            continue
         reason = _refusal(node) or _unknown_weights(operators.proto, node)
         if reason is not None:
             operators.left.append(f"{title}: {reason}")
             continue
         name = node.name or f"{node.op_type.lower()}{len(operators.nodes)}"
-        while name in names and name != node.name:
+        while any(other.startswith(f"{name}.") or other == name for other in names - {node.name}):
             name += "_"
         names.add(name)
-        recurrent = RecurrentNode(name, node, _cell(operators.proto, node), False)
-        recurrent.carried = _reads_input(graph, recurrent.input("initial_h"))
+        recurrent = RecurrentNode(name, i, node, _cell(operators.proto, node), False)
+        starts = (recurrent.input(f"initial_{state}") for state in recurrent.cell.states)
+        recurrent.carried = any(_is_carried(graph, start) for start in starts)
         operators.nodes.append(recurrent)
+    for function in operators.proto.functions:
+        if any(map(is_recurrent, function.node)):
+            operators.left.append(f"{function.name}: expected an operator of the graph, got one in a function")
     if not operators.nodes:
         reasons = "".join(f"; {text}" for text in operators.left)
         raise UsageError(f"{path}: expected an operator GRU or LSTM that can be calibrated, got none{reasons}")
     return operators
 
 
+def is_recurrent(node: onnx.NodeProto) -> bool:
+    """Return True for ONNX's own operators GRU and LSTM."""
+    return node.domain in _STANDARD and node.op_type in _INPUTS
+
+
+def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the bodies of a node: graphs in its attributes, as those of If, Loop and Scan."""
+    return [body for attribute in node.attribute for body in [attribute.g, *attribute.graphs] if body.node]
+
+
+def values_read(node: onnx.NodeProto) -> set[str]:
+    """Return the names of the values that a node reads, those in its bodies included."""
+    inner = [{value.name for value in body.output}.union(*map(values_read, body.node)) for body in bodies(node)]
+    return set(node.input).union(*inner)
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    """Return all names in a graph and in the bodies of its nodes: of values, initialisers and nodes."""
+    listed = {value.name for value in [*graph.input, *graph.output, *graph.initializer]}
+    for node in graph.node:
+        listed |= {node.name, *node.input, *node.output}
+        listed = listed.union(*map(_names, bodies(node)))
+    return listed - {""}
+
+
+def _hidden(node: onnx.NodeProto) -> list[str]:
+    """Return a reason for each operator GRU and LSTM in the bodies of a node, which are not replaced."""
+    inner = [one for body in bodies(node) for one in body.node]
+    here = [f"expected an operator of the graph, got {one.op_type} in its body" for one in inner if is_recurrent(one)]
+    return here + [text for one in inner for text in _hidden(one)]
+
+
 def _converted(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
     """Return a copy of a model with operator set `OPSET` or newer, of which edgernn's functions consist."""
-    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for entry in copy.opset_import:
+        if entry.domain in _STANDARD:
+            entry.domain = ""
+    opset = next((entry.version for entry in copy.opset_import if not entry.domain), 0)
     if opset >= OPSET:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(proto)
         return copy
     try:
-        return version_converter.convert_version(proto, OPSET)
+        # the converter knows no functions
+        return version_converter.convert_version(inline_local_functions(copy) if copy.functions else copy, OPSET)
     except Exception as error:  # the converter raises RuntimeError and others
         text = str(error).partition("\n")[0]
         raise UsageError(
@@ -142,7 +199,7 @@ def _refusal(node: onnx.NodeProto) -> str | None:
     activations = [name.decode() for name in attributes.get("activations", [])]
     if (direction := attributes.get("direction", b"forward").decode()) != "forward":
         return f"direction: expected forward, got {direction}"
-    if activations and activations != _ACTIVATIONS[node.op_type]:
+    if activations and [name.lower() for name in activations] != [name.lower() for name in _ACTIVATIONS[node.op_type]]:
         return f"activations: expected {', '.join(_ACTIVATIONS[node.op_type])}, got {', '.join(activations)}"
     for name in ("clip", "layout", "input_forget"):
         if attributes.get(name, 0):
@@ -170,29 +227,35 @@ def _unknown_weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None
 def _constant(proto: onnx.ModelProto, name: str) -> Array | None:
     """Return the value `name` if it does not depend on the inputs of the graph, or else None.
 
-    torch.onnx leaves large weights as slices of other constants, which are computed here.
+    An initialiser that is also an input of the graph, as in old files, counts as a constant. torch.onnx leaves large
+    weights as slices of other constants, which are computed here.
     """
     graph = proto.graph
     nodes, leaves = _ancestors(graph, name)
     tensors = [tensor for tensor in graph.initializer if tensor.name in leaves]
-    if leaves - {tensor.name for tensor in tensors} or leaves & {value.name for value in graph.input}:
+    if leaves - {tensor.name for tensor in tensors}:
         return None
     if not nodes:
         value: Array = numpy_helper.to_array(tensors[0])
         return value
     part = helper.make_graph(nodes, "constant", [], [onnx.ValueInfoProto(name=name)], tensors)
-    model = helper.make_model(part, opset_imports=proto.opset_import)
-    (computed,) = ReferenceEvaluator(model).run(None, {})
+    model = helper.make_model(part, opset_imports=proto.opset_import, functions=proto.functions)
+    try:
+        (computed,) = ReferenceEvaluator(model).run(None, {})
+    except Exception:  # an operator of another domain; the classes of its errors have no common base
+        return None
     return np.asarray(computed)
 
 
-def _ancestors(graph: onnx.GraphProto, name: str, without: Sequence[str] = ()) -> tuple[list[onnx.NodeProto], set[str]]:
+def _ancestors(
+    graph: onnx.GraphProto, name: str, through: Sequence[str] | None = None
+) -> tuple[list[onnx.NodeProto], set[str]]:
     """Find what a value of a graph depends on.
 
     Args:
         graph: The graph.
         name: Name of the value.
-        without: Types of operators whose inputs are not followed.
+        through: Types of the operators whose inputs are followed. Default: all.
 
     Returns:
         The nodes that compute the value, in the order of the graph, and the names of the values that no node computes.
@@ -207,9 +270,16 @@ def _ancestors(graph: onnx.GraphProto, name: str, without: Sequence[str] = ()) -
         node = producers.get(value)
         if node is None:
             leaves.add(value)
-        elif node.op_type not in without:
-            waiting += node.input
+        elif through is None or node.op_type in through:
+            # values of a body itself have no producer in the graph
+            inner = set().union(*map(_names, bodies(node))) - producers.keys() - _outer(graph)
+            waiting += values_read(node) - inner
     return [node for node in graph.node if seen & set(node.output)], leaves
+
+
+def _outer(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the values that no node computes: inputs and initialisers."""
+    return {value.name for value in [*graph.input, *graph.initializer]}
 
 
 def _cell(proto: onnx.ModelProto, node: onnx.NodeProto) -> Cell:
@@ -247,137 +317,7 @@ def _floats(proto: onnx.ModelProto, name: str) -> NDArray[np.float32]:
     return value.astype(np.float32)
 
 
-def _reads_input(graph: onnx.GraphProto, name: str) -> bool:
-    """Return True if the numbers of a value depend on an input of the graph, and not only on the shape of one."""
+def _is_carried(graph: onnx.GraphProto, name: str) -> bool:
+    """Return True if a value is an input of the graph, or a part or another form of one."""
     inputs = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
-    return bool(_ancestors(graph, name, _SHAPE_OPS)[1] & inputs)
-
-
-def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
-    """Replace the operators of a model by edgernn's layers with the update rule delta.
-
-    Args:
-        operators: The operators.
-        thresholds: Θ_x and Θ_h of each of `RecurrentNodes.nodes` (see `Delta`).
-        counts: Add an output NAME.macs (B,) for each layer: the number of multiply-adds that it executed.
-
-    Returns:
-        The new model. The layers of operators whose state the caller carries add inputs NAME.STATE and outputs
-        NAME.STATE.next for the states of the rule, all of shape (B, width) and initially 0.
-    """
-    layers = []
-    for recurrent, (theta_x, theta_h) in zip(operators.nodes, thresholds, strict=True):
-        cell = recurrent.cell
-        rule = Delta(cell.input_size, cell.hidden_size, theta_x, theta_h)
-        layers.append(RecurrentLayer(cell, rule).eval())
-    functions = layer_functions(layers)
-    result = onnx.ModelProto()
-    result.CopyFrom(operators.proto)
-    graph, builder = result.graph, ModelGraph()
-    replaced = {recurrent.node.output[0] or recurrent.node.output[1]: i for i, recurrent in enumerate(operators.nodes)}
-    for node in operators.proto.graph.node:
-        i = next((replaced[output] for output in node.output if output in replaced), None)
-        if i is None:
-            builder.nodes.append(node)
-            continue
-        recurrent, layer = operators.nodes[i], layers[i]
-        _add_states(builder, graph, recurrent, layer)
-        counters: dict[str, list[str]] = {"updates": [], "macs": []}
-        needs_y = bool(node.output[0])
-        y, _ = add_layer(builder, layer, functions[i], recurrent.name, recurrent.input("X"), needs_y, False, counters)
-        # the operator has an axis of directions
-        ends = [y, *(f"{recurrent.name}.{state}.next" for state in layer.cell.states)]
-        for axis, value, output in zip((1, 0, 0), ends, node.output, strict=False):
-            if output:
-                builder.node("Unsqueeze", [value, _axis(builder, recurrent.name, axis)], output)
-        if counts:
-            graph.output.append(helper.make_tensor_value_info(counters["macs"][0], TensorProto.INT64, ["B"]))
-        else:
-            (new,) = (n for n in builder.nodes if n.domain == DOMAIN and n.name == recurrent.name)
-            new.output[1] = new.output[2] = ""
-    del graph.node[:]
-    graph.node.extend(builder.nodes)
-    graph.initializer.extend(builder.weights)
-    _remove_unused(graph)
-    result.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    result.functions.extend(define_functions(dict.fromkeys(functions)))
-    result.ir_version = max(result.ir_version, IR_VERSION)
-    return result
-
-
-def _add_states(builder: ModelGraph, graph: onnx.GraphProto, recurrent: RecurrentNode, layer: RecurrentLayer) -> None:
-    """Add nodes, or inputs of the graph, that provide the states of a layer before its first step."""
-    name, states = recurrent.name, layer.cell.states
-    missing = [state for state in states if not recurrent.input(f"initial_{state}")]
-    zero = missing + ([] if recurrent.carried else [state for state in layer.states if state not in states])
-    for state in states:
-        if state not in missing:
-            values = [recurrent.input(f"initial_{state}"), _axis(builder, name, 0)]
-            builder.node("Squeeze", values, f"{name}.{state}")
-    if zero:
-        builder.node("Shape", [recurrent.input("X")], f"{name}.batch", start=1, end=2)
-    for state in zero:
-        width = builder.weight(f"{name}.{state}.width", np.array([layer.widths[state]], np.int64))
-        builder.node("Concat", [f"{name}.batch", width], f"{name}.{state}.shape", axis=0)
-        builder.node("ConstantOfShape", [f"{name}.{state}.shape"], f"{name}.{state}")
-    for state in layer.states:
-        if state not in states and state not in zero:
-            shape = ["B", layer.widths[state]]
-            graph.input.append(helper.make_tensor_value_info(f"{name}.{state}", TensorProto.FLOAT, shape))
-            graph.output.append(helper.make_tensor_value_info(f"{name}.{state}.next", TensorProto.FLOAT, shape))
-
-
-def _axis(builder: ModelGraph, name: str, axis: int) -> str:
-    key = f"{name}.axis{axis}"
-    if key not in {tensor.name for tensor in builder.weights}:
-        builder.weight(key, np.array([axis], np.int64))
-    return key
-
-
-def _remove_unused(graph: onnx.GraphProto) -> None:
-    """Remove nodes and initialisers whose results are not read, such as the weights of the replaced operators."""
-    nodes, read = list(graph.node), {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
-    # a node comes before those that read its outputs
-    for node in reversed(nodes):
-        if read & set(node.output):
-            kept.append(node)
-            read |= _read(node)
-    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(kept[::-1])
-    graph.initializer.extend(tensors)
-
-
-def _read(node: onnx.NodeProto) -> set[str]:
-    """Return the names of the values that a node reads, those in the bodies of If, Loop and Scan included."""
-    bodies = [body for attribute in node.attribute for body in [attribute.g, *attribute.graphs]]
-    inner = [{value.name for value in body.output}.union(*map(_read, body.node)) for body in bodies]
-    return set(node.input).union(*inner)
-
-
-def watching(operators: RecurrentNodes) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
-    """Return the model with further outputs: what each replaceable operator reads and computes.
-
-    Args:
-        operators: The operators.
-
-    Returns:
-        The model, and for each of `RecurrentNodes.nodes` the names of the values X (T, B, I) and Y (T, 1, B, H).
-    """
-    result = onnx.ModelProto()
-    result.CopyFrom(operators.proto)
-    graph, names = result.graph, []
-    known = {value.name for value in [*graph.output, *graph.input]}
-    for node in graph.node:
-        recurrent = next((r for r in operators.nodes if list(r.node.output) == list(node.output)), None)
-        if recurrent is None:
-            continue
-        if not node.output[0]:
-            node.output[0] = f"{recurrent.name}.Y.watched"
-        names.append((recurrent.input("X"), node.output[0]))
-        for value in names[-1]:
-            if value not in known:
-                known.add(value)
-                graph.output.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, None))
-    return result, names
+    return bool(_ancestors(graph, name, _MOVES)[1] & inputs)

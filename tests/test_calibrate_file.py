@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.recurrent_nodes import find_recurrent_nodes, with_delta
+from edgernn.export.delta_graph import with_delta
+from edgernn.export.recurrent_nodes import find_recurrent_nodes
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.training.calibrate_file import calibrate_file
@@ -159,7 +160,133 @@ def test_labels_are_the_metric(tmp_path, capsys):
     assert "gru0: gru (3, 5), theta_x" in text
     model, npz = store(tmp_path, proto, y=y[0], **feeds)
     assert main(["calibrate", str(model), "--data", str(npz)]) != 0
-    assert "y: expected labels of shape (1, 50, 5) for the first output" in capsys.readouterr().err
+    assert (
+        "y: expected integer classes of shape (1, 50) or float targets of shape (1, 50, 5)" in capsys.readouterr().err
+    )
+
+
+def test_labels_that_no_output_can_have_are_refused(tmp_path):
+    """An output of one number is no class, whatever its value."""
+    proto, feeds = operator("GRU", initial=False, linear_before_reset=1, outputs=("Y_h",)), data(steps=9, batch=4)
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((5, 1), np.float32), "ones"))
+    proto.graph.node[-1].input[1] = "ones"
+    del proto.graph.output[0]
+    for labels, message in (
+        (np.zeros((1, 4), np.int64), "expected classes from 0 to 0, of which there are at least 2"),
+        (np.full((1, 4, 1), np.nan, np.float32), "y: expected finite numbers, got float32"),
+    ):
+        model, npz = store(tmp_path, proto, y=labels, **feeds)
+        with pytest.raises(EdgernnError, match=message):
+            calibrate_file(model, npz)
+
+
+def test_the_original_file_is_not_overwritten(tmp_path):
+    model, npz = store(tmp_path, operator("GRU", initial=False), **data(steps=9))
+    content = model.read_bytes()
+    for out in (model, tmp_path / "x" / ".." / "m.onnx", tmp_path):
+        with pytest.raises(UsageError, match="--out: expected a file other than"):
+            calibrate_file(model, npz, out)
+    assert model.read_bytes() == content
+
+
+def joined(*nodes, inputs=(), outputs=("y",), weights=None):
+    """Make a model of several operators of size I = H, from X to y."""
+    rng, floats = np.random.default_rng(0), TensorProto.FLOAT
+    arrays = {"W": (rng.standard_normal((1, 3 * H, H)) * 0.5).astype(np.float32)} | (weights or {})
+    shapes = {"X": ["T", "B", H], "U": ["T", "D", H], "h0": [1, "B", H], "g0": [1, "D", H]}
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info(name, floats, shapes[name]) for name in ("X", *inputs)],
+        [helper.make_tensor_value_info(name, floats, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def gru(x, ends, start="", name="", W="W"):
+    inputs = [x, W, W, "", "", start] if start else [x, W, W]
+    return helper.make_node("GRU", inputs, ends, name, hidden_size=H, linear_before_reset=1)
+
+
+def numbers(*shape):
+    return np.random.default_rng(2).uniform(-1, 1, shape).astype(np.float32)
+
+
+def equals_the_original(proto, feeds):
+    """Assert that the operators, replaced with thresholds of 0, compute the same; return the new model."""
+    operators = find_recurrent_nodes(proto, "m.onnx")
+    changed = with_delta(operators, [(0.0, 0.0)] * len(operators.nodes), False)
+    sizes = {"X": B, "U": 4}
+    known = feeds.keys() | {tensor.name for tensor in changed.graph.initializer}
+    added = [value for value in changed.graph.input if value.name not in known]
+    batches = {node.name: sizes.get(node.input("X"), B) for node in operators.nodes}
+    states = {
+        v.name: np.zeros((batches[v.name.rpartition(".")[0]], v.type.tensor_type.shape.dim[1].dim_value), np.float32)
+        for v in added
+    }
+    for library in (library_path(), None):
+        got = run(changed, feeds | states, library)
+        for name, expected in run(proto, feeds).items():
+            np.testing.assert_allclose(got[name], expected, rtol=0, atol=1e-5, err_msg=name)
+    return changed
+
+
+def test_a_decoder_that_starts_from_an_encoder_is_no_stream():
+    proto = joined(gru("X", ["", "h"], name="a"), gru("X", ["y"], "h", name="b"))
+    changed = equals_the_original(proto, {"X": numbers(7, B, H)})
+    assert [value.name for value in changed.graph.input] == ["X"]
+
+
+def test_names_of_the_graph_are_kept():
+    weights = {"r.R": numbers(H, H), "r.b": numbers(H), "gru1.Y": numbers(H)}
+    shifted = [
+        helper.make_node("Add", ["X", "r.b"], ["r.Y"]),
+        helper.make_node("Mul", ["r.Y", "gru1.Y"], ["r.h.next"]),
+        gru("r.h.next", ["Y"], name="r"),
+        helper.make_node("Squeeze", ["Y", "one"], ["Z"]),
+        gru("Z", ["y"]),
+    ]
+    equals_the_original(joined(*shifted, weights=weights | {"one": np.array([1])}), {"X": numbers(7, B, H)})
+
+
+def test_layers_with_and_without_outputs_of_all_steps_and_of_other_batches():
+    nodes = [gru("X", ["", "a"], "h0"), gru("U", ["", "b"], "g0"), gru("X", ["", "c"])]
+    nodes += [helper.make_node("Add", ["a", "c"], ["y"])]
+    proto = joined(*nodes, inputs=("U", "h0", "g0"), outputs=("y", "b"))
+    feeds = {"X": numbers(7, B, H), "U": numbers(7, 4, H), "h0": numbers(1, B, H), "g0": numbers(1, 4, H)}
+    changed = equals_the_original(proto, feeds)
+    assert len(changed.graph.input) == 4 + 2 * 4
+
+
+def test_weights_may_be_inputs_with_a_default():
+    proto = joined(gru("X", ["y"]), weights={"kept": numbers(2)})
+    floats = TensorProto.FLOAT
+    proto.graph.input.extend(
+        [
+            helper.make_tensor_value_info("W", floats, [1, 3 * H, H]),
+            helper.make_tensor_value_info("kept", floats, [2]),
+        ]
+    )
+    changed = equals_the_original(proto, {"X": numbers(7, B, H)})
+    assert [value.name for value in changed.graph.input] == ["X", "kept"]
+    assert "kept" in {tensor.name for tensor in changed.graph.initializer}
+
+
+def test_operators_in_bodies_are_named():
+    body = helper.make_graph(
+        [gru("X", ["z"])], "body", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    )
+    branch = helper.make_node("If", ["yes"], ["y"], "choice", then_branch=body, else_branch=body)
+    proto = joined(branch, weights={"yes": np.array(True)})
+    with pytest.raises(UsageError, match="choice: expected an operator of the graph, got GRU in its body"):
+        find_recurrent_nodes(proto, "m.onnx")
+
+
+def test_the_long_name_of_the_standard_domain_is_accepted():
+    proto = joined(helper.make_node("Identity", ["W"], ["V"]), gru("X", ["y"], W="V"))
+    proto.opset_import[0].domain = "ai.onnx"
+    equals_the_original(proto, {"X": numbers(7, B, H)})
 
 
 class Network(torch.nn.Module):

@@ -2,7 +2,6 @@
 """Search of thresholds of the update rule delta for the operators GRU and LSTM of any ONNX file."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edgernn.errors import EdgernnError
-from edgernn.export.recurrent_nodes import RecurrentNodes, find_recurrent_nodes, watching, with_delta
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.delta_graph import watching, with_delta
+from edgernn.export.recurrent_nodes import RecurrentNodes, find_recurrent_nodes
 from edgernn.files import write_bytes
 from edgernn.locks import hold_file
 from edgernn.progress import Progress, Silent
@@ -65,11 +65,13 @@ def calibrate_file(
             than `loss`.
     """
     progress = progress or Silent()
+    out = out or path.with_name(f"{path.stem}-delta.onnx")
+    if out.is_dir() or out.resolve() == path.resolve():
+        raise UsageError(f"--out: expected a file other than {path}, got {out}; give another name")
     proto = _load(path)
     file = _File(path, data, find_recurrent_nodes(proto, str(path)))
     metric, dense = file.metric, file.score(file.expected)
     limit = dense + loss / 100 * {_ACCURACY: -1.0, _CHANGE: 1.0, _ERROR: abs(dense)}[metric]
-    out = out or path.with_name(f"{path.stem}-delta.onnx")
     with hold_file(out):
         file.check()
         try:
@@ -135,7 +137,9 @@ class _File:
         self._feeds = _feeds(operators.proto, arrays, data)
         watched, names = watching(operators)
         values = self._feeds | self._run(watched, None, self._feeds)
-        self._names = [value.name for value in graph.output]
+        # numbers are compared, and labels with the first output, of any type
+        outputs = [value.name for value in graph.output]
+        self._names = [name for name in outputs if name == outputs[0] or _is_float(values[name])]
         self.expected = [values[name] for name in self._names]
         self.metric, self.score = _metric(self.expected, labels, data)
         if all(len(values[x]) < 2 for x, _ in names):
@@ -147,7 +151,7 @@ class _File:
         self._units = [_mean_changes(values[x], values[y]) for x, y in names]
         steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
         self._macs = sum(sum(node.cell.macs()) * count for node, count in zip(operators.nodes, steps, strict=True))
-        self._batch = values[names[0][0]].shape[1]
+        self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(operators.nodes, names, strict=True)}
         self._library = library_path()
 
     def thresholds(self, scale_x: float, scale_h: float) -> list[tuple[float, float]]:
@@ -163,9 +167,12 @@ class _File:
         """Raise EdgernnError if layers with thresholds of 0 compute something else than the operators."""
         outputs, _ = self._outputs(0.0, 0.0)
         for name, y, expected in zip(self._names, outputs, self.expected, strict=True):
-            error = float(np.abs(y.astype(np.float64) - expected).max(initial=0))
+            if not _is_float(expected):
+                continue
+            error = float(np.abs(_differences(y, expected)).max(initial=0))
+            largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=1))
             # not <=, so that NaN is an error
-            if not error <= _TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0))):
+            if not error <= _TOLERANCE * largest:
                 raise EdgernnError(
                     f"{self._path}: {name}: with thresholds of 0 it differs by {error:.3g} from that of the original "
                     "file, so nothing was written; report a bug"
@@ -176,7 +183,7 @@ class _File:
 
         The portable functions may decide a few comparisons otherwise, as their rounding errors differ.
         """
-        values = self._run(proto, None, self._feeds | _zeros(proto, self._feeds, self._batch))
+        values = self._run(proto, None, self._feeds | self._zeros(proto))
         value = self.score([values[name] for name in self._names])
         if not abs(value - best.value) <= 0.01 + 0.1 * abs(best.value):
             raise EdgernnError(
@@ -187,10 +194,20 @@ class _File:
     def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
         """Return the outputs with these thresholds, and the number of multiply-adds of the replaced layers."""
         candidate = with_delta(self.operators, self.thresholds(scale_x, scale_h), True)
-        feeds = self._feeds | _zeros(candidate, self._feeds, self._batch)
+        feeds = self._feeds | self._zeros(candidate)
         values = self._run(candidate, self._library, feeds)
         macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self.operators.nodes)
         return [values[name] for name in self._names], macs
+
+    def _zeros(self, proto: onnx.ModelProto) -> dict[str, Array]:
+        """Return zeros for the inputs that `with_delta` added: states of the rule (B, width)."""
+        states = {}
+        for value in proto.graph.input:
+            name, _, _ = value.name.rpartition(".")
+            if name in self._batches and value.name not in self._feeds:
+                width = value.type.tensor_type.shape.dim[1].dim_value
+                states[value.name] = np.zeros((self._batches[name], width), np.float32)
+        return states
 
     def _run(self, proto: onnx.ModelProto, library: str | None, feeds: dict[str, Array]) -> dict[str, Array]:
         """Run a model in ONNX Runtime, with the native library or without; return its outputs by name."""
@@ -232,17 +249,23 @@ def _feeds(proto: onnx.ModelProto, arrays: dict[str, Array], data: Path) -> dict
             f"{data}: expected the arrays {', '.join(inputs)}, which are the inputs of the graph, and perhaps labels "
             f"{LABELS}, got {', '.join(arrays) or 'none'}; store them with numpy.savez"
         )
-    types = {
-        name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type) for name, value in inputs.items()
-    }
-    return {name: array.astype(types[name]) for name, array in arrays.items()}
+    feeds = {}
+    for name, value in inputs.items():
+        feeds[name] = arrays[name].astype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        if _is_float(feeds[name]) and not np.isfinite(feeds[name]).all():
+            raise EdgernnError(f"{data}: {name}: expected finite numbers, got a NaN or an infinity; correct the array")
+    return feeds
 
 
-def _zeros(candidate: onnx.ModelProto, feeds: dict[str, Array], batch: int) -> dict[str, Array]:
-    """Return zeros for the inputs that `with_delta` added: the states of the rule (B, width)."""
-    constant = {tensor.name for tensor in candidate.graph.initializer}
-    added = [value for value in candidate.graph.input if value.name not in feeds.keys() | constant]
-    return {value.name: np.zeros((batch, value.type.tensor_type.shape.dim[1].dim_value), np.float32) for value in added}
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def _differences(y: Array, expected: Array) -> Array:
+    """Return y - expected in float64, and 0 where both are the same infinity, or both NaN."""
+    with np.errstate(invalid="ignore"):
+        difference = y.astype(np.float64) - expected
+    return np.where((y == expected) | (np.isnan(y) & np.isnan(expected)), 0.0, difference)
 
 
 def _mean_changes(x: Array, y: Array) -> tuple[float, float]:
@@ -266,20 +289,32 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
         EdgernnError: The labels do not fit the first output.
     """
     if labels is None:
-        sizes = [max(float(np.square(y.astype(np.float64)).sum()), 1e-24) for y in expected]
+        floats = [i for i, y in enumerate(expected) if _is_float(y)]
+        if not floats:
+            raise EdgernnError(f"{data}: expected labels {LABELS}, as no output of the model is a float; add them")
+        sizes = {i: np.square(expected[i][np.isfinite(expected[i])].astype(np.float64)).sum() for i in floats}
 
         def change(outputs: list[Array]) -> float:
-            errors = (float(np.square(y.astype(np.float64) - e).sum()) for y, e in zip(outputs, expected, strict=True))
-            return math.sqrt(max(error / size for error, size in zip(errors, sizes, strict=True)))
+            errors = {i: np.square(_differences(outputs[i], expected[i])).sum() for i in floats}
+            return float(max(np.sqrt(errors[i] / max(sizes[i], 1e-24)) for i in floats))
 
         return _CHANGE, change
-    y, is_class = expected[0], labels.dtype.kind in "iu"
-    shape = y.shape[:-1] if is_class else y.shape
-    if labels.shape != shape:
+    y, kind = expected[0], labels.dtype.kind
+    if kind not in "iuf" or not isinstance(y, np.ndarray) or not np.isfinite(labels).all():
+        raise EdgernnError(f"{data}: {LABELS}: expected finite numbers, got {labels.dtype}; correct the labels")
+    is_class, classes = kind in "iu", y.shape[:-1] if _is_float(y) else y.shape
+    if labels.shape != (classes if is_class else y.shape):
         raise EdgernnError(
-            f"{data}: {LABELS}: expected labels of shape {shape} for the first output {y.shape}, got {labels.shape}; "
-            "correct them"
+            f"{data}: {LABELS}: expected integer classes of shape {classes} or float targets of shape {y.shape} for "
+            f"the first output, got {labels.dtype} of shape {labels.shape}; correct them"
         )
-    if is_class:
-        return _ACCURACY, lambda outputs: float((outputs[0].argmax(-1) == labels).mean())
-    return _ERROR, lambda outputs: float(np.square(outputs[0].astype(np.float64) - labels).mean())
+    if not is_class:
+        return _ERROR, lambda outputs: float(np.square(outputs[0].astype(np.float64) - labels).mean())
+    if not _is_float(y):
+        return _ACCURACY, lambda outputs: float((outputs[0] == labels).mean())
+    if y.shape[-1] < 2 or labels.min(initial=0) < 0 or labels.max(initial=0) >= y.shape[-1]:
+        raise EdgernnError(
+            f"{data}: {LABELS}: expected classes from 0 to {y.shape[-1] - 1}, of which there are at least 2, got "
+            f"{labels.min(initial=0)} to {labels.max(initial=0)}; for an output of one number, store float labels"
+        )
+    return _ACCURACY, lambda outputs: float((outputs[0].argmax(-1) == labels).mean())

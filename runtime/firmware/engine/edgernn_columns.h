@@ -9,6 +9,12 @@
 
 #include "edgernn_products.h" /* EDGERNN_HELIUM */
 
+#if defined(__GNUC__)
+#define EDGERNN_UNROLLED _Pragma("GCC unroll 4")
+#else
+#define EDGERNN_UNROLLED
+#endif
+
 /* Some rows of a matrix, from `row` on, and the first of the sums that they are added to. */
 typedef struct EdgernnRows {
   int32_t row, sum, count;
@@ -73,7 +79,7 @@ typedef struct EdgernnMove {
       float* sum = sums + part.sum;                                                         \
       const float* const end = sum + part.count;                                            \
       EDGERNN_EACH_##number(EDGERNN_##KIND##_COLUMN) EDGERNN_##KIND##_SCALES EDGERNN_FOURS( \
-          KIND, number) _Pragma("GCC unroll 4") for (; sum != end; ++sum) {                 \
+          KIND, number) EDGERNN_UNROLLED for (; sum != end; ++sum) {                        \
         *sum += EDGERNN_##KIND##_SCALED(EDGERNN_PLUS_##number(EDGERNN_##KIND##_PRODUCT));   \
       }                                                                                     \
     }                                                                                       \

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replaces the operators GRU and LSTM of an ONNX file by edgernn's layers with the update rule delta."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from edgernn.export.graph import IR_VERSION, ModelGraph, add_layer, define_functions, layer_functions
+from edgernn.export.recurrent_nodes import RecurrentNode, RecurrentNodes, values_read
+from edgernn.layer import RecurrentLayer
+from edgernn.rules import Delta
+from edgernn.runtime.library import DOMAIN
+
+
+def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
+    """Replace the operators of a model by edgernn's layers with the update rule delta.
+
+    Args:
+        operators: The operators.
+        thresholds: Θ_x and Θ_h of each of `RecurrentNodes.nodes` (see `Delta`).
+        counts: Add an output NAME.macs (B,) for each layer: the number of multiply-adds that it executed.
+
+    Returns:
+        The new model. The layers of operators whose state the caller carries add inputs NAME.STATE and outputs
+        NAME.STATE.next for the states of the rule, all of shape (B, width) and initially 0.
+    """
+    layers = []
+    for recurrent, (theta_x, theta_h) in zip(operators.nodes, thresholds, strict=True):
+        cell = recurrent.cell
+        rule = Delta(cell.input_size, cell.hidden_size, theta_x, theta_h)
+        layers.append(RecurrentLayer(cell, rule).eval())
+    functions = layer_functions(layers)
+    result = onnx.ModelProto()
+    result.CopyFrom(operators.proto)
+    graph, builder = result.graph, ModelGraph()
+    replaced = {recurrent.index: i for i, recurrent in enumerate(operators.nodes)}
+    for index, node in enumerate(operators.proto.graph.node):
+        if index not in replaced:
+            builder.nodes.append(node)
+            continue
+        i = replaced[index]
+        recurrent, layer = operators.nodes[i], layers[i]
+        _add_states(builder, graph, recurrent, layer)
+        counters: dict[str, list[str]] = {"updates": [], "macs": []}
+        needs_y = bool(node.output[0])
+        y, _ = add_layer(builder, layer, functions[i], recurrent.name, recurrent.input("X"), needs_y, False, counters)
+        # the operator has an axis of directions
+        ends = [y, *(f"{recurrent.name}.{state}.next" for state in layer.cell.states)]
+        for axis, value, output in zip((1, 0, 0), ends, node.output, strict=False):
+            if output:
+                builder.node("Unsqueeze", [value, _axis(builder, recurrent.name, axis)], output)
+        if counts:
+            graph.output.append(helper.make_tensor_value_info(counters["macs"][0], TensorProto.INT64, ["B"]))
+        else:
+            (new,) = (n for n in builder.nodes if n.domain == DOMAIN and n.name == recurrent.name)
+            new.output[1] = new.output[2] = ""
+    del graph.node[:]
+    graph.node.extend(builder.nodes)
+    graph.initializer.extend(builder.weights)
+    _remove_unused(graph, {recurrent.input(name) for recurrent in operators.nodes for name in "WRB"})
+    result.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    result.functions.extend(define_functions(dict.fromkeys(functions)))
+    result.ir_version = max(result.ir_version, IR_VERSION)
+    return result
+
+
+def _add_states(builder: ModelGraph, graph: onnx.GraphProto, recurrent: RecurrentNode, layer: RecurrentLayer) -> None:
+    """Add nodes, or inputs of the graph, that provide the states of a layer before its first step."""
+    name, states = recurrent.name, layer.cell.states
+    missing = [state for state in states if not recurrent.input(f"initial_{state}")]
+    zero = missing + ([] if recurrent.carried else [state for state in layer.states if state not in states])
+    for state in states:
+        if state not in missing:
+            values = [recurrent.input(f"initial_{state}"), _axis(builder, name, 0)]
+            builder.node("Squeeze", values, f"{name}.{state}")
+    if zero:
+        builder.node("Shape", [recurrent.input("X")], f"{name}.batch", start=1, end=2)
+    for state in zero:
+        width = builder.weight(f"{name}.{state}.width", np.array([layer.widths[state]], np.int64))
+        builder.node("Concat", [f"{name}.batch", width], f"{name}.{state}.shape", axis=0)
+        builder.node("ConstantOfShape", [f"{name}.{state}.shape"], f"{name}.{state}")
+    for state in layer.states:
+        if state not in states and state not in zero:
+            shape = ["B", layer.widths[state]]
+            graph.input.append(helper.make_tensor_value_info(f"{name}.{state}", TensorProto.FLOAT, shape))
+            graph.output.append(helper.make_tensor_value_info(f"{name}.{state}.next", TensorProto.FLOAT, shape))
+
+
+def _axis(builder: ModelGraph, name: str, axis: int) -> str:
+    key = f"{name}.axis{axis}"
+    if key not in {tensor.name for tensor in builder.weights}:
+        builder.weight(key, np.array([axis], np.int64))
+    return key
+
+
+def _remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
+    """Remove nodes and initialisers whose results are not read, such as the weights of the replaced operators.
+
+    An initialiser that is also an input of the graph stays, unless it is one of `weights`, the weights' names.
+    """
+    nodes, read = list(graph.node), {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    # a node comes before those that read its outputs
+    for node in reversed(nodes):
+        if read & set(node.output):
+            kept.append(node)
+            read |= values_read(node)
+    inputs = [value for value in graph.input if value.name in read or value.name not in weights]
+    names = read | {value.name for value in inputs}
+    tensors = [tensor for tensor in graph.initializer if tensor.name in names]
+    del graph.node[:], graph.initializer[:], graph.input[:]
+    graph.node.extend(kept[::-1])
+    graph.initializer.extend(tensors)
+    graph.input.extend(inputs)
+
+
+def watching(operators: RecurrentNodes) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
+    """Return the model with further outputs: what each replaceable operator reads and computes.
+
+    Args:
+        operators: The operators.
+
+    Returns:
+        The model, and for each of `RecurrentNodes.nodes` the names of the values X (T, B, I) and Y (T, 1, B, H).
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(operators.proto)
+    graph, names = result.graph, []
+    known = {value.name for value in [*graph.output, *graph.input]}
+    for recurrent in operators.nodes:
+        node = graph.node[recurrent.index]
+        if not node.output[0]:
+            node.output[0] = f"{recurrent.name}.Y.watched"
+        names.append((recurrent.input("X"), node.output[0]))
+        for value in names[-1]:
+            if value not in known:
+                known.add(value)
+                graph.output.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, None))
+    return result, names
