@@ -48,7 +48,7 @@ def sweep(
         threads: Threads of each training.
         gpus: GPUs of each training; 0: train on the CPU.
         data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
-        latency: True: also measure the latency of the best model of each row.
+        latency: True: also measure the latency of the best model of each row that the search chose.
         export: True: export the models on a Pareto front to ONNX, in the folder front/ROW of `out`.
         run: False: only report the existing runs; nothing is trained or timed.
 
@@ -76,7 +76,8 @@ def sweep(
         plan = plan.narrowed(plan.chosen())
     with trained(plan.rows, out, pool) as failed:
         failures |= failed
-        best = {row.name: row.best for row in plan.rows if row.best is not None}
+        chosen = plan.chosen()
+        best = {row.name: row.best for row in plan.rows if row.best is not None and row.name in chosen}
         times = latencies(out, best) if latency and run and best else measured(out)
         report = {
             "command": shlex.join(["edgernn", "sweep", str(path)]),
