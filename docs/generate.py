@@ -14,6 +14,7 @@ reference/recipes.md, reference/files.md
                             the module docstrings of recipes and run directories
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
+background/signals/*.md     the front of a sweep, docs/results/sweep-TASK.json
 background/promises.md      tables of faults, long streams, times of steps and of the hardened library
 how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
@@ -29,6 +30,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from signal_tables import signal
 
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
@@ -340,6 +343,7 @@ def generated() -> dict[Path, str]:
             "longrun": longrun(),
             "steptimes": steptimes(),
         },
+        DOCS / "background" / "signals" / "remaining-life.md": {"signal": signal("remaining-life")},
         DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},
