@@ -92,7 +92,7 @@ def edit(path, old, new):
 
 
 ERRORS = {
-    "NaN": ("train", "518.67", "nan", r"expected finite numbers \(float32\), got nan at index \(0, 6\)"),
+    "NaN": ("train", "518.67", "nan", r"expected finite numbers in the range of float32, got nan at index \(0, 6\)"),
     "word": ("test", "518.67", "hot", "line 1: expected numbers, got '1 1 "),
     "short line": ("train", " 518.67", "", "line 1: expected 26 numbers, got 25; get the file again"),
     "cycle": ("train", "\n1 2 ", "\n1 3 ", "engines and their cycles numbered from 1, got other numbers at engine 1"),
