@@ -2,14 +2,12 @@
 """Tables of the pages about a signal, from the results of a sweep."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from edgernn.names import parts
 from edgernn.training.paper_table import number
-from measured_tables import filled
+from measured_tables import RESULTS, filled
 
-RESULTS = Path(__file__).resolve().parent / "results"
 _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 

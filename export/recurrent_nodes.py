@@ -67,9 +67,7 @@ class RecurrentNode:
 
     def input(self, name: str) -> str:
         """Return the name of the value that the operator reads as its input `name`, such as X; "" if there is none."""
-        names = _INPUTS[self.node.op_type]
-        listed = dict(zip(names, self.node.input, strict=False))
-        return str(listed.get(name, ""))
+        return _inputs(self.node).get(name, "")
 
 
 @dataclass
@@ -112,22 +110,22 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     for i, node in enumerate(graph.node):
         title = node.name or f"{node.op_type} number {i}"
         operators.left += [f"{title}: {text}" for text in _hidden(node)]
-        if not is_recurrent(node):
+        if not _is_recurrent(node):
             continue
-        reason = _refusal(node) or _unknown_weights(operators.proto, node)
-        if reason is not None:
-            operators.left.append(f"{title}: {reason}")
+        weights = _refusal(node) or _weights(operators.proto, node)
+        if isinstance(weights, str):
+            operators.left.append(f"{title}: {weights}")
             continue
         name = node.name or f"{node.op_type.lower()}{len(operators.nodes)}"
         while any(other.startswith(f"{name}.") or other == name for other in names - {node.name}):
             name += "_"
         names.add(name)
-        recurrent = RecurrentNode(name, i, node, _cell(operators.proto, node), False)
+        recurrent = RecurrentNode(name, i, node, _cell(node, weights), False)
         starts = (recurrent.input(f"initial_{state}") for state in recurrent.cell.states)
         recurrent.carried = any(_is_carried(graph, start) for start in starts)
         operators.nodes.append(recurrent)
     for function in operators.proto.functions:
-        if any(map(is_recurrent, function.node)):
+        if any(map(_is_recurrent, function.node)):
             operators.left.append(f"{function.name}: expected an operator of the graph, got one in a function")
     if not operators.nodes:
         reasons = "".join(f"; {text}" for text in operators.left)
@@ -135,19 +133,19 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     return operators
 
 
-def is_recurrent(node: onnx.NodeProto) -> bool:
+def _is_recurrent(node: onnx.NodeProto) -> bool:
     """Return True for ONNX's own operators GRU and LSTM."""
     return node.domain in _STANDARD and node.op_type in _INPUTS
 
 
-def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return the bodies of a node: graphs in its attributes, as those of If, Loop and Scan."""
     return [body for attribute in node.attribute for body in [attribute.g, *attribute.graphs] if body.node]
 
 
 def values_read(node: onnx.NodeProto) -> set[str]:
     """Return the names of the values that a node reads, those in its bodies included."""
-    inner = [{value.name for value in body.output}.union(*map(values_read, body.node)) for body in bodies(node)]
+    inner = [{value.name for value in body.output}.union(*map(values_read, body.node)) for body in _bodies(node)]
     return set(node.input).union(*inner)
 
 
@@ -156,14 +154,14 @@ def _names(graph: onnx.GraphProto) -> set[str]:
     listed = {value.name for value in [*graph.input, *graph.output, *graph.initializer]}
     for node in graph.node:
         listed |= {node.name, *node.input, *node.output}
-        listed = listed.union(*map(_names, bodies(node)))
+        listed = listed.union(*map(_names, _bodies(node)))
     return listed - {""}
 
 
 def _hidden(node: onnx.NodeProto) -> list[str]:
     """Return a reason for each operator GRU and LSTM in the bodies of a node, which are not replaced."""
-    inner = [one for body in bodies(node) for one in body.node]
-    here = [f"expected an operator of the graph, got {one.op_type} in its body" for one in inner if is_recurrent(one)]
+    inner = [one for body in _bodies(node) for one in body.node]
+    here = [f"expected an operator of the graph, got {one.op_type} in its body" for one in inner if _is_recurrent(one)]
     return here + [text for one in inner for text in _hidden(one)]
 
 
@@ -192,10 +190,14 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
+def _inputs(node: onnx.NodeProto) -> dict[str, str]:
+    """Return a dict from the name of each input of an operator GRU or LSTM, such as X, to the value that it reads."""
+    return dict(zip(_INPUTS[node.op_type], node.input, strict=False))
+
+
 def _refusal(node: onnx.NodeProto) -> str | None:
     """Return why edgernn has no cell for an operator GRU or LSTM with these attributes and inputs, or None."""
-    attributes = _attributes(node)
-    inputs = dict(zip(_INPUTS[node.op_type], node.input, strict=False))
+    attributes, inputs = _attributes(node), _inputs(node)
     activations = [name.decode() for name in attributes.get("activations", [])]
     if (direction := attributes.get("direction", b"forward").decode()) != "forward":
         return f"direction: expected forward, got {direction}"
@@ -210,8 +212,9 @@ def _refusal(node: onnx.NodeProto) -> str | None:
     return None
 
 
-def _unknown_weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None:
-    inputs = dict(zip(_INPUTS[node.op_type], node.input, strict=False))
+def _weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> dict[str, Array] | str:
+    """Return the weights W, R and B of an operator without the axis of directions, or why they cannot be used."""
+    inputs, weights = _inputs(node), {}
     for name in ("W", "R", "B"):
         value = inputs.get(name)
         if not value:
@@ -221,7 +224,8 @@ def _unknown_weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> str | None
             return f"input {name}: expected a constant, got {value}, which the graph computes"
         if constant.dtype != np.float32:
             return f"input {name}: expected float32, got {constant.dtype}"
-    return None
+        weights[name] = constant[0]
+    return weights
 
 
 def _constant(proto: onnx.ModelProto, name: str) -> Array | None:
@@ -261,6 +265,8 @@ def _ancestors(
         The nodes that compute the value, in the order of the graph, and the names of the values that no node computes.
     """
     producers = {output: node for node in graph.node for output in node.output}
+    # values of a body are not among these
+    known = producers.keys() | {value.name for value in [*graph.input, *graph.initializer]}
     seen, waiting, leaves = set(), [name], set()
     while waiting:
         value = waiting.pop()
@@ -271,32 +277,24 @@ def _ancestors(
         if node is None:
             leaves.add(value)
         elif through is None or node.op_type in through:
-            # values of a body itself have no producer in the graph
-            inner = set().union(*map(_names, bodies(node))) - producers.keys() - _outer(graph)
-            waiting += values_read(node) - inner
+            waiting += values_read(node) & known
     return [node for node in graph.node if seen & set(node.output)], leaves
 
 
-def _outer(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of the values that no node computes: inputs and initialisers."""
-    return {value.name for value in [*graph.input, *graph.initializer]}
-
-
-def _cell(proto: onnx.ModelProto, node: onnx.NodeProto) -> Cell:
-    """Return edgernn's cell with the weights of an operator GRU or LSTM.
+def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
+    """Return edgernn's cell with the weights of an operator GRU or LSTM; `arrays` is a result of `_weights`.
 
     A GRU with linear_before_reset = 0 is the cell gru-before, whose update gate is 1 - z.
     """
-    inputs = dict(zip(_INPUTS[node.op_type], node.input, strict=False))
     kind = node.op_type.lower()
-    W, R = (to_cell_order(kind, _floats(proto, inputs[name])[0]) for name in ("W", "R"))
+    W, R = (to_cell_order(kind, arrays[name]) for name in "WR")
     rows, H = R.shape
-    both = _floats(proto, inputs["B"])[0] if inputs.get("B") else np.zeros(2 * rows, np.float32)
+    both = arrays.get("B", np.zeros(2 * rows, np.float32))
     b, recurrent = (to_cell_order(kind, half) for half in np.split(both, 2))
     before = kind == "gru" and not _attributes(node).get("linear_before_reset", 0)
     cell = CELLS["gru-before" if before else kind](W.shape[1], H)
     if before:
-        W, R, b = W.copy(), R.copy(), b + recurrent
+        b = b + recurrent
         for weight in (W, R, b):
             weight[H : 2 * H] *= -1
         weights = {"W": W, "R": R[: 2 * H], "V": R[2 * H :], "b": b}
@@ -309,12 +307,6 @@ def _cell(proto: onnx.ModelProto, node: onnx.NodeProto) -> Cell:
         for name, value in weights.items():
             getattr(cell, name).copy_(torch.from_numpy(np.ascontiguousarray(value)))
     return cell.eval()
-
-
-def _floats(proto: onnx.ModelProto, name: str) -> NDArray[np.float32]:
-    value = _constant(proto, name)
-    assert value is not None
-    return value.astype(np.float32)
 
 
 def _is_carried(graph: onnx.GraphProto, name: str) -> bool:

@@ -21,7 +21,7 @@ from edgernn.rules import Delta
 from edgernn.store import load_model
 from edgernn.training.evaluate import evaluate
 from edgernn.training.score import open_task
-from edgernn.training.threshold_search import MeasuredPair, search_thresholds
+from edgernn.training.threshold_search import MeasuredPair, mean_changes, search_thresholds
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _search(
 
 
 def _mean_changes(model: SequenceModel, x: Tensor) -> tuple[float, float]:
-    """Return the mean absolute change per step of the first layer's input and of its state h; 1e-6 in place of 0."""
+    """Return the mean changes (see `mean_changes`) of the first layer's input and of its state h."""
     seen: list[tuple[Tensor, Tensor]] = []
     layer = model.recurrent_layers()[0]
     handle = layer.register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
@@ -249,9 +249,7 @@ def _mean_changes(model: SequenceModel, x: Tensor) -> tuple[float, float]:
             model(x)
     finally:
         handle.remove()
-    changes = [float(part.diff(dim=0).abs().mean()) if len(part) > 1 else 0.0 for part in seen[0]]
-    # a constant input has no changes, and any threshold does for it
-    return changes[0] or 1e-6, changes[1] or 1e-6
+    return mean_changes(*seen[0])
 
 
 @contextmanager

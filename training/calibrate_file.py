@@ -19,7 +19,7 @@ from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.formats.npz import read_npz
-from edgernn.training.threshold_search import MeasuredPair, search_thresholds
+from edgernn.training.threshold_search import MeasuredPair, mean_changes, search_thresholds
 
 Array = NDArray[Any]
 # name of the labels in the npz file
@@ -148,7 +148,7 @@ class _File:
                 "steps, and store longer sequences"
             )
         # mean changes of x and h of each layer, and multiply-adds of all of them together
-        self._units = [_mean_changes(values[x], values[y]) for x, y in names]
+        self._units = [mean_changes(values[x], values[y]) for x, y in names]
         steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
         self._macs = sum(sum(node.cell.macs()) * count for node, count in zip(operators.nodes, steps, strict=True))
         self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(operators.nodes, names, strict=True)}
@@ -266,12 +266,6 @@ def _differences(y: Array, expected: Array) -> Array:
     with np.errstate(invalid="ignore"):
         difference = y.astype(np.float64) - expected
     return np.where((y == expected) | (np.isnan(y) & np.isnan(expected)), 0.0, difference)
-
-
-def _mean_changes(x: Array, y: Array) -> tuple[float, float]:
-    """Return the mean absolute change per step of X (T, B, I) and of Y (T, 1, B, H); 1e-6 in place of 0."""
-    changes = [float(np.abs(np.diff(part, axis=0)).mean()) if len(part) > 1 else 0.0 for part in (x, y)]
-    return changes[0] or 1e-6, changes[1] or 1e-6
 
 
 def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.progress import Progress
@@ -29,6 +30,16 @@ class MeasuredPair:
     scale_h: float
     executed: float
     value: float
+
+
+def mean_changes(x: Any, h: Any) -> tuple[float, float]:
+    """Return the mean absolute change per step of x and of h, the units of the thresholds; 1e-6 in place of 0.
+
+    Both are torch tensors or NumPy arrays with the steps along the first axis. A constant input has no changes, and any
+    threshold does for it.
+    """
+    changes = [float(abs(part[1:] - part[:-1]).mean()) if len(part) > 1 else 0.0 for part in (x, h)]
+    return changes[0] or 1e-6, changes[1] or 1e-6
 
 
 def search_thresholds(

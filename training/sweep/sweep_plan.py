@@ -131,16 +131,9 @@ class Sweep:
 
     def narrowed(self, names: Collection[str]) -> "Sweep":
         """Return the sweep with all seeds of the rows with these names, and `search_seeds` seeds of all others."""
+        # a row caches its results, so that each becomes a new one
         rows = (
-            SweepRow(
-                row.name,
-                row.settings,
-                row.jobs if row.name in names else row.jobs[: self.search_seeds],
-                row.cell,
-                row.rule,
-                row.rivals,
-            )
-            for row in self.rows
+            replace(row, jobs=row.jobs if row.name in names else row.jobs[: self.search_seeds]) for row in self.rows
         )
         return replace(self, rows=tuple(rows))
 
