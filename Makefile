@@ -56,7 +56,7 @@ STEPS := for i in 0 1 2 3 4 5 6 7 8 9; do tail -n +2 examples/adding.csv; echo; 
 
 # fixed number of inputs and fixed seed, so that the check is reproducible;
 # a longer search with a random seed: make check-fuzz FUZZ_RUNS=-1 FUZZ_SEED=0 FUZZ_SECONDS=3600
-FUZZ_RUNS := 50000
+FUZZ_RUNS := 100000
 FUZZ_SEED := 1
 FUZZ_SECONDS := 600
 PROGRAMS := 10000
