@@ -82,6 +82,8 @@ PAGES = {
     "cells/decaynet": ("DecayNet", ["edgernn.cells.decaynet"]),
     "cells/irc": ("IRC and IHC cells", ["edgernn.cells.irc"]),
     "cells/sru": ("SRU", ["edgernn.cells.sru"]),
+    "cells/minimal": ("minGRU and minLSTM", ["edgernn.cells.minimal"]),
+    "cells/lru": ("LRU", ["edgernn.cells.lru"]),
     "cells/t-lstm": ("T-LSTM", ["edgernn.cells.tlstm"]),
     "cells/fastgrnn": ("FastGRNN", ["edgernn.cells.fastgrnn"]),
     "rules": (

@@ -168,7 +168,7 @@ class Program:
             )
         if len(self.results) > most_results:
             raise ProgramError(
-                f"equations: expected at most {most_results} results, got {len(self.results)}; simplify them"
+                f"equations: expected at most {most_results} returned values, got {len(self.results)}; return fewer"
             )
         ints = [len(part) for part in (self.arguments, self.constants, self.instructions, self.results)]
         ints += self.arguments

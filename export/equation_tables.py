@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from edgernn.cell_program import SIZES, TERMS, VECTOR, CellProgram, gate_terms, maps, mixes, trace_equations
-from edgernn.cells import CELLS, Cell
+from edgernn.cells import COMPILED, Cell
 from edgernn.program import OPS, Builder, Program
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, UpdateRule
@@ -34,7 +34,7 @@ def equation_tables(projection: Projection) -> str:
         The JSON text of an object with the keys "ops", "cells" and "rules". Each is an object from name to entry, with
         one entry per line.
     """
-    cells = {forms[0].form: _cell(forms) for cell in CELLS.values() for forms in _forms(cell)}
+    cells = {forms[0].form: _cell(forms) for cell in COMPILED.values() for forms in _forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
     tables: dict[str, dict[str, Any]] = {
         "ops": {name: [op.code, op.arity] for name, op in OPS.items()},

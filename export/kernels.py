@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edgernn.cell_program import CellProgram, cell_program
-from edgernn.cells import CELLS, Cell
+from edgernn.cells import CELLS, COMPILED, Cell
 from edgernn.errors import UsageError
 from edgernn.imputers import IMPUTERS, Imputer
 from edgernn.layer import RecurrentLayer
@@ -73,7 +73,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
             f"norm={cell.norm.name}: the native library has no kernel for a layer with a normalisation; run the model "
             "with backend portable (standard ONNX operators), or leave out norm"
         )
-    if cell.name in CELLS:
+    if cell.name in COMPILED:
         return Kernel(layer.kind)
     try:
         return Kernel(layer.kind_of("*"), cell_program(cell))

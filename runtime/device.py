@@ -41,7 +41,9 @@ def require_gpu(ort: Any, library: str | None) -> None:
             "pip uninstall onnxruntime, and then pip install 'edgernn[gpu]'"
         )
     if library is not None and (reason := CudaLibrary(library).missing()) is not None:
-        raise EdgernnError(f"device cuda: edgernn's CUDA library cannot use a GPU: {reason}; or use device cpu")
+        raise EdgernnError(
+            f"device cuda: edgernn's CUDA library cannot use a GPU: {reason}; mend that, or use device cpu"
+        )
 
 
 def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = None, exact: bool = True) -> Any:

@@ -15,7 +15,8 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from edgernn.cells import CELLS, EINS, Cell, ForgetBias
+from edgernn.cell_program import cell_program
+from edgernn.cells import CELLS, COMPILED, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import DENSE, LowRank
 from edgernn.export.trace import layer_weights, op_attributes
 from edgernn.layer import RecurrentLayer
@@ -68,7 +69,7 @@ def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
 
 
 def oracle_result(cell: str, rule: str, inputs: Inputs, weight_bits: int = 32) -> oracle.Result:
-    hidden = next(inputs[name].shape[1] for name in ("h", "s") if name in inputs)
+    hidden = next(inputs[name].shape[1] for name in ("h", "s", "re") if name in inputs)
     module = layer(cell, rule, hidden, inputs["X"].shape[2])
     row = oracle.row_of(module.cell.name if cell in VARIANTS else cell, inputs["X"].shape[2], hidden)
     if module.cell.variant == "from-x":
@@ -155,10 +156,15 @@ def session(
         weights,
         [*module.states],
         [expected.get(name, "") for name in places],
-        op_attributes(module) | dict(attributes or {}),
+        _attributes(module) | dict(attributes or {}),
         constant=constant,
         ordered=outputs,
     )
+
+
+def _attributes(module: RecurrentLayer) -> dict[str, Any]:
+    """Return the attributes of a layer's node, with the equations of a cell without compiled kernels."""
+    return op_attributes(module) | ({} if module.cell.name in COMPILED else cell_program(module.cell).attributes())
 
 
 def node_session(

@@ -10,7 +10,8 @@ import numpy as np
 
 from edgernn.cells import Cell
 from tests import own_cells
-from tests.oracle import Array, Parameters, Row, State, rows, sigmoid
+from tests.oracle import Row
+from tests.oracle_cells import Array, Parameters, State, rows, sigmoid
 
 
 def janet(p: Parameters, x: Array, state: State) -> State:

@@ -7,6 +7,7 @@ import torch
 
 from edgernn.cells import CELLS, ForgetBias
 from edgernn.costs import cost
+from edgernn.errors import UsageError
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from tests import oracle
@@ -114,3 +115,39 @@ def test_forget_bias_keeps_the_memory():
         state = random_state(layer, 2)
         _, last, _ = layer(torch.zeros(1, 2, 3, dtype=torch.float64), state)
         torch.testing.assert_close(last[kept], torch.sigmoid(torch.tensor(2.0, dtype=torch.float64)) * state[kept])
+
+
+def test_lru_starts_in_a_ring():
+    torch.manual_seed(0)
+    cell = CELLS["lru"](4, 4000, r_min=0.5, r_max=0.9, max_phase=1.0)
+    length, phase = torch.exp(-torch.exp(cell.nu)), torch.exp(cell.theta)
+    assert 0.5 < length.min() < 0.51
+    assert 0.89 < length.max() < 0.9
+    # uniform in area: half of the squares are below the mean of the bounds' squares
+    assert abs((length.square() < (0.25 + 0.81) / 2).float().mean() - 0.5) < 0.03
+    assert 0 < phase.min() < 0.01 < 0.99 < phase.max() < 1
+    torch.testing.assert_close(torch.exp(cell.gamma).square() + length.square(), torch.ones(4000))
+    assert abs(cell.W.var() - 1 / 8) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"r_min": 0.9, "r_max": 0.9}, "r_min, r_max: expected 0 <= r_min < r_max <= 1, got 0.9 and 0.9"),
+        ({"r_max": 1.1}, "r_min, r_max: expected 0 <= r_min < r_max <= 1, got 0.0 and 1.1"),
+        ({"max_phase": 7.0}, "max_phase: expected above 0 and at most 2π .6.2832., got 7.0"),
+        ({"max_phase": float("nan")}, "max_phase: expected above 0 and at most 2π .6.2832., got nan"),
+    ],
+)
+def test_lru_refuses_other_rings(options, message):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        CELLS["lru"](2, 3, **options)
+
+
+def test_minlstm_with_both_gates_closed_takes_the_mean():
+    cell = CELLS["minlstm"](1, 1)
+    with torch.no_grad():
+        cell.W.zero_()
+        cell.b.copy_(torch.tensor([-1e4, -1e4, 3.0]))
+    (h,) = cell.step(cell.project(torch.zeros(1, 1)), torch.zeros(1, 1), (torch.ones(1, 1),), {})
+    assert h.item() == 2

@@ -193,8 +193,8 @@ def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
     monkeypatch.setenv("FAKE_CUDA_MISSING", "no NVIDIA driver is installed")
     with pytest.raises(
         edgernn.EdgernnError,
-        match=r"^device cuda: edgernn's CUDA library cannot use a GPU: no NVIDIA driver is installed; or use "
-        r"device cpu$",
+        match=r"^device cuda: edgernn's CUDA library cannot use a GPU: no NVIDIA driver is installed; mend that, or "
+        r"use device cpu$",
     ):
         Session(exported("gru")[1], device="cuda")
 

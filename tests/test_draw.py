@@ -19,7 +19,7 @@ from edgernn.training.networks.draw import Draw, gaussian_divergence, window
 from edgernn.training.plan import make_plan
 from edgernn.training.tasks import Batch
 from edgernn.training.tasks.draw import DrawImages, mosaic
-from tests import oracle
+from tests import oracle_cells
 from tests.format_files import svhn_bytes
 from tests.task_helpers import opened
 from tests.training_helpers import data_folder, linear, without_pictures, words, write_mnist
@@ -74,7 +74,7 @@ def forward(model, x, noise, kind):
         F_x, F_y, gamma = filterbank(linear(model.read_window, decoding[0]), N, A, B)
         glimpse = [gamma * F_y @ image[c] @ F_x.T for image in (x, error) for c in range(C)]
         seen = np.concatenate([np.ravel(glimpse), decoding[0]])
-        encoding = recurrent(model.encoder, oracle.lstm, seen, encoding)
+        encoding = recurrent(model.encoder, oracle_cells.lstm, seen, encoding)
         mean, log_deviation = np.split(linear(model.posterior, encoding[0]), 2)
         deviation = np.exp(log_deviation)
         divergence += 0.5 * np.sum(mean**2 + deviation**2 - np.log(deviation**2) - 1)
@@ -128,7 +128,7 @@ def test_the_divergence_is_an_integral():
 
 
 @pytest.mark.usefixtures("_double")
-@pytest.mark.parametrize(("cell", "kind"), [("lstm", oracle.lstm), ("eins", oracle.eins)])
+@pytest.mark.parametrize(("cell", "kind"), [("lstm", oracle_cells.lstm), ("eins", oracle_cells.eins)])
 def test_a_forward_is_that_of_the_equations(cell, kind):
     model, x = draw(cell), images()
     torch.manual_seed(5)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import edgernn
-from edgernn.cells import CELLS, Cell, Gate, Gates, Vector
+from edgernn.cells import COMPILED, Cell, Gate, Gates, Vector
 from edgernn.cells.base import State
 from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
@@ -57,7 +57,7 @@ def renamed_cell(cell: Cell) -> type[Cell]:
 
 
 @pytest.mark.parametrize("rule", ["always", "selective"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", COMPILED)
 def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rule: str) -> None:
     layer = make(cell, rule, 20, 20)
     layer.unroller = cpu.CpuUnroller(layer)

@@ -11,7 +11,7 @@ from edgernn.costs import model_cost
 from edgernn.export import to_onnx
 from edgernn.imputers import IMPUTERS
 from edgernn.runtime import Session
-from tests import oracle
+from tests import oracle, oracle_cells
 from tests.native import lanes
 from tests.oracle_paths import KernelPaths
 from tests.tolerances import FLOAT32, FLOAT64
@@ -64,7 +64,7 @@ def rits(p, x, h, memory):
     Z = p["impute_Z"] - np.diag(np.diag(p["impute_Z"]))
     feature = complement @ Z.T + p["impute_z"]
     gamma = np.exp(-relu(p["impute_d"] * delta + p["impute_e"]))
-    beta = oracle.sigmoid(np.concatenate([gamma, m], -1) @ p["impute_B"].T + p["impute_k"])
+    beta = oracle_cells.sigmoid(np.concatenate([gamma, m], -1) @ p["impute_B"].T + p["impute_k"])
     combined = beta * feature + (1 - beta) * regression
     return m * x + (1 - m) * combined, h, memory, (regression, feature, combined)
 

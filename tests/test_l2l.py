@@ -18,7 +18,7 @@ from edgernn.training.networks.learned_optimizer import LearnedOptimizer
 from edgernn.training.networks.optimisees import RATES
 from edgernn.training.tasks.l2l import CIFAR10, LearningToLearn
 from edgernn.training.tasks.unrolls import ImageSplit, Unrolls
-from tests import oracle
+from tests import oracle_cells
 from tests.training_helpers import Stop, data_folder, snapshot, without_pictures, words, write_mnist
 
 SETTINGS = {
@@ -151,7 +151,7 @@ def perceptron_by_hand(theta, x, target):
     """Return loss, gradient and accuracy of a perceptron of 784, 2 and 10 units."""
     W1, b1, W2, b2 = np.split(theta, np.cumsum([2 * 784, 2, 20]))
     x, target = x.double().numpy().reshape(len(x), 784), target.numpy()
-    hidden = oracle.sigmoid(x @ W1.reshape(2, 784).T + b1)
+    hidden = oracle_cells.sigmoid(x @ W1.reshape(2, 784).T + b1)
     logits = hidden @ W2.reshape(10, 2).T + b2
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     loss = -np.log(p[np.arange(len(x)), target]).mean()

@@ -9,7 +9,7 @@ from torch.nn import functional
 from edgernn.config import LayerConfig
 from edgernn.training.networks.learned_optimizer import LearnedOptimizer, log_and_sign
 from edgernn.training.networks.optimisees import HAND_MADE, ResBlock, ResNet, perceptron, residual, train_by_hand
-from tests import oracle
+from tests import oracle_cells
 
 # sizes of the three updates; otherwise as in their papers
 LSTM_2 = {"layer": LayerConfig.of("lstm"), "hidden_size": 3, "layers": 2}
@@ -65,7 +65,7 @@ def layers_by_hand(model, x, states):
     """Return the output of lstm layers on x (B, I), and their states, (h, c) each."""
     states_after = []
     for layer, state in zip(model.layers, states, strict=True):
-        states_after.append(oracle.lstm(numbers(layer.cell), x, state))
+        states_after.append(oracle_cells.lstm(numbers(layer.cell), x, state))
         x = states_after[-1][0]
     return x, states_after
 
@@ -93,7 +93,7 @@ def gated_by_hand(model, theta, gradient, loss, carried):
     h, states = layers_by_hand(model, np.stack(features, -1) @ model.input.weight.detach().numpy().T, states)
     p = numbers(model.update)
     a = np.stack([h @ p["A"][k] + p["v"][k] * theta + p["r"][k] * a[k] + p["b"][k] for k in range(3)])
-    return oracle.sigmoid(a[0]) * theta + oracle.sigmoid(a[1]) * np.tanh(a[2]), (states, a)
+    return oracle_cells.sigmoid(a[0]) * theta + oracle_cells.sigmoid(a[1]) * np.tanh(a[2]), (states, a)
 
 
 def rates_by_hand(model, theta, gradient, loss, carried):
@@ -103,7 +103,7 @@ def rates_by_hand(model, theta, gradient, loss, carried):
     p = numbers(model.layers[0].cell) | {"length": np.zeros(1), "T": 2}
     state = (h, c, np.zeros((1, 3)))
     for _ in range(2):
-        state = oracle.decaynet(p, x[None], state)
+        state = oracle_cells.decaynet(p, x[None], state)
     alpha = model.update.out.weight.detach().numpy() @ state[0][0]
     return theta - alpha * gradient, state[:2]
 
@@ -250,7 +250,7 @@ def test_perceptron_is_two_layers_of_theta():
     theta = torch.randn(optimisee.size)
     x, target = torch.randn(5, 1, 2, 3), torch.tensor([0, 1, 2, 3, 3])
     W1, b1, W2, b2 = np.split(theta.double().numpy(), np.cumsum([18, 3, 12]))
-    hidden = oracle.sigmoid(x.double().numpy().reshape(5, 6) @ W1.reshape(3, 6).T + b1)
+    hidden = oracle_cells.sigmoid(x.double().numpy().reshape(5, 6) @ W1.reshape(3, 6).T + b1)
     logits = hidden @ W2.reshape(4, 3).T + b2
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     loss, gradient = optimisee.gradient(theta, x, target)

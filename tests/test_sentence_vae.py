@@ -14,7 +14,7 @@ from edgernn.training.loop import train_step
 from edgernn.training.networks.pieces import run_to_length
 from edgernn.training.networks.sentence_vae import SentenceVAE
 from edgernn.training.tasks.sentence_vae import SentenceBatch, SentenceCodes
-from tests import oracle
+from tests import oracle_cells
 from tests.training_helpers import linear
 
 WORDS, END, UNKNOWN = 11, 0, 1
@@ -85,7 +85,7 @@ def bound(model, sentence, noise, kind, states):
     z = mean + np.sqrt(np.exp(log_variance)) * noise
     surprise = 0.0
     for (h,), target in zip(
-        states_of_steps(model.decoder, oracle.gru, e[[END, *sentence]], (z,)), [*sentence, END], strict=True
+        states_of_steps(model.decoder, oracle_cells.gru, e[[END, *sentence]], (z,)), [*sentence, END], strict=True
     ):
         logits = linear(model.head, h)
         surprise -= np.log(np.exp(logits[target]) / np.exp(logits).sum())
@@ -93,7 +93,7 @@ def bound(model, sentence, noise, kind, states):
 
 
 @pytest.mark.usefixtures("_double")
-@pytest.mark.parametrize(("cell", "kind", "states"), [("lstm", oracle.lstm, 2), ("eins", oracle.eins, 2)])
+@pytest.mark.parametrize(("cell", "kind", "states"), [("lstm", oracle_cells.lstm, 2), ("eins", oracle_cells.eins, 2)])
 def test_the_bound_is_that_of_the_equations(cell, kind, states):
     model = network(cell)
     x, lengths = padded(5, 5, 3, 1)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.bench.build_cuda import find_or_build
-from edgernn.cells import CELLS, EINS, Cell, ForgetBias
+from edgernn.cells import COMPILED, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
@@ -43,10 +43,10 @@ TIMED = ("gru", "lstm", "pru", "gru+selective", GROUPS, "gru+skip", "gru-before"
 TIMES = ((500, 1, 128), (100, 256, 128))
 _RANK, _SHARE, _DRAWS = 4, 0.4, 8
 _OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
-    *CELLS.items(),
+    *COMPILED.items(),
     ("eins", partial(EINS, a="x")),
     ("eins", partial(EINS, a="x", forget_bias=1.0)),
-    *((name, partial(cell, forget_bias=1.0)) for name, cell in CELLS.items() if issubclass(cell, ForgetBias)),
+    *((name, partial(cell, forget_bias=1.0)) for name, cell in COMPILED.items() if issubclass(cell, ForgetBias)),
 )
 
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from edgernn.bench import gpu_ops
 from edgernn.bench.gpu_cases import summary
 from edgernn.bench.provenance import gpu as gpu_facts
-from edgernn.cells import CELLS
+from edgernn.cells import COMPILED
 from edgernn.errors import EdgernnError
 from edgernn.files import write_json
 from edgernn.layer import RecurrentLayer
@@ -389,7 +389,7 @@ def main(out: Path, device: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise click.ClickException("TRITON_INTERPRET=1 is set: unset it to run the kernels on the GPU")
     try:
-        report = run(device, SuiteSizes(), tuple(CELLS), (*common.RULES, "selective/16"), TIMED)
+        report = run(device, SuiteSizes(), tuple(COMPILED), (*common.RULES, "selective/16"), TIMED)
     except EdgernnError as error:
         raise click.ClickException(str(error)) from None
     write_json(out, report)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent cells, one file per family. To add a cell, write its file and list it in CELLS."""
+"""Recurrent cells, one file per family. To add a cell, write its file and list it in CELLS or COMPILED."""
 
 from edgernn.cells.base import Cell, Gate, Gates, State
 from edgernn.cells.decaynet import DecayNet
@@ -8,39 +8,47 @@ from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
 from edgernn.cells.forget import ForgetBias
 from edgernn.cells.gru import GRU, GRUBefore
 from edgernn.cells.irc import IHCLSTM, IRCGRU, IRCLSTM, IRCSRU, IRCTLSTM, IRCFastGRNN
+from edgernn.cells.lru import LRU
 from edgernn.cells.lstm import LSTM, LSTMPeephole
+from edgernn.cells.minimal import MinGRU, MinLSTM
 from edgernn.cells.pru import PRU
 from edgernn.cells.rnn import RNN
 from edgernn.cells.sru import SRU
 from edgernn.cells.tlstm import TLSTM
 from edgernn.cells.vector import Vector
 
-CELLS: dict[str, type[Cell]] = {
-    cell.name: cell
-    for cell in (
-        RNN,
-        GRU,
-        GRUBefore,
-        LSTM,
-        LSTMPeephole,
-        PRU,
-        DecayNet,
-        SRU,
-        TLSTM,
-        EINS,
-        IRCGRU,
-        IRCLSTM,
-        IRCSRU,
-        IRCTLSTM,
-        IRCFastGRNN,
-        IHCLSTM,
-        FastGRNN,
-        FastGRNNSplit,
-    )
-}
+
+def _by_name(*cells: type[Cell]) -> dict[str, type[Cell]]:
+    return {cell.name: cell for cell in cells}
+
+
+# cells whose kernels are compiled into the native libraries; runtime/csrc/generate.py writes their C++ code
+COMPILED = _by_name(
+    RNN,
+    GRU,
+    GRUBefore,
+    LSTM,
+    LSTMPeephole,
+    PRU,
+    DecayNet,
+    SRU,
+    TLSTM,
+    EINS,
+    IRCGRU,
+    IRCLSTM,
+    IRCSRU,
+    IRCTLSTM,
+    IRCFastGRNN,
+    IHCLSTM,
+    FastGRNN,
+    FastGRNNSplit,
+)
+# all cells of the package; the libraries run the other ones as they run a user's cell, from the equations as data
+CELLS = COMPILED | _by_name(MinGRU, MinLSTM, LRU)
 
 __all__ = [
     "CELLS",
+    "COMPILED",
     "EINS",
     "GRU",
     "IHCLSTM",
@@ -48,6 +56,7 @@ __all__ = [
     "IRCLSTM",
     "IRCSRU",
     "IRCTLSTM",
+    "LRU",
     "LSTM",
     "PRU",
     "RNN",
@@ -63,6 +72,8 @@ __all__ = [
     "Gates",
     "IRCFastGRNN",
     "LSTMPeephole",
+    "MinGRU",
+    "MinLSTM",
     "State",
     "Vector",
 ]

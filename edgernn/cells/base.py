@@ -274,8 +274,8 @@ class Cell(nn.Module, abc.ABC):
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         """Compute the tensors that are the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
 
-        They are the `vectors` after their `map`; "bR", "bC" and "bV", the biases that are added to R h, C c and V m for
-        gates without W x; and, if R is block-sparse, "R" with its pruned blocks set to zero.
+        They are: each vector of `vectors`, after its function `map`; "bR", "bC" and "bV", the biases of gates that lack
+        the term W x, added to their products R h, C c or V m; and a block-sparse "R", with zeros for pruned blocks.
         """
         b = self._biases()
         constants = {}

@@ -75,7 +75,7 @@ def _file_text(result: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="ONNX file to write.  [default: RUN/model-delta.onnx, NAME-delta.onnx]",
+    help="ONNX file to write.  [default: model-delta.onnx in the run directory, or NAME-delta.onnx for NAME.onnx]",
 )
 def command(model: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
     """Make a dense model cheaper with the update rule delta, and write it to an ONNX file; do not train.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from edgernn.cell_files import is_cell_file, why_portable
-from edgernn.cells import CELLS
+from edgernn.cells import CELLS, COMPILED
 from edgernn.costs import model_cost
 from edgernn.model import SequenceModel
 from edgernn.names import COMBINATIONS, IMPUTING, parts
@@ -57,21 +57,21 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
         "params": cost.parameters,
         "macs": cost.macs,
         "flops_paper": cost.flops_paper,
-        "native": _kernel(name, model, input_size, hidden_size) in native,
+        "native": _kernel(model, input_size, hidden_size) in native,
         "portable": True,
         "streaming": model.streaming,
         "paper": paper,
     }
 
 
-def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """Return the name of the kernel that runs a model in the native library, or "" for a custom cell without one.
+def _kernel(model: SequenceModel, input_size: int, hidden_size: int) -> str:
+    """Return the name of the kernel that runs a model in the native library, or "" if there cannot be one.
 
-    `name` is the cell's name or FILE.py:CLASS, from which `model` was created with I = `input_size` and
-    H = `hidden_size`.
+    The library interprets the equations of a cell without compiled kernels. The model, with I = `input_size` and
+    H = `hidden_size`, may have tensors without values (device meta).
     """
     layer = model.recurrent_layers()[0]
-    if not is_cell_file(name):
+    if model.cell_type in COMPILED.values():
         return layer.kind
     return "" if why_portable(model.cell_type, {}, input_size, hidden_size) else layer.kind_of("*")
 

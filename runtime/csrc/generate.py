@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from edgernn.cell_program import GATE, INPUT, STATE, TERMS, VECTOR, gate_terms, maps, mixes, trace_equations
-from edgernn.cells import CELLS, Cell
+from edgernn.cells import COMPILED, Cell
 from edgernn.export.equation_tables import equation_tables
 from edgernn.program import MOST_RESULTS, MOST_VALUES, OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
@@ -60,8 +60,8 @@ constexpr int kMaxProgramResults = {MOST_RESULTS};
 
 def cell_list() -> str:
     """Return the text of cells/list.h: the list of all cells."""
-    includes = "\n".join(f'#include "{_file(cell)}"' for cell in CELLS.values())
-    structs = [_camel(form.form) for cell in CELLS.values() for form, *_ in _forms(cell)]
+    includes = "\n".join(f'#include "{_file(cell)}"' for cell in COMPILED.values())
+    structs = [_camel(form.form) for cell in COMPILED.values() for form, *_ in _forms(cell)]
     lines = ", //\n".join(structs)
     return _header(
         "cells/list.h",
@@ -386,7 +386,7 @@ def _header(path: str, comment: Iterable[str], content: str) -> str:
 def generated() -> dict[Path, str]:
     """Return a dict from the path of every generated file to its text."""
     texts = {"program/ops.h": ops(), "cells/list.h": cell_list()}
-    texts |= {_file(cell): cell_header(cell) for cell in CELLS.values()}
+    texts |= {_file(cell): cell_header(cell) for cell in COMPILED.values()}
     texts |= {"rules/list.h": rule_list()} | {_rule_file(rule): rule_header(rule) for rule in RULES.values()}
     headers = {CSRC / path: text for path, text in texts.items()}
     return headers | {CSRC.parent / "firmware" / "equations.json": equation_tables(_projection)}

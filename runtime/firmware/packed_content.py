@@ -39,9 +39,9 @@ class FrontendContent:
 
     Attributes:
         hop: Number of samples that a step reads.
-        settings: Four numbers: the energy floor, the index of the normalisation in `packed.NORMALISATIONS`, and two
-            rates at which the noise floor follows the energy: upwards and downwards. PCEN has only the first rate, for
-            its smoothed energy.
+        settings: Four numbers: the energy floor, the index of the normalisation in `packed.NORMALISATIONS`, and the
+            rates at which the noise floor follows the energy upwards and downwards. With PCEN, the third number is the
+            smoothing rate of the energy, and the fourth is not used.
         window: Window of the FFT, one factor per sample.
         filters: Mel filters (bands, N/2 + 1), where N is the size of the FFT.
         pcen: Parameters alpha, delta and r of PCEN; empty for other normalisations.

@@ -61,7 +61,7 @@ class DataSet:
         forms: Alternative sets of files in which the data set is published, such as text files or one npz archive:
             the file names of each form, the preferred form first. One complete form is enough, see `find_either`.
         downloads: Downloads of all files of one form; empty if an agreement must be accepted first.
-        others: Files of the forms that `downloads` does not give, as far as their size and checksum are known.
+        others: Files that are listed in `forms` and in no download; only those whose size and checksum are known.
         agreement: How to get the files, if `edgernn data fetch` cannot download them.
         note: Further information for the user.
     """

@@ -69,10 +69,10 @@ class BatchNorms:
 
     @classmethod
     def of(cls, cell: Cell, first: int, steps: int) -> "BatchNorms":
-        """Create the arguments for a cell and `steps` time steps of a sequence, from step `first` on.
+        """Create the arguments of a call that runs a cell for `steps` time steps of a sequence, from step `first` on.
 
-        In training, the means and variances are allocated without values. In evaluation, they are copies of the running
-        statistics of these steps.
+        In training, the means and variances are allocated but not filled. In evaluation, they are copies of the cell's
+        running statistics, which it has for each step.
         """
         means, variances = {}, {}
         for name, norm in cell.norms.items():

@@ -16,10 +16,10 @@ class RuleGradients(KernelSource):
     """
 
     def memory_grads(self, rule: Rule) -> None:
-        """Propagate the gradients of the update rule's own states, through one step.
+        """Append code that propagates gradients backwards through one step of the update rule's own states.
 
-        The gradients of the states after the step become those of the states before the step, of the update mask u and
-        of the result of `UpdateRule.evidence`.
+        The code reads the gradients with respect to the states after the step. It computes the gradients with respect
+        to the states before the step, to the update mask u and to the result of `UpdateRule.evidence`.
         """
         if not self.resident:
             self.read_memory()
@@ -88,9 +88,9 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def grad_of(part: Pointwise, argument: str) -> str:
-        """Return the name of the variable that holds the gradient of an argument of a rule's method.
+        """Return the name of the variable, in the generated code, for the gradient of an argument of a rule's method.
 
-        The code of `through` sets this variable. Return "0.0" if the method does not read the argument.
+        The code that `through` generates assigns this variable. Return "0.0" if the method does not read the argument.
         """
         return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
 

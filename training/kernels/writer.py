@@ -69,8 +69,8 @@ class KernelSource:
 
     Most methods append lines to the source, and their docstrings say what these lines do. Other methods return an
     expression or a name. Examples of names in the source: s_h is the state h, g_r the pre-activation of the gate r, and
-    v_alpha the cell's parameter vector alpha. d_h is the gradient of h that comes from this
-    step, to_h the one that reaches h from later steps and is handed on. NAME_ptr is an address.
+    v_alpha the cell's parameter vector alpha. The prefixes d_ and to_ mark gradients of the loss: d_ with respect to a
+    state of the cell, to_ with respect to a state of the update rule or an intermediate value. NAME_ptr is an address.
 
     Args:
         layout: Description of the layer.

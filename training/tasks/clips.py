@@ -123,7 +123,7 @@ class Clips(Source, Split):
             rng: Random generator that chooses the clips of unknown words.
 
         Returns:
-            The index of each clip in `samples` (len(self),), or -1 (DRAWN) for a clip of noise or digital silence.
+            Indices (len(self),) into `samples`, one per clip; -1 (DRAWN) stands for a clip of noise or digital silence.
         """
         others = rng.choice(self.pool, self.unknown, replace=False)
         return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])

@@ -89,7 +89,7 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
     for part in ("ds1", "ds2"):
         if missing := [name for name in arrays[part].tolist() if name not in names]:
             raise EdgernnError(
-                f"{path}: {part}: expected names of records that the array record has, got {missing[0]!r}; get the "
+                f"{path}: {part}: expected only names that are in the array 'record', got {missing[0]!r}; get the "
                 "file again"
             )
         parts.append([_record(path, arrays, names.index(name)) for name in arrays[part].tolist()])
