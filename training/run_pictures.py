@@ -55,7 +55,10 @@ class Patterns(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Cobwebs(RunPicture):
-    """Cobweb diagrams of a neuron's state over some steps of one test sequence, for the first of the rows `rows`."""
+    """Cobweb diagrams of a neuron's state over some steps of one test sequence, for one trained model.
+
+    It is the model of the first name in `rows`, which lists rows of the reproduced table.
+    """
 
     kind = "cobwebs"
 

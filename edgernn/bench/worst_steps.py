@@ -2,7 +2,7 @@
 """Mean and largest number of instructions of a step by update rule: `python -m edgernn.bench.worst_steps --out FOLDER`.
 
 A C loop runs the steps of a packed model, and valgrind counts the instructions of each step. Its counts do not depend
-on the load of the machine. It lacks AVX-512, so the kernels are those for AVX2.
+on the load of the machine. Valgrind lacks AVX-512, so the kernels are those for AVX2.
 """
 
 import re

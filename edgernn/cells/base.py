@@ -357,7 +357,7 @@ class Cell(nn.Module, abc.ABC):
     ) -> State:
         """Compute the next state from `p`, a result of `sums`. For the other arguments, see `step`.
 
-        The method adds the terms C c and V m to `p` in place, and calls `update`.
+        The method adds C c and V m, as in the equations of `Cell`, to `p` in place, and calls `update`.
         """
         values = {"x": x, **constants}
         if self._c:

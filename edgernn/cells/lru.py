@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The linear recurrent unit (LRU): each neuron is a complex number that turns and decays on its own.
 
-Saves: two matrices for the input and none for the state; a GRU has six in all. All products of a sequence can be
+Saves: it has two matrices for the input and none for the state; a GRU has six in all. All products of a sequence can be
 computed at once, before the first step.
-Choose it for long sequences, with two layers or more: the cell is linear, so that only what stands between the layers
-bends. The paper uses it inside a block with normalisation, a gated linear unit and a residual connection: the setting
-`block` of a model.
+Choose it for long sequences, with two layers or more. The cell is linear: a model is nonlinear only between its layers.
+The paper uses it inside a block with normalisation, a gated linear unit and a residual connection: the setting `block`
+of a model.
 """
 
 import math

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Minimal gated cells, whose gates read only the input: `mingru` and `minlstm`.
 
-Saves: two (`mingru`) or three (`minlstm`) matrices for the input and none for the state; a GRU has six in all, an LSTM
-eight. All products of a sequence can be computed at once, before the first step.
-Choose them for long sequences, with two layers or more: within one layer, no gate sees the state. The papers use them
+Saves: `mingru` has two matrices for the input, `minlstm` three, and they have none for the state; a GRU has six in all,
+an LSTM eight. All products of a sequence can be computed at once, before the first step.
+Choose them for long sequences, with two layers or more: within one layer, no gate sees the state. Their paper uses them
 inside a block with normalisation and a residual connection: the setting `block` of a model.
 """
 

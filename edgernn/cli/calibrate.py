@@ -68,9 +68,9 @@ def _file_text(result: dict[str, Any]) -> str:
     type=click.FloatRange(min=0, min_open=True),
     default=0.5,
     show_default=True,
-    help="Largest amount by which the metric may get worse: in percentage points for a metric such as accuracy, where "
-    "higher is better, else in percent of the dense model's value. For an ONNX file without labels: largest change of "
-    "its outputs, in percent of their size.",
+    help="Largest amount by which the metric may get worse than that of MODEL: in percentage points for a metric such "
+    "as accuracy, where higher is better, else in percent of its value. For an ONNX file without labels: largest "
+    "change of its outputs y, 100 RMS(y' - y) / RMS(y).",
 )
 @click.option(
     "--out",

@@ -347,7 +347,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Return min |score| (B,), the distance of a sample's closest decision to its threshold; ∞ for `Kind.TIME`."""
+        """Return the smallest |score| (B,) of each sample, ∞ for `Kind.TIME`. The arguments are those of `score`."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self.group_means(state), memory).abs().amin(-1)

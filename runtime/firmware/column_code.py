@@ -102,8 +102,9 @@ def column_matrix(layer: LayerContent, kind: LayerKind, name: str) -> tuple[Weig
 def rows_table(name: str, parts: NDArray[np.int32]) -> str:
     """Return the definition of a constant C array of structs EdgernnRows, one for each block of rows of a matrix.
 
-    `name` is the name of the array. `parts` (N, 3) has three numbers for each of the N blocks: its first row, the
-    index of the kept sum to which the product of that row is added, and the number of rows.
+    `name` is the name of the array. The C code keeps an array of sums from step to step, and adds to it the product of
+    the matrix and a vector. `parts` (N, 3) has three numbers for each of the N blocks: its first row, the index of the
+    sum to which the product of that row is added (those of the next rows go to the next sums), and its number of rows.
     """
     text = ", ".join(f"{{{', '.join(map(str, part))}}}" for part in parts.tolist())
     return f"static const EdgernnRows {name}[{len(parts)}] = {{{text}}};\n"

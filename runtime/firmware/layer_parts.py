@@ -47,8 +47,8 @@ class LayerKind:
         number: Number of earlier kinds in the model with the same C identifier; it makes the identifier unique.
         cell: The cell.
         rule: The update rule.
-        biased: Two flags for the gates that are not in `kept_gates`. The first is True if one that `Cell.mid` reads has
-            a bias, the second if one that `Cell.mid` does not read has a bias.
+        biased: Two flags about the gates outside `kept_gates`: whether any gate that `Cell.mid` reads has a bias, and
+            whether any other gate has a bias.
         low_rank: True if the recurrent weights are a product of two matrices, R Q.
         sums_biased: True if any gate in `kept_gates` has a bias.
         int8: True if the matrices have int8 weights.

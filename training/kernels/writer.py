@@ -258,9 +258,10 @@ class KernelSource:
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
-        """Compute `UpdateRule.score`, and from it the mask u: a neuron or a sample is updated where u is true.
+        """Append code that computes the rule's score (`UpdateRule.score`) and from it the variable u, the update mask.
 
-        u is true where the score is above 0. If `rule.inclusive` is true, a score of 0 is enough.
+        u is true for the neurons, or samples, that are updated: where the score is above 0. If `rule.inclusive` is
+        true, a score of 0 is enough.
         """
         limit = ">=" if rule.inclusive else ">"
         if rule.group_size > 1:

@@ -67,7 +67,7 @@ class OwnData(Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
-            raise UsageError(f"task {self.name}: expected the path of your own data, got none; give it with --task")
+            raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")
         x, y = self._read(source)
         if self.predict == NEXT:
             x, y = _next(source, x)
