@@ -29,12 +29,13 @@ from edgernn.errors import UsageError, nearest
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation of a matrix-vector product p: mean 0 and variance 1 over its rows, times a learned gain.
+    """Layer normalisation of a matrix-vector product p: mean 0 and variance 1 over its elements, times a learned gain.
 
     N(p) = γ ⊙ (p - mean(p)) / √(var(p) + ε)
 
-    Shapes: p (…, rows), one row for each row of the matrix; γ = gain (rows,), initially 1; ε = 1e-5, var biased. It has
-    no shift, because the cell's biases are added afterwards. The cell state is not normalised.
+    Shapes: p (…, rows), one element for each row of the matrix; mean and var (biased) are over this last dimension.
+    γ = gain (rows,), initially 1; ε = 1e-5. It has no shift, because the cell's biases are added afterwards. The cell
+    state is not normalised.
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20. As here, the
     DecayNet paper (section 6.2) normalises the product with the input and the product with the state separately.
     """
