@@ -105,7 +105,7 @@ class Program:
     def __post_init__(self) -> None:
         first = len(self.arguments) + len(self.constants)
         if len(set(self.arguments)) != len(self.arguments) or min(self.arguments, default=0) < 0:
-            raise ProgramError(f"arguments: expected distinct keys of at least 0, got {self.arguments}")
+            raise ProgramError(f"arguments: expected integers that differ, each 0 or larger, got {self.arguments}")
         if not all(_is_float32(number) for number in self.constants):
             raise ProgramError(
                 f"constants: expected finite float32 numbers, got {self.constants}; replace inf, NaN and numbers "

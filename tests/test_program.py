@@ -290,7 +290,7 @@ def test_equal_values_are_one_and_constants_are_folded():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (((0, 0), (), (), (0,)), "distinct keys"),
+        (((0, 0), (), (), (0,)), "integers that differ"),
         (((0,), (float("inf"),), (), (0,)), "finite"),
         (((0,), (1e39,), (), (0,)), "finite"),
         (((0,), (), (Instruction("erf", (0,)),), (1,)), "expected an op"),

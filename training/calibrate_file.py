@@ -37,9 +37,10 @@ def calibrate_file(
     loss: float = 0.5,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Replace the operators GRU and LSTM of an ONNX file by layers with the rule delta that cost little accuracy.
+    """Replace the operators GRU and LSTM of an ONNX file by layers with the update rule delta, which skip work.
 
-    All else in the graph stays. In a stream, whose caller carries the state from call to call, the new file has the
+    Such a layer reads a value of x or h anew only if it moved by more than a threshold. The pair of thresholds, for x
+    and h, skips as much work as `loss` allows. All else in the graph stays. In a stream, whose caller carries the state from call to call, the new file has the
     states of the rule as further inputs and outputs (see `with_delta`).
 
     Args:
@@ -54,8 +55,8 @@ def calibrate_file(
 
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
-        of the original file), "curve" (all measured pairs as dicts of `MeasuredPair`), "chosen" (the pair of the new
-        file), "layers" (for each replaced operator: name, cell, sizes and thresholds), "left" (for each other operator
+        of the original file), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
+        (that of the new file), "layers" (for each replaced operator: name, cell, sizes and thresholds), "left" (for each other operator
         GRU or LSTM, why it was not replaced), and "states" (names of the inputs that were added to the graph).
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of cells: a table of gates, a table of vectors, and one or two point-wise functions."""
+"""Base class of cells, which declare gates, parameter vectors and one or two point-wise functions of a time step."""
 
 import abc
 import math

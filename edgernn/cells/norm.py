@@ -82,7 +82,9 @@ class StepAffine(nn.Module):
 
 
 class RecurrentBatchNorm(nn.Module):
-    """Recurrent batch normalisation of p, a product or the cell state: mean β and variance γ² over the batch per step.
+    """Recurrent batch normalisation of p, which is W x, R h, another product of a cell, or its cell state c.
+
+    Each time step is normalised over the batch, then scaled by γ and shifted by β:
 
     N_t(p) = γ ⊙ (p - mean_t) / √(var_t + ε) + β
 

@@ -110,7 +110,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--peers",
     is_flag=True,
-    help="Also time the cell of --cell, gru or lstm, in other installed runtimes, such as PyTorch, OpenVINO and JAX.",
+    help="Also time the cell in other installed runtimes, such as PyTorch, OpenVINO and JAX. Needs --cell gru or lstm.",
 )
 @click.option(
     "--suite", is_flag=True, help="Time the fixed set of models of docs/background/performance.md, instead of MODEL."

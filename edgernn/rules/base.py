@@ -158,7 +158,7 @@ class UpdateRule(nn.Module, abc.ABC):
         self._columns, self._sums = input_size, 0
 
     def fit(self, cell: Cell) -> None:
-        """Store two sizes of the cell, which `Memory` calls "W" and "P": number of columns of W, of pre-activations."""
+        """Store two sizes that `Memory` uses: "W", the cell's number of columns of W, and "P", of pre-activations."""
         self._columns, self._sums = cell.input_size * (1 + cell.reads_last), cell.sum_size
 
     @classmethod

@@ -28,10 +28,10 @@ def member_function(
         parameters: Dict from the name of each C++ parameter to its declaration. Unused ones are declared without name.
         program: The equations of the function.
         arguments: Dict from the integer key of each argument of the program to its C++ expression.
-        results: Dict from the C++ expression to which each result is assigned, such as state[0], to the name of the
-            result, such as h. None if the function returns its only result.
-        names: Dict from the key of an argument to the name of a C++ variable. The variable holds the result of an op
-            on this argument alone: for example i, the sigmoid of an input gate.
+        results: Dict whose keys are the C++ expressions that the code assigns the results to, such as state[0]. The
+            values are the results' names, such as h. None if the function returns its only result.
+        names: Dict from the key of an argument to a name, such as i for an input gate. If an operation reads this
+            argument alone, such as the gate's sigmoid, its result becomes a C++ variable of this name.
 
     Returns:
         The lines of the function's C++ code.

@@ -125,10 +125,10 @@ class KernelSource:
             yield
 
     def before_steps(self, names: list[str]) -> None:
-        """Load parameter vectors once, before the loop over steps.
+        """Append code that loads parameter vectors once, before the loop over steps.
 
-        Vectors with a single value are always loaded. In the resident form (states in registers), the column indices of
-        the tiles are set first, and the vectors in `names` are loaded as well.
+        The code loads vectors with a single value; in the resident form (states in registers) also the vectors `names`,
+        after it has set the indices of the columns that the kernel's blocks of values have.
         """
         if self.resident:
             for size in self._sizes():
