@@ -40,8 +40,8 @@ def calibrate_file(
     """Replace the operators GRU and LSTM of an ONNX file by layers with the update rule delta, which skip work.
 
     Such a layer reads a value of x or h anew only if it moved by more than a threshold. The pair of thresholds, for x
-    and h, skips as much work as `loss` allows. All else in the graph stays. In a stream, whose caller carries the state from call to call, the new file has the
-    states of the rule as further inputs and outputs (see `with_delta`).
+    and h, skips as much work as `loss` allows. All else in the graph stays. In a stream, whose caller carries the state
+    from call to call, the new file has the states of the rule as further inputs and outputs (see `with_delta`).
 
     Args:
         path: The ONNX file, such as the result of torch.onnx.export.
@@ -56,8 +56,8 @@ def calibrate_file(
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
         of the original file), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
-        (that of the new file), "layers" (for each replaced operator: name, cell, sizes and thresholds), "left" (for each other operator
-        GRU or LSTM, why it was not replaced), and "states" (names of the inputs that were added to the graph).
+        (that of the new file), "layers" (for each replaced operator: name, cell, sizes and thresholds), "left" (for each
+        other operator GRU or LSTM, why it was not replaced), and "states" (names of the inputs added to the graph).
 
     Raises:
         UsageError: The file has no operator that can be replaced, `loss` is not above 0, or another process is writing
