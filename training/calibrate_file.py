@@ -56,8 +56,8 @@ def calibrate_file(
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
         of the original file), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
-        (that of the new file), "layers" (for each replaced operator: name, cell, sizes and thresholds), "left" (for each
-        other operator GRU or LSTM, why it was not replaced), and "states" (names of the inputs added to the graph).
+        (that of the new file), "layers" (of each replaced operator: name, cell, sizes and thresholds), "left" (of the
+        other operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
 
     Raises:
         UsageError: The file has no operator that can be replaced, `loss` is not above 0, or another process is writing

@@ -89,8 +89,8 @@ def search_thresholds(
     high = next((scale for scale in CURVE if scale > low), None)
     if low == 0:
         raise EdgernnError(
-            f"loss: expected thresholds that lose at most {loss:g}, found none: the metric (without labels: the "
-            f"relative change of the output) is {pair(CURVE[0], CURVE[0]).value:.5g} with the smallest thresholds and "
+            f"loss: expected thresholds that lose at most {loss:g}, found none; the metric, or without labels the "
+            f"relative change of the output, is {pair(CURVE[0], CURVE[0]).value:.5g} with the smallest thresholds and "
             f"{dense:.5g} in the dense model; allow a larger loss"
         )
     for _ in range(_HALVINGS if high is not None else 0):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EINS, an LSTM whose gates read a mix of the input and its projection.
+"""EINS, an LSTM whose gates read a mix of the input and its projection, weighted by a gate that reads the state.
 
 Size: EINS has 2I² + 5IH + I weights and an LSTM 4IH + 4H² + 4H. At I = 100, H = 800 the LSTM is seven times as large;
 at I = 1150, H = 400 EINS is twice as large.

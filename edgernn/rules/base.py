@@ -71,8 +71,8 @@ class Memory:
 
     Attributes:
         start: Initial value.
-        size: Number of values for each sample: "1" for one, "H" for one per neuron, "I" per input, "W" per column of W,
-            "P" per pre-activation of gates that read x or h. Any other text raises UsageError.
+        size: Number of values for each sample: "1" for one, "H" for one per neuron, "I" per input, "W" per column of W
+            (I, or 2I for x_t and x_{t-1}), "P" per pre-activation of gates with x or h. Other text raises UsageError.
     """
 
     start: float

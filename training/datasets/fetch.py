@@ -87,8 +87,8 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 def _work_folder(folder: Path) -> Iterator[None]:
     """Create and lock a folder for the partial downloads of a data set, as a context manager.
 
-    The new folder lies in `folder`, the folder of the data set. It is deleted if the block ends without an error. After
-    an error, a new folder with partial downloads is kept, so that they can be resumed.
+    The new folder lies in `folder`, the folder of the data set. It is deleted when the block ends, unless the block
+    raised an error and the new folder has partial downloads: then it is kept, so that they can be resumed.
     """
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,7 @@ class RuleGradients(KernelSource):
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
     def decision_grads(self, rule: Rule, to_u: str) -> None:
-        """Propagate the gradient of the update mask u through `UpdateRule.score` to the arguments of this method.
+        """Append code that propagates the gradient of the update mask u to the arguments of `UpdateRule.score`.
 
         u is computed from the score. `to_u` is a Triton expression for the gradient of u.
         """

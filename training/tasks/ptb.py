@@ -135,10 +135,10 @@ class WordStream(Source, Split):
         return self._cut[columns]
 
     def _window_lengths(self, columns: int) -> list[int]:
-        """Return the number of steps of each window in an epoch with `columns` columns, before windows are shuffled.
+        """Return the number of steps of each window of an epoch, before windows are shuffled.
 
-        A window has bptt steps, or with vary_bptt a random number of steps. The last window has the remaining steps of
-        the columns, which may be fewer.
+        The text is cut into `columns` sequences of equal length, which are read in parallel and cut into windows. A
+        window has bptt steps, or with vary_bptt a random number of steps. The last one has the steps that remain.
         """
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
