@@ -25,8 +25,8 @@ class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
-    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. Derive a new
-    network from this class rather than from another network.
+    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. `rounding` rounds
+    nothing unless a subclass sets it. Derive a new network from this class rather than from another network.
     """
 
     traces: list[Trace]
@@ -34,10 +34,13 @@ class RecurrentModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.traces = []
-        # rounds nothing, unless a subclass has the setting weights
         self.rounding = Rounding()
         self._background: Tensor | None = None
         self._background_weight = 1.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy has no records of forward passes, as their tensors with gradients cannot be copied
+        return {**self.__dict__, "traces": []}
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the `RecurrentLayer` objects of the network, in the order of their registration as submodules."""

@@ -58,9 +58,14 @@ def export_run(
     model, config = load_model(run)
     result = read_result(run)
     weights = weights or model.rounding.weights
-    out = out or run / (MODEL if weights == "float32" else f"model-{weights}.onnx")
+    out = out or default_file(run, weights)
     with hold_file(out):
         return _export(run, model, config, result, out, weights, score)
+
+
+def default_file(run: Path, weights: str) -> Path:
+    """Return the path of the ONNX file that an export of the directory `run` with this type of weights writes."""
+    return run / (MODEL if weights == "float32" else f"model-{weights}.onnx")
 
 
 def read_result(run: Path) -> dict[str, Any]:
