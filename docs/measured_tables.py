@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgernn.cli.models import model_rows
 from edgernn.runtime.zoo import entries
+from edgernn.settings import as_word
 from edgernn.training.paper_table import latency_line
 from edgernn.training.statistics import mean_difference
 
@@ -15,6 +16,7 @@ RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
 WASM = RESULTS / "wasm.json"
 WHEELS = RESULTS / "wheels.json"
+ROUNDING = RESULTS / "rounding.json"
 MICROCONTROLLERS = RESULTS / "microcontrollers.json"
 PERFORMANCE = RESULTS / "performance.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
@@ -166,6 +168,28 @@ def sizes() -> str:
     head = "| model | float32, bytes | bfloat16, bytes | of float32 | int8, bytes | of float32 |\n"
     head += "|---|---:|---:|---:|---:|---:|"
     return "\n".join([head, *rows])
+
+
+def rounding() -> str:
+    """Return a table of metrics with int8 weights, measured by `python -m tests.measure_rounding`."""
+    report = json.loads(ROUNDING.read_text(encoding="utf-8"))
+    lines = ["| task | cell | seeds | metric | float32 | rounded to int8 after training | trained for int8 |"]
+    lines.append("|---|---|---:|---|---:|---:|---:|")
+    commands: dict[str, str] = {}
+    for row in report["rows"]:
+        runs = row["runs"]
+        metric, higher = runs[0]["metric"], runs[0]["higher_is_better"]
+        means = [sum(run[key] for run in runs) / len(runs) for key in ("float32", "rounded", "trained")]
+        # a score from 0 to 1 in percent, as its losses are given in points
+        texts = (f"{100 * mean:.2f} %" if higher else f"{mean:.3g}" for mean in means)
+        lines.append(f"| {row['task']} | {row['cell']} | {len(runs)} | {metric} | {' | '.join(texts)} |")
+        settings = " ".join(f"{key}={as_word(value)}" for key, value in row["settings"].items())
+        commands[row["task"]] = f"    edgernn train --task {row['task']} --cell {row['cell']} weights=int8 {settings}"
+    how = (
+        f"Test split, means over the seeds, on {report['machine']['cpu']}: `python -m tests.measure_rounding FOLDER --out "
+        "FILE`. The trainings are these, also with weights=float32, and for adding with both cells:"
+    )
+    return "\n".join([*lines, "", filled(how), "", *commands.values()])
 
 
 def apps() -> str:

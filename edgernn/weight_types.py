@@ -66,9 +66,11 @@ class Rounding:
         share: The number a of a forward pass in training, from 0 to 1. It is 1 unless `ramp` sets it.
     """
 
+    weights: WeightType
+    share: float = 1.0
+
     def __init__(self, weights: WeightType = "float32") -> None:
-        self.weights: WeightType = weights
-        self.share = 1.0
+        self.weights = weights
 
     def ramp(self, step: int, steps: int) -> None:
         """Set `share` for a training step: 0 in the first third of the steps, 1 in the last, between them a line.

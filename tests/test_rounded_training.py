@@ -320,6 +320,12 @@ def test_a_sweep_varies_the_type_of_weights(tmp_path):
     assert [row.name for row in plan.rows] == ["gru-weights=float32", "gru-weights=int8"]
 
 
+def test_a_module_of_torch_has_the_rounded_weights():
+    model, x = make("gru", output="all", output_size=None)
+    with torch.no_grad():
+        torch.testing.assert_close(edgernn.to_torch(model)(x)[0], model.eval()(x)[0])
+
+
 def test_networks_of_models_share_their_rounding():
     model = BRITS("gru", 9, 5, 1, imputer="rits", weights="int8")
     model.rounding.ramp(0, 30)
