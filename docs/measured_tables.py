@@ -186,8 +186,8 @@ def rounding() -> str:
         settings = " ".join(f"{key}={as_word(value)}" for key, value in row["settings"].items())
         commands[row["task"]] = f"    edgernn train --task {row['task']} --cell {row['cell']} weights=int8 {settings}"
     how = (
-        f"Test split, means over the seeds, on {report['machine']['cpu']}: `python -m tests.measure_rounding FOLDER --out "
-        "FILE`. The trainings are these, also with weights=float32, and for adding with both cells:"
+        f"Test split, means over the seeds, on {report['machine']['cpu']}: `python -m tests.measure_rounding FOLDER "
+        "--out FILE`. The trainings are these, also with weights=float32, and for adding with both cells:"
     )
     return "\n".join([*lines, "", filled(how), "", *commands.values()])
 

@@ -2,7 +2,9 @@
 """Training with weights that are rounded as the export rounds them: the setting weights."""
 
 import dataclasses
+import functools
 import json
+import os
 import shutil
 
 import numpy as np
@@ -11,6 +13,8 @@ import torch
 from torch import nn
 
 import edgernn
+from edgernn import zoo_entry
+from edgernn.bench.measure import Settings
 from edgernn.cli.frame import main
 from edgernn.costs import model_cost
 from edgernn.dropout import with_dropped_weights
@@ -20,7 +24,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.runtime import Session
 from edgernn.store import load_model, read_tensors
 from edgernn.training import train
-from edgernn.training.calibrate import with_thresholds
+from edgernn.training.calibrate import calibrate, with_thresholds
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.kernels.graphs import GraphUnroller
@@ -152,13 +156,20 @@ def test_the_ramp_mixes_weights_and_rounded_weights():
     np.testing.assert_array_equal(values["cell.R"].detach().numpy(), rounded(layer.cell.R))
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("low rank", "imputer", "gru, delta")])
-def test_kernels_see_the_rounded_weights(name):
+ON_CPU = [(name, "cpu") for name in LAYERS if name not in ("low rank", "imputer", "gru, delta")]
+
+
+@pytest.mark.parametrize(("name", "device"), [*ON_CPU, ("gru", "cuda"), ("gru, selective", "cuda")])
+def test_kernels_see_the_rounded_weights(name, device):
+    if device == "cuda":
+        pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            pytest.skip("TRITON_INTERPRET=1 is not set: the kernels need a GPU")
     model, x = make(name)
     model.rounding.ramp(17, 30)
     assert attach(model, "torch", "cpu") == "torch"
     y, loop = model(x)[0], gradients(model, x)
-    assert attach(model, "fused", "cpu") == "fused"
+    assert attach(model, "fused", device) == "fused"
     torch.testing.assert_close(model(x)[0], y, rtol=0, atol=FLOAT32)
     model.rounding.share = 0.0
     assert not torch.allclose(model(x)[0], y, rtol=0, atol=FLOAT32)
@@ -334,10 +345,17 @@ def test_networks_of_models_share_their_rounding():
 
 def test_a_calibrated_model_keeps_its_rounding(tmp_path):
     model, x = make("gru")
-    cheaper = with_thresholds(model, 0.0, 0.0)
-    torch.testing.assert_close(cheaper(x)[0], model.eval()(x)[0])
-    to_onnx(cheaper, tmp_path / "model.onnx")
-    assert Session(tmp_path / "model.onnx").info["weights"] == "int8"
+    torch.testing.assert_close(with_thresholds(model, 0.0, 0.0)(x)[0], model.eval()(x)[0])
+    train("adding", "gru", out=tmp_path / "run", settings={**RUN, "weights": "int8"})
+    calibrate(tmp_path / "run", loss=50.0)
+    assert Session(tmp_path / "run" / "model-delta.onnx").info["weights"] == "int8"
+
+
+def test_both_files_of_a_published_model_have_one_metric(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo_entry, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
+    entry = zoo_entry.add_model(run, folder=tmp_path / "zoo")
+    assert {file["weights"] for file in entry["files"].values()} == {"float32", "int8"}
+    assert {file["mse"] for file in entry["files"].values()} == {entry["value"]}
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):
