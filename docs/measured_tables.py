@@ -2,6 +2,7 @@
 """Markdown tables of measured figures, for pages that are otherwise written by hand."""
 
 import json
+import statistics
 import textwrap
 from pathlib import Path
 
@@ -179,17 +180,27 @@ def rounding() -> str:
     for row in report["rows"]:
         runs = row["runs"]
         metric, higher = runs[0]["metric"], runs[0]["higher_is_better"]
-        means = [sum(run[key] for run in runs) / len(runs) for key in ("float32", "rounded", "trained")]
         # a score from 0 to 1 in percent, as its losses are given in points
-        texts = (f"{100 * mean:.2f} %" if higher else f"{mean:.3g}" for mean in means)
-        lines.append(f"| {row['task']} | {row['cell']} | {len(runs)} | {metric} | {' | '.join(texts)} |")
+        unit = 100 if higher else 1
+        columns = [[unit * run[key] for run in runs] for key in ("float32", "rounded", "trained")]
+        cells = (_mean_and_deviation(values, ".2f" if higher else ".3g") for values in columns)
+        lines.append(
+            f"| {row['task']} | {row['cell']} | {len(runs)} | {metric}{', %' * higher} | {' | '.join(cells)} |"
+        )
         settings = " ".join(f"{key}={as_word(value)}" for key, value in row["settings"].items())
         commands[row["task"]] = f"    edgernn train --task {row['task']} --cell {row['cell']} weights=int8 {settings}"
     how = (
-        f"Test split, means over the seeds, on {report['machine']['cpu']}: `python -m tests.measure_rounding FOLDER "
-        "--out FILE`. The trainings are these, also with weights=float32, and for adding with both cells:"
+        f"Test split, mean ± standard deviation over the seeds, on {report['machine']['cpu']}: "
+        "`python -m tests.measure_rounding FOLDER --out FILE`. The trainings are these, also with weights=float32, and "
+        "for adding with both cells:"
     )
     return "\n".join([*lines, "", filled(how), "", *commands.values()])
+
+
+def _mean_and_deviation(values: list[float], form: str) -> str:
+    """Format the mean and the standard deviation of values in the number format `form`; one value has no deviation."""
+    mean = f"{statistics.mean(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2g}"
 
 
 def apps() -> str:

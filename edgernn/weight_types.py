@@ -50,8 +50,8 @@ class Rounding:
 
     where q rounds as the export does (`rounded_matrix`). The gradient with respect to W is that with respect to this
     value, as if q(W) were W (straight-through). The optimiser changes W, which checkpoints hold in float32. In
-    evaluation, a = 1. In training, a is `share`, which `ramp` raises from 0 to 1, as the large errors of random weights
-    hide the small ones of rounding at first.
+    evaluation, a = 1. In training, a is `share`, which `ramp` raises from 0 to 1, so that the network is first trained
+    without the errors of rounding.
 
     Source: rounded weights in the forward pass and float weights that are updated, as in Jacob et al., "Quantization
     and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018,

@@ -26,6 +26,7 @@ ROWS: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "adding-gru": ("adding", "gru", ADDING, 1),
     "adding-sarnn": ("adding", "sarnn", ADDING, 1),
     "activity-gru": ("activity", "gru", {"keep": "best"}, 3),
+    "seizures-gru": ("seizures", "gru", {"keep": "best"}, 3),
     "remaining-life-sarnn": ("remaining-life", "sarnn", ENGINES, 3),
 }
 
