@@ -2,11 +2,13 @@
 """Markdown tables of measured figures, for pages that are otherwise written by hand."""
 
 import json
+import statistics
 import textwrap
 from pathlib import Path
 
 from edgernn.cli.models import model_rows
 from edgernn.runtime.zoo import entries
+from edgernn.settings import as_word
 from edgernn.training.paper_table import latency_line
 from edgernn.training.statistics import mean_difference
 
@@ -15,6 +17,7 @@ RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
 WASM = RESULTS / "wasm.json"
 WHEELS = RESULTS / "wheels.json"
+ROUNDING = RESULTS / "rounding.json"
 MICROCONTROLLERS = RESULTS / "microcontrollers.json"
 PERFORMANCE = RESULTS / "performance.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
@@ -166,6 +169,38 @@ def sizes() -> str:
     head = "| model | float32, bytes | bfloat16, bytes | of float32 | int8, bytes | of float32 |\n"
     head += "|---|---:|---:|---:|---:|---:|"
     return "\n".join([head, *rows])
+
+
+def rounding() -> str:
+    """Return a table of metrics with int8 weights, measured by `python -m tests.measure_rounding`."""
+    report = json.loads(ROUNDING.read_text(encoding="utf-8"))
+    lines = ["| task | cell | seeds | metric | float32 | rounded to int8 after training | trained for int8 |"]
+    lines.append("|---|---|---:|---|---:|---:|---:|")
+    commands: dict[str, str] = {}
+    for row in report["rows"]:
+        runs = row["runs"]
+        metric, higher = runs[0]["metric"], runs[0]["higher_is_better"]
+        # a score from 0 to 1 in percent, as its losses are given in points
+        unit = 100 if higher else 1
+        columns = [[unit * run[key] for run in runs] for key in ("float32", "rounded", "trained")]
+        cells = (_mean_and_deviation(values, ".2f" if higher else ".3g") for values in columns)
+        lines.append(
+            f"| {row['task']} | {row['cell']} | {len(runs)} | {metric}{', %' * higher} | {' | '.join(cells)} |"
+        )
+        settings = " ".join(f"{key}={as_word(value)}" for key, value in row["settings"].items())
+        commands[row["task"]] = f"    edgernn train --task {row['task']} --cell {row['cell']} weights=int8 {settings}"
+    how = (
+        f"Test split, mean ± standard deviation over the seeds, on {report['machine']['cpu']}: "
+        "`python -m tests.measure_rounding FOLDER --out FILE`. The trainings are these, also with weights=float32, and "
+        "for adding with both cells:"
+    )
+    return "\n".join([*lines, "", filled(how), "", *commands.values()])
+
+
+def _mean_and_deviation(values: list[float], form: str) -> str:
+    """Format the mean and the standard deviation of values in the number format `form`; one value has no deviation."""
+    mean = f"{statistics.mean(values):{form}}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2g}"
 
 
 def apps() -> str:

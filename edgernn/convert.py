@@ -71,7 +71,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     """Convert the recurrent layers of a model to a module of torch.nn.
 
     torch's second bias is zero, except for the candidate state n of gru. Block-sparse weights become dense ones, with
-    zeros. The output layer (`model.head`), the embedding and dropout are not part of the module.
+    zeros. Weights that the model rounds (setting weights) are rounded in the module. The output layer (`model.head`),
+    the embedding and dropout are not part of it.
 
     Args:
         model: Model with the cell rnn, gru or lstm, which updates all neurons at every step.
@@ -131,8 +132,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     )
     with torch.no_grad():
         for layer, suffix in zip(layers, _suffixes(module), strict=True):
-            getattr(module, f"weight_ih_{suffix}").copy_(layer.cell.W)
-            getattr(module, f"weight_hh_{suffix}").copy_(layer.cell.R)
+            getattr(module, f"weight_ih_{suffix}").copy_(model.rounding.matrix(layer.cell.W, training=False))
+            getattr(module, f"weight_hh_{suffix}").copy_(model.rounding.matrix(layer.cell.R, training=False))
             b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
             merged = len(b_ih) - _separate_biases(module)
             b_ih.copy_(layer.cell.b[: len(b_ih)])

@@ -30,7 +30,8 @@ class Cost:
 
     Attributes:
         parameters: Number of learned weights, without the zeros of block-sparse weights.
-        weight_bytes: Bytes of these weights in float32.
+        weight_bytes: Bytes of these weights in an exported file, in the type that the model is trained for (setting
+            weights): float32 if the cost is that of a layer alone.
         macs: Multiply-adds of the recurrent layers with nothing skipped.
         macs_executed: Multiply-adds that remain if only a share `update_rate` (see `cost`) of the neurons is updated.
         flops_paper: Multiplications plus additions as the SA-RNN paper counts them, times `update_rate`. The product
@@ -133,7 +134,7 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     frontend = model.frontend if isinstance(model, SequenceModel) else None
     return Cost(
         parameters=parameters,
-        weight_bytes=4 * parameters,
+        weight_bytes=4 * parameters - model.rounding.bytes_saved(model),
         macs=sum(p.macs for p in parts),
         macs_executed=sum(p.macs_executed for p in parts),
         flops_paper=sum(p.flops_paper for p in parts),

@@ -6,6 +6,7 @@ not know about training mode: callers use them in training only. The combination
 Socher, "Regularizing and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -114,8 +115,13 @@ def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
         raise UsageError("weight_drop, rank: expected at most one of the two, got both; leave one out")
 
 
-def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_forward: float = 0.0) -> Runs:
-    """Return a function that runs a layer with dropped weights (DropConnect).
+def with_dropped_weights(
+    layer: RecurrentLayer,
+    recurrent: float = 0.0,
+    feed_forward: float = 0.0,
+    weights: Mapping[str, Tensor] | None = None,
+) -> Runs:
+    """Return a function that runs a layer with dropped weights (DropConnect), or with other weights than its own.
 
     The masks are drawn once, by this call; the function applies them at all steps of all sequences. In a cell, W
     multiplies the input, R the output h, C the cell state c, and V the intermediate vector that `Cell.mid` computes.
@@ -126,18 +132,21 @@ def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_for
         layer: The layer, which stays unchanged.
         recurrent: Dropout rate of R and C, in [0, 1).
         feed_forward: Dropout rate of W and V, in [0, 1).
+        weights: Values that replace parameters of the layer before they are dropped, such as rounded ones (`Rounding`).
+            The names are those of `layer.named_parameters()`.
 
     Returns:
-        A function with the arguments and results of the layer; the layer itself if no weight can be dropped.
+        A function with the arguments and results of the layer; the layer itself if it runs with its own weights.
     """
-    weights = {name: (weight, recurrent) for name, weight in _weights(layer, "RC").items()}
-    weights |= {name: (weight, feed_forward) for name, weight in _weights(layer, "WV").items()}
-    dropped = {f"cell.{name}": functional.dropout(weight, rate) for name, (weight, rate) in weights.items() if rate}
-    if not dropped:
+    values = dict(weights or {})
+    for names, rate in (("RC", recurrent), ("WV", feed_forward)):
+        for name, weight in _weights(layer, names).items() if rate else ():
+            values[f"cell.{name}"] = functional.dropout(values.get(f"cell.{name}", weight), rate)
+    if not values:
         return layer
 
     def run(x: Tensor, state: State) -> tuple[Tensor, State, Trace]:
-        result: tuple[Tensor, State, Trace] = torch.func.functional_call(layer, dropped, (x, state))
+        result: tuple[Tensor, State, Trace] = torch.func.functional_call(layer, values, (x, state))
         return result
 
     return run

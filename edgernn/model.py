@@ -10,20 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
-from edgernn.config import ModelConfig, check_together
+from edgernn.config import ModelConfig
 from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve_imputer
+from edgernn.setting_checks import check_together
+from edgernn.tied_head import TiedHead
+from edgernn.weight_types import Rounding
 
 
 class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
-    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. Derive a new
-    network from this class rather than from another network.
+    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. `rounding` rounds
+    nothing unless a subclass sets it. Derive a new network from this class rather than from another network.
     """
 
     traces: list[Trace]
@@ -31,8 +34,13 @@ class RecurrentModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.traces = []
+        self.rounding = Rounding()
         self._background: Tensor | None = None
         self._background_weight = 1.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy has no records of forward passes, as their tensors with gradients cannot be copied
+        return {**self.__dict__, "traces": []}
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the `RecurrentLayer` objects of the network, in the order of their registration as submodules."""
@@ -141,23 +149,6 @@ def joined(traces: list[Trace]) -> Trace:
     return Trace(torch.cat(decisions) if decisions else None, torch.stack([trace.budget for trace in traces]).sum())
 
 
-class TiedHead(nn.Module):
-    """Linear head y Eᵀ + b, (…, I) to (…, V), that shares its weight with the embedding E (V, I) of V words."""
-
-    def __init__(self, embedding: nn.Embedding) -> None:
-        super().__init__()
-        # in a list, so that torch registers E as a parameter of the embedding only
-        self._embedding = [embedding]
-        self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
-
-    @property
-    def weight(self) -> Tensor:
-        return self._embedding[0].weight
-
-    def forward(self, y: Tensor) -> Tensor:
-        return nn.functional.linear(y, self.weight, self.bias)
-
-
 class SequenceModel(RecurrentModel):
     """Recurrent layers over a sequence, then a linear output layer (head) for the last step or for every step.
 
@@ -180,6 +171,8 @@ class SequenceModel(RecurrentModel):
     vocabulary: Number of words. x is then (T, B) integers below it. The layers read rows of the embedding
         E (vocabulary, I), which starts as U(-0.1, 0.1).
     tied: The head's weight is E, so that O must be vocabulary and `width` must be I.
+    weights: Type to which all matrices are rounded in forward passes, as in an exported file: "float32", "bfloat16" or
+        "int8". Gradients are those of the parameters, which stay float32 (`weight_types.Rounding`).
     dropout_embedding, dropout_input, dropout_hidden, dropout_output: Dropout rates of words, of the first layer's
         input, between layers, and of the last layer's output; one mask for all steps (`edgernn.dropout`).
     weight_drop, weight_drop_input: DropConnect rates: first of the weights R and C of states, second of W and V.
@@ -215,6 +208,7 @@ class SequenceModel(RecurrentModel):
             raise UsageError("config: expected no further arguments with a ModelConfig; change its fields instead")
         check_together(config)
         self.config = config
+        self.rounding = Rounding(config.weights)
         self.output = config.head.output
         self.directions = 2 if config.bidirectional else 1
         self.cell_type, self.rule_type = config.layer.types
@@ -307,8 +301,13 @@ class SequenceModel(RecurrentModel):
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         y, last = self.recur(x, state)
-        y = self.drop_output(y)
-        return (y if self.head is None else self.head(y)), last
+        return self.decode(self.drop_output(y)), last
+
+    def decode(self, y: Tensor) -> Tensor:
+        """Apply the output layer (head) to y (…, `width`), the result of recur(); without a head, return y itself."""
+        if self.head is None:
+            return y
+        return nn.functional.linear(y, self.rounding.matrix(self.head.weight, self.training), self.head.bias)
 
     def recur(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Run the recurrent layers without the output layer (head).
@@ -340,7 +339,8 @@ class SequenceModel(RecurrentModel):
             for direction, layer in enumerate(layers[i : i + self.directions]):
                 layer_state, state = state[: len(layer.states)], state[len(layer.states) :]
                 background, layer.step_weights = self._steps(y, bool(direction))
-                run = with_dropped_weights(layer, dropout.weight, dropout.weight_input) if self.training else layer
+                rates = (dropout.weight, dropout.weight_input) if self.training else (0.0, 0.0)
+                run = with_dropped_weights(layer, *rates, self.rounding.of(layer))
                 out, final, trace = run(y.flip(0) if direction else y, layer_state)
                 outputs.append(out.flip(0) if direction else out)
                 # the backward direction's final state, which has read the whole sequence, is at the first step
@@ -394,7 +394,7 @@ class SequenceModel(RecurrentModel):
         if low < 0 or high >= self.embedding.num_embeddings:
             expected = f"word indices from 0 to {self.embedding.num_embeddings - 1}"
             raise UsageError(f"x: expected {expected}, got numbers from {low} to {high}")
-        embedded: Tensor = self.embedding(x)
+        embedded = nn.functional.embedding(x, self.rounding.matrix(self.embedding.weight, self.training))
         if self.training:
             embedded = words(embedded, x, self.embedding.num_embeddings, self.config.dropout.embedding)
         return embedded, ()

@@ -87,7 +87,9 @@ def _size(folder: Path, without: str) -> int:
 
 def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
     config, result, task = read_config(run), read_json(run / "result.json"), _open_task(run)
-    metrics: dict[str, dict[str, float]] = {}
+    known = {name: value for name, value in result.items() if isinstance(value, float)}
+    # a run that was trained for int8 has one metric for both files
+    metrics: dict[str, dict[str, float]] = {"float32": known, "int8": known}
 
     def score(model: SequenceModel) -> tuple[float, bool]:
         metrics["int8"] = evaluate(model, task, task.test)
@@ -96,7 +98,6 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
     # the last one writes the example, whose outputs are those of float32
     exported = {weights: export_run(run, folder / FILES[weights], weights, score) for weights in ("int8", "float32")}
     metric = result["metric"]
-    metrics["float32"] = {name: value for name, value in result.items() if isinstance(value, float)}
     _shorten(folder / EXAMPLE)
     report = bench(folder / FILES["float32"], Settings(), progress=Progress())
     save(report, folder)

@@ -22,7 +22,7 @@ def to_onnx(
     *,
     metadata: dict[str, Any] | None = None,
     example: Tensor | None = None,
-    weights: str = "float32",
+    weights: str | None = None,
 ) -> list[Check]:
     """Write a model as an ONNX file (opset 20, IR 9) and check it against torch.
 
@@ -36,7 +36,8 @@ def to_onnx(
         metadata: JSON-compatible dict of values to add to the file's metadata.
         example: Input (T, B, I) or word indices (T, B) for the check, in addition to random input.
         weights: Type of stored matrices, "float32", "bfloat16" or "int8". The native library computes with this type.
-            Without the library, the matrices are converted to float32 when the file is loaded.
+            Without the library, the matrices are converted to float32 when the file is loaded. Default: the type that
+            the model is trained for (setting weights). Its rounded matrices are what another type stores, too.
 
     Returns:
         Results of the check, one per backend: portable (standard ONNX operators) and, if edgernn's native library has
@@ -47,6 +48,7 @@ def to_onnx(
         UsageError: The type of weights is unknown, or the model cannot be exported with it.
     """
     path = Path(path)
+    weights = weights or model.rounding.weights
     was_training = model.training
     model.eval()
     try:

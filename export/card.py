@@ -20,7 +20,7 @@ def card(
     checks: list[Check],
     file: Path,
     took: Latency,
-    weights: str = "float32",
+    weights: tuple[str, str] = ("float32", "float32"),
     loss: Loss | None = None,
 ) -> str:
     """Format the model card of an exported model as Markdown.
@@ -32,7 +32,7 @@ def card(
         checks: Results of the comparison of the file with torch, one per backend.
         file: The exported file.
         took: Latency of the exported model, measured on this machine.
-        weights: Type of the stored matrices, such as int8.
+        weights: Types of the matrices: the one that the model was trained for, and that of the file, such as int8.
         loss: Metric before and after the weights were rounded, or None if it was not measured.
 
     Returns:
@@ -54,9 +54,11 @@ def card(
         ("seed", f"{config['seed']}"),
         ("versions", f"edgernn {config['edgernn']}, torch {config['torch']}, {config['threads']} thread(s)"),
     ]
-    rows += [("matrices", weights), ("file", f"{file.stat().st_size:,} bytes")]
+    trained, stored = weights
+    rows += [("matrices", stored + f", trained for {trained}" * (trained != "float32"))]
+    rows += [("file", f"{file.stat().st_size:,} bytes")]
     if loss is not None:
-        rows.append((f"{metric} with {weights}", f"{loss.after:.4g}{', a large loss' * loss.is_large}"))
+        rows.append((f"{metric} with {stored}", f"{loss.after:.4g}{', a large loss' * loss.is_large}"))
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
     rows += _latency(took)
     width = model.output_size or model.width

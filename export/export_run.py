@@ -14,7 +14,7 @@ from edgernn.export.card import card
 from edgernn.export.kernels import without_kernel
 from edgernn.export.latency import latency
 from edgernn.export.rounding import Loss, rounded
-from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_text
+from edgernn.files import EXAMPLE, MODEL, read_arrays, read_json, write_arrays, write_text
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
 from edgernn.runtime.info import kernels
@@ -29,22 +29,27 @@ _NUMBERS = 1 << 22
 Score = Callable[[SequenceModel], tuple[float, bool]]
 
 
-def export_run(run: Path, out: Path, weights: str = "float32", score: Score | None = None) -> dict[str, Any]:
+def export_run(
+    run: Path, out: Path | None = None, weights: str | None = None, score: Score | None = None
+) -> dict[str, Any]:
     """Export the model of a run directory to an ONNX file, and write its card (.md) and example.npz beside it.
 
     Args:
         run: The run directory, in which a training stored its model and results.
-        out: The ONNX file to write.
-        weights: Type of stored matrices: "float32", "bfloat16" or "int8".
+        out: The ONNX file to write. Default: model.onnx in the run directory, or model-TYPE.onnx if the type of weights
+            is not float32.
+        weights: Type of stored matrices: "float32", "bfloat16" or "int8". Default: the type that the run was trained
+            for (setting weights).
         score: Function that returns a model's metric on the test sequences of the run's task, and True if higher is
-            better. It is called if weights are rounded, to report the change of the metric.
+            better. It is called if the export rounds weights that the training did not round, to report the change of
+            the metric.
 
     Returns:
-        JSON-compatible dict with the paths `model` and `card`, the size of the ONNX file in `bytes`, and the type of
-        `weights`. `latency` is a dict with the fields of `Latency`. `checks` is a list of dicts with the fields of
-        `Check` and its `worst` error, one per backend. `loss` is a dict with the fields of `Loss` and `is_large`, or
-        None if the metric was not measured again. `native_missing` is the reason why the native library cannot run the
-        file, or None if it can.
+        JSON-compatible dict with the paths `model` and `card`, the size of the ONNX file in `bytes`, and the types of
+        weights of the file, `weights`, and of the training, `trained_weights`. `latency` is a dict with the fields of
+        `Latency`. `checks` is a list of dicts with the fields of `Check` and its `worst` error, one per backend.
+        `loss` is a dict with the fields of `Loss` and `is_large`, or None if the metric was not measured again.
+        `native_missing` is the reason why the native library cannot run the file, or None if it can.
 
     Raises:
         EdgernnError: The training is not finished, or the outputs of the file differ from torch's.
@@ -52,8 +57,15 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
     """
     model, config = load_model(run)
     result = read_result(run)
+    weights = weights or model.rounding.weights
+    out = out or default_file(run, weights)
     with hold_file(out):
         return _export(run, model, config, result, out, weights, score)
+
+
+def default_file(run: Path, weights: str) -> Path:
+    """Return the path of the ONNX file that an export of the directory `run` with this type of weights writes."""
+    return run / (MODEL if weights == "float32" else f"model-{weights}.onnx")
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -80,7 +92,9 @@ def read_result(run: Path) -> dict[str, Any]:
 def export_model(
     run: Path, model: SequenceModel, config: dict[str, Any], result: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    """Export a modified model of a run to an ONNX file with float32 weights, and write its card and example.npz.
+    """Export a modified model of a run to an ONNX file, and write its card and example.npz.
+
+    The file has the type of weights that the run was trained for (setting weights).
 
     The caller must hold the lock of `out` (`hold_file`).
 
@@ -94,7 +108,7 @@ def export_model(
     Returns:
         Dict with the same keys as that of `export_run`.
     """
-    return _export(run, model, config, result, out, "float32", None)
+    return _export(run, model, config, result, out, model.rounding.weights, None)
 
 
 def _export(
@@ -118,11 +132,12 @@ def _export(
         "seed": config["seed"],
     }
     loss = None
-    if weights != "float32":
-        model = rounded(model, weights)
-        if score is not None:
-            loss = Loss(result["metric"], result[result["metric"]], *score(model))
-            metadata |= {"metric_value": loss.after, "metric_float32": loss.before}
+    trained = model.rounding.weights
+    model = rounded(model, weights)
+    # the metric of the run is that of its rounded weights, which a float32 file stores as they are
+    if weights not in ("float32", trained) and score is not None:
+        loss = Loss(result["metric"], result[result["metric"]], *score(model))
+        metadata |= {"metric_value": loss.after, f"metric_{trained}": loss.before}
     checks = to_onnx(model, out, metadata=metadata, example=x, weights=weights)
     session = Session(out, backend="portable")
     with torch.no_grad():
@@ -131,7 +146,7 @@ def _export(
         y = y.transpose(0, 1)
     write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
     card_file, took = out.with_suffix(".md"), latency(out, x.numpy())
-    write_text(card_file, card(model, config, result, checks, out, took, weights, loss))
+    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss))
     return {
         "model": str(out),
         "card": str(card_file),
@@ -139,6 +154,7 @@ def _export(
         "latency": dataclasses.asdict(took),
         "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],
         "weights": weights,
+        "trained_weights": trained,
         "loss": None if loss is None else {**dataclasses.asdict(loss), "is_large": loss.is_large},
         "native_missing": without_kernel(model.recurrent_layers()) or no_native(kernels(session.info)),
     }

@@ -20,13 +20,14 @@ from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.export.frontend import add_frontend
 from edgernn.export.kernels import Kernel, find_kernel
-from edgernn.export.rounding import WEIGHTS, whole
 from edgernn.export.trace import OPSET, layer_function, layer_weights, op_attributes, op_inputs, op_outputs
 from edgernn.layer import RecurrentLayer
-from edgernn.model import SequenceModel, TiedHead
+from edgernn.model import SequenceModel
 from edgernn.program import ProgramError
 from edgernn.runtime.library import DOMAIN, MOST_OPS, OP, SCHEMA, op_names
 from edgernn.settings import record
+from edgernn.tied_head import TiedHead
+from edgernn.weight_types import WEIGHTS, whole
 
 # IR version that ONNX Runtime reads since 1.17
 IR_VERSION = 9

@@ -5,14 +5,12 @@ import copy
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from edgernn.errors import UsageError, nearest
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
+from edgernn.weight_types import WEIGHTS, Rounding, matrices, rounded_matrix
 
-# bits of a weight, by the name of its type
-WEIGHTS = {"float32": 32, "bfloat16": 16, "int8": 8}
 # allowed error of int8 in the native library, which multiplies 16-bit integers
 WHOLE_NUMBERS = 1e-3
 
@@ -23,7 +21,7 @@ POINTS, SHARE = 0.005, 0.02
 
 @dataclass(frozen=True)
 class Loss:
-    """Metric of a model on the test sequences before and after its weights were rounded, such as to int8."""
+    """Metric of a model on the test sequences before and after the export rounded its weights, such as to int8."""
 
     metric: str
     before: float
@@ -48,43 +46,25 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
     s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors are not rounded.
 
     Args:
-        model: The model.
+        model: The model. If it was trained with rounded weights (setting weights), these are rounded further.
         weights: Storage type of the matrices: "float32", "bfloat16" or "int8".
 
     Returns:
-        A rounded copy; the model itself for float32.
+        A copy with rounded parameters, whose forward pass rounds nothing; the model itself if nothing is to be rounded.
 
     Raises:
         UsageError: The type is unknown.
     """
     if weights not in WEIGHTS:
         raise nearest("weights", weights, WEIGHTS)
-    if weights == "float32":
+    if {model.rounding.weights, weights} == {"float32"}:
         return model
     model = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.copy_(_rounded(parameter, weights))
+        for parameter in matrices(model).values():
+            parameter.copy_(rounded_matrix(rounded_matrix(parameter, model.rounding.weights), weights))
+    model.rounding = Rounding()
     return model
-
-
-def _rounded(matrix: Tensor, weights: str) -> Tensor:
-    if weights == "bfloat16":
-        return matrix.to(torch.bfloat16).to(matrix.dtype)
-    q, scale = whole(matrix)
-    return q * scale.to(matrix.dtype)
-
-
-def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a matrix W to int8 as W_ij = s_i q_ij; return q (rows, columns) and the bfloat16 scales s (rows, 1).
-
-    The largest |q| of a row is 127, unless all numbers of the row are zero or below 1e-36 in absolute value.
-    """
-    largest = matrix.abs().amax(1, keepdim=True)
-    # bfloat16 rounds s by at most 1/512, so that the largest |W_ij| / s_i rounds to 127, except below 1e-36
-    scale = (largest / 127).to(torch.bfloat16)
-    return (matrix / torch.where(scale == 0, 1, scale)).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:

@@ -21,9 +21,9 @@ import numpy as np
 
 from edgernn.bench.provenance import machine
 from edgernn.export import to_onnx
-from edgernn.export.rounding import WEIGHTS
 from edgernn.runtime import library_path
 from edgernn.runtime.packed import pack_file
+from edgernn.weight_types import WEIGHTS
 from tests import apps
 from tests.models import contractive
 from tests.tolerances import FLOAT32

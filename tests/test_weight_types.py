@@ -12,12 +12,12 @@ import torch
 import edgernn
 from edgernn.cli.frame import main
 from edgernn.export import to_onnx
-from edgernn.export.rounding import whole
 from edgernn.rules import RULES
 from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import Stepper
+from edgernn.weight_types import whole
 from tests.native import OP_IDS, OPS, draw, draw_call, oracle_result, session
 from tests.tolerances import FLOAT32
 

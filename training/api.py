@@ -267,6 +267,8 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "steps_a_sequence": len(next(task.test.chunks(1)).x) if isinstance(model, SequenceModel) else None,
         "neurons": sum(layer.cell.hidden_size for layer in model.recurrent_layers()),
         "parameters": cost.parameters,
+        "weights": model.rounding.weights,
+        "weight_bytes": cost.weight_bytes,
         "macs": cost.macs,
         "macs_executed": cost.macs_executed,
         "flops_paper": cost.flops_paper,

@@ -173,6 +173,7 @@ def fit(
                     model.anneal(epoch)
             schedule(optimizer, config, epoch, task.train.lr_scale(step, config.batch_size))
             model.prune(step, total)
+            model.rounding.ramp(step, total)
             batch = group.part(task.train.batch(step, config.batch_size), plan.seed, step).to(plan.device)
             if not task.train.continues(step, config.batch_size):
                 carry = None
@@ -265,7 +266,7 @@ def _validate(
         position.best, position.missed, position.stale = value, missed, 0
         if config.keep == "best" and group.leads:
             run.save_best(model)
-    else:
+    elif model.rounding.is_full(position.step, total):
         position.stale += 1
     target = config.stop.skip_target if plan.can_skip else None
     skips = missed == 0 and (target is None or metrics["skip_percent"] >= target)

@@ -11,12 +11,13 @@ import torch
 
 import edgernn
 from edgernn.cell_files import is_cell_file, source_of
-from edgernn.config import InputConfig, ModelConfig, check_together
+from edgernn.config import InputConfig, ModelConfig
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
 from edgernn.machine import processor
 from edgernn.model import RecurrentModel
 from edgernn.names import resolve
+from edgernn.setting_checks import check_together
 from edgernn.settings import Values, bind, build, fields_of, options_of, record
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names
@@ -290,6 +291,26 @@ def _feature_statistics(
     mean, std = standardisation(torch.cat(features)[None])
     # rounded, so that a resumed run has the same numbers with another number of threads
     return tuple(float(f"{number:.4g}") for number in mean), tuple(float(f"{number:.4g}") for number in std)
+
+
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the settings that a run's config.json lacks because an earlier version wrote it, with their defaults.
+
+    Args:
+        config: Content of the config.json.
+
+    Returns:
+        The content with all settings of the training and of the model.
+    """
+    return _completed({"train": record(TrainConfig()), "model": record(ModelConfig())}, config)
+
+
+def _completed(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    completed = {**defaults, **values}
+    for key in defaults.keys() & values.keys():
+        if isinstance(defaults[key], Mapping) and isinstance(values[key], Mapping):
+            completed[key] = _completed(defaults[key], values[key])
+    return completed
 
 
 def first_difference(

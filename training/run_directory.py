@@ -40,7 +40,7 @@ from edgernn.files import EXAMPLE, naming, read_json, write_bytes, write_json, w
 from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
 from edgernn.store import CONFIG, WEIGHTS, load_weights, read_config, save_weights, write_tensors
-from edgernn.training.plan import MACHINE, first_difference
+from edgernn.training.plan import MACHINE, first_difference, with_defaults
 from edgernn.training.steering import SteeringState
 from edgernn.training.tasks.base import DETECTIONS, ROOM, ROOM_WORDS, SAMPLES
 
@@ -58,7 +58,8 @@ class Position:
     """Progress of a training run, which a checkpoint saves.
 
     Some evaluations do not count for `best` and `stale`: those before the end of pruning and, if the setting skip (the
-    wanted share of skipped updates) is given, those in the first half of the training, its warm-up.
+    wanted share of skipped updates) is given, those in the first half of the training, its warm-up. Evaluations before
+    the training steps round the weights in full (setting weights) do not count for `stale`.
 
     Attributes:
         step: Number of training steps done.
@@ -164,7 +165,7 @@ class RunDirectory:
                 leftover.unlink(missing_ok=True)
 
     def _check_same(self, record: dict[str, Any]) -> str | None:
-        old = read_config(self.path)
+        old = with_defaults(read_config(self.path))
         if difference := first_difference(old, record):
             name, expected, got = difference
             hint = "resume with the settings it was started with, or give another --out"

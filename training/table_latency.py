@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.export.export_run import export_run
-from edgernn.files import EXAMPLE, MODEL, read_arrays, read_json, write_json
+from edgernn.export.export_run import default_file, export_run
+from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
 from edgernn.machine import processor
 from edgernn.runtime import Session
 from edgernn.runtime.timing import Rounds, interleaved
@@ -21,7 +21,7 @@ _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
     """Measure the latency per step of one model per row of a table, for one sequence at a time on one thread.
 
-    Each model is exported to model.onnx in its run directory, and the file is checked against torch. A timed call runs
+    Each model is exported to its run directory (`exported`), and the file is checked against torch. A timed call runs
     the model on its first test sequence from the initial state. Each round times several calls of every model in turn.
     Each round gives the median time of its calls. The latency is the median of these values over the rounds, divided by
     the number of steps of the sequence. The result is written to latency.json in `out`. A later call for the same runs
@@ -72,7 +72,9 @@ def measured(out: Path) -> dict[str, Any]:
 
 
 def exported(run: Path) -> Path:
-    """Export the model of a finished run to model.onnx in its directory, unless an up-to-date file exists.
+    """Export the model of a finished run to its directory, with the type of weights that it was trained for.
+
+    Nothing is written if an up-to-date file exists.
 
     Args:
         run: The run directory.
@@ -83,10 +85,16 @@ def exported(run: Path) -> Path:
     Raises:
         EdgernnError: The model cannot be exported.
     """
-    model = run / MODEL
+    model = default_file(run, trained_weights(read_json(run / RESULT)))
     if not model.is_file() or model.stat().st_mtime < (run / RESULT).stat().st_mtime:
         export_run(run, model)
     return model
+
+
+def trained_weights(result: Mapping[str, Any]) -> str:
+    """Return the type of weights that a run was trained for, from the content of its result.json."""
+    # an earlier version trained for float32 alone
+    return str(result.get("weights", "float32"))
 
 
 def _read_cached(path: Path) -> dict[str, Any]:

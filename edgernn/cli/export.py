@@ -11,9 +11,15 @@ from edgernn.cli.frame import json_command
 
 def _text(result: dict[str, Any]) -> str:
     lines = [f"{result['model']}: {result['bytes']:,} bytes, opset 20, runs in ONNX Runtime 1.17 or newer"]
+    if (trained := result["trained_weights"]) != "float32":
+        same = f"{trained} values" + " in float32" * (result["weights"] == "float32")
+        file = (
+            f"has the same {same}, and so the metric of the training" if result["loss"] is None else "rounds them again"
+        )
+        lines.append(f"trained with weights={trained}: the file {file}")
     if loss := result["loss"]:
         warning = "warning: a large loss: " if loss["is_large"] else ""
-        figures = f"{loss['before']:.5g} with float32, {loss['after']:.5g} with {result['weights']}"
+        figures = f"{loss['before']:.5g} with {result['trained_weights']}, {loss['after']:.5g} with {result['weights']}"
         lines.append(f"{warning}{loss['metric']} on the test sequences: {figures}")
     for check in result["checks"]:
         ties = f", {check['ties']} ties at a threshold excluded" if check["ties"] else ""
@@ -38,16 +44,15 @@ def _latency(latency: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="ONNX file to write.  [default: RUN/model.onnx, or RUN/model-TYPE.onnx with --weights TYPE]",
+    help="ONNX file to write.  [default: RUN/model.onnx, or RUN/model-TYPE.onnx for weights of another type]",
 )
 @click.option(
     "--weights",
     type=click.Choice(["float32", "bfloat16", "int8"]),
-    default="float32",
-    show_default=True,
-    help="Storage type of the weight matrices in the file.",
+    help="Storage type of the weight matrices in the file.  [default: that of the training's setting weights, which is "
+    "float32 unless set]",
 )
-def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
+def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
     """Export the model of the run directory RUN as one ONNX file and verify its outputs against torch.
 
     The file runs in ONNX Runtime 1.17 or newer, and faster with the native library registered. The command writes two
@@ -56,13 +61,12 @@ def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
 
     --weights bfloat16 or int8 reduces the file to about a half or a quarter, and measures the metric again on the
     task's test sequences. It warns if the metric gets worse by more than half a percentage point, or an error metric
-    by more than 2 %.
+    by more than 2 %. A run that was trained with weights=int8 is written with int8 weights by default, and its metric
+    is known. With --weights float32 its file has the same values, so that it is larger and as accurate.
     """
     from edgernn.export.export_run import export_run
-    from edgernn.files import MODEL
     from edgernn.training.score import scorer
 
     if run.is_dir():
         click.echo("exporting, comparing the file with torch, and timing it: this takes some seconds", err=True)
-    name = MODEL if weights == "float32" else f"model-{weights}.onnx"
-    return export_run(run, out or run / name, weights, None if weights == "float32" else scorer(run))
+    return export_run(run, out, weights, scorer(run))

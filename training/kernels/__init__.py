@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused kernels that replace the loop over time steps of a recurrent layer in training, on CPU and GPU."""
 
+import warnings
+
 import torch
 
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnWarning, UsageError
 from edgernn.layer import RecurrentLayer, Unroller
 from edgernn.model import RecurrentModel
 from edgernn.training.kernels import cpu
@@ -22,7 +24,8 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
         backend: "torch": a Python loop in torch. "fused": fused kernels for all layers. "auto": fused kernels for the
             layers that have them, and the Python loop for the others. On a GPU, "auto" replays CUDA graphs of the loop
             in two cases: instead of fused kernels if a layer has more than 512 neurons (`WIDEST`), and instead of the
-            Python loop if a layer has a normalisation.
+            Python loop if a layer has a normalisation. It uses no graphs if training rounds the weights (setting
+            weights), because a graph holds the tensors of the weights, and rounded ones are new at every step.
         device: The device of the model, such as "cpu".
 
     Returns:
@@ -33,25 +36,32 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
     """
     if backend not in BACKENDS:
         raise UsageError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}; choose one")
+    rounds = model.rounding.weights != "float32"
     for layer in model.recurrent_layers():
         layer.unroller = None
         if backend == "torch":
             continue
-        unroller = _unroller(layer, torch.device(device).type, backend)
+        unroller = _unroller(layer, torch.device(device).type, backend == "auto" and not rounds)
         if not isinstance(unroller, str):
             layer.unroller = unroller
         elif backend == "fused":
             raise UsageError(f"backend: fused cannot run this model: {unroller}; backend=auto can run this model")
+        elif rounds and torch.device(device).type == "cuda" and layer.cell.norm is not None:
+            text = (
+                f"weights={model.rounding.weights}: the loop over time steps runs in torch and is slower, because CUDA "
+                "graphs cannot replay it with weights that are rounded anew at every step; use norm=none for kernels"
+            )
+            warnings.warn(text, EdgernnWarning, stacklevel=2)
     return ", ".join(sorted({layer.backend for layer in model.recurrent_layers()}))
 
 
-def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | str:
+def _unroller(layer: RecurrentLayer, device: str, allows_graphs: bool) -> Unroller | str:
     """Build the implementation that replaces a layer's Python loop over time steps: fused kernels or CUDA graphs.
 
     Args:
         layer: The layer.
         device: Device type, such as "cuda".
-        backend: "fused" for fused kernels alone; "auto" to allow CUDA graphs on a GPU.
+        allows_graphs: True to use CUDA graphs on a GPU where fused kernels are missing or slower.
 
     Returns:
         The implementation, or a text with the reason why there is none.
@@ -68,7 +78,7 @@ def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | st
         try:
             fused = gpu.GpuUnroller(layer)
         except UsageError as error:
-            return graphs.GraphUnroller() if backend == "auto" and layer.cell.norm is not None else str(error)
-        wide = backend == "auto" and layer.cell.hidden_size > WIDEST
+            return graphs.GraphUnroller() if allows_graphs and layer.cell.norm is not None else str(error)
+        wide = allows_graphs and layer.cell.hidden_size > WIDEST
         return graphs.GraphUnroller() if wide else fused
     return f"there are no kernels for the device {device}, only for cpu and cuda"

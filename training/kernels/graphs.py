@@ -86,6 +86,9 @@ class GraphUnroller:
         weights = list(layer.parameters())
         if any(tensor.device.type != self._device for tensor in (x, *state, *weights)):
             return None
+        # weights after dropout, and rounded ones, are new tensors at every step
+        if not all(isinstance(weight, nn.Parameter) for weight in weights):
+            return None
         check(layer, x, state)
         if not self._recorded:
             self._weights = weights

@@ -38,6 +38,7 @@ class BRITS(RecurrentModel):
         self.ahead, self.behind = SequenceModel(*config, **settings), SequenceModel(*config, **settings)
         if self.ahead.imputer_type is None:
             raise UsageError(_NO_IMPUTER)
+        self.rounding = self.behind.rounding = self.ahead.rounding
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         ahead, _ = self.ahead(x)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import EXAMPLE, MODEL, write_bytes
+from edgernn.files import EXAMPLE, write_bytes
 from edgernn.names import parts
 from edgernn.training.jobs import origin
 from edgernn.training.pictures import Point, fronts
@@ -153,7 +153,7 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
         model = exported(Path(row["best"]))
         for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
             shutil.copy2(file, folder / file.name)
-        models.append(folder / MODEL)
+        models.append(folder / model.name)
     if not models:
         raise EdgernnError(f"{out}: expected a finished run to export, got none; run the sweep without --table-only")
     return models

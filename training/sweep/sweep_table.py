@@ -17,7 +17,7 @@ from edgernn.training.table import Failures
 COSTS = {
     "work": "multiply-adds executed per step",
     "latency": "latency, µs per step",
-    "bytes": "bytes of float32 weights",
+    "bytes": "bytes of weights",
 }
 
 
@@ -90,11 +90,17 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
         "skip_percent": row.spread("skip_percent"),
         "work": row.spread("macs_executed"),
         "latency": spread([] if time is None else [time]),
-        "bytes": spread([4 * first["parameters"]] if "parameters" in first else []),
+        "bytes": spread([_weight_bytes(first)] if "parameters" in first else []),
         "seconds": row.spread("seconds"),
         "best": None if row.best is None else str(row.best),
         "command": _command(row, repeat),
     }
+
+
+def _weight_bytes(result: Mapping[str, Any]) -> int:
+    """Return the bytes of a model's weights in its exported file; `result` is the content of its result.json."""
+    # an earlier version trained for float32 alone
+    return int(result.get("weight_bytes", 4 * result["parameters"]))
 
 
 def _command(row: SweepRow, repeat: Repeat) -> str:

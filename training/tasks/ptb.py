@@ -242,10 +242,9 @@ class NextWord(Task):
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         assert isinstance(model, SequenceModel)
-        assert model.head is not None
         raw, state = model.recur(batch.x, carry)
         read = model.drop_output(raw)
-        loss = functional.cross_entropy(model.head(read).flatten(0, 1), batch.target.flatten())
+        loss = functional.cross_entropy(model.decode(read).flatten(0, 1), batch.target.flatten())
         if self.ar:
             loss = loss + self.ar * read.square().mean()
         if self.tar and len(raw) > 1:
