@@ -11,6 +11,7 @@
 #include "imputers/grud.h"
 #include "imputers/rits.h"
 #include "program/cell_functions.h"
+#include "program/multiply_neurons.h"
 #include "rules/selectors.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -50,6 +51,25 @@ constexpr CellKernel MakeCell() {
 template <class Cell>
 constexpr CellKernel kCellOf = MakeCell<Cell>();
 
+// The cell with its update gate summed first. The gathered products are those of any cell, without
+// code of their own.
+template <class Cell>
+constexpr CellKernel MakeGatedCell() {
+  CellKernel kernel = MakeCell<Cell>();
+  static_cast<CellTable&>(kernel) = SumUpdateGateFirst(kernel);
+  kernel.multiply = &MultiplyAnyNeurons;
+  kernel.multiply_shared = nullptr;
+  return kernel;
+}
+
+template <class Cell, bool kHasGate = (kUpdateGateOf<Cell>.gate >= 0)>
+constexpr const CellKernel* kGatedCellOf = nullptr;
+
+template <class Cell>
+constexpr CellKernel kGatedCell = MakeGatedCell<Cell>();
+template <class Cell>
+constexpr const CellKernel* kGatedCellOf<Cell, true> = &kGatedCell<Cell>;
+
 template <class Imputer>
 constexpr const edgernn::Imputer* kImputerOf = nullptr;
 
@@ -69,7 +89,8 @@ constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...
   table.dots = dots;
   table.program = &kProgramFunctions;
   int cell = 0, rule = 0, imputer = 0;
-  ((table.cells[cell++] = &kCellOf<AllCells>), ...);
+  ((table.gated_cells[cell] = kGatedCellOf<AllCells>, table.cells[cell++] = &kCellOf<AllCells>),
+   ...);
   ((table.drivers[rule] = DriverOf<AllRules>(), table.selectors[rule++] = FindSelector<AllRules>()),
    ...);
   ((table.imputers[imputer++] = kImputerOf<AllImputers>), ...);

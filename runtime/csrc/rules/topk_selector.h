@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The selector of the rule topk: selects the k neurons with the largest scores.
+
+#ifndef EDGERNN_RULES_TOPK_SELECTOR_H_
+#define EDGERNN_RULES_TOPK_SELECTOR_H_
+
+#include "rules/neuron_selector.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// Numbers in the order of the floats other than NaN; -0 comes just before 0.
+[[gnu::always_inline]] inline std::int64_t ToKey(float a) {
+  std::int32_t bits;
+  std::memcpy(&bits, &a, sizeof bits);
+  return bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+[[gnu::always_inline]] inline float FromKey(std::int64_t key) {
+  const auto small = static_cast<std::int32_t>(key);
+  const std::int32_t bits = small < 0 ? small ^ 0x7fffffff : small;
+  float a;
+  std::memcpy(&a, &bits, sizeof a);
+  return a;
+}
+
+// The scores (padded H,) of one sample, of which NaN is the smallest. The padding may be anything.
+struct Scores {
+  const float* at;
+  std::int64_t count;  // H
+
+  // Two limits: fewer than k scores, or exactly k, are above `high`. The others of the k largest
+  // are equal, and the only ones from `low` to `high`.
+  struct Limits {
+    float low;
+    float high;
+    std::int64_t above;  // number of scores above `high`
+    bool unbounded;      // all scores that are not above `high` are equal, NaN included
+  };
+
+  // The lanes of the vector from j on that are neurons.
+  [[gnu::always_inline]] LaneBits Present(std::int64_t j) const {
+    return count - j < kLanes ? kAllLanes >> (kLanes - (count - j)) : kAllLanes;
+  }
+
+  [[gnu::always_inline]] LaneBits Above(std::int64_t j, float limit) const {
+    return LanesAbove(Load(at + j), Fill(limit)) & Present(j);
+  }
+
+  [[gnu::always_inline]] std::int64_t CountAbove(float limit) const {
+    std::int64_t above = 0;
+    for (std::int64_t j = 0; j < count; j += kLanes) above += __builtin_popcount(Above(j, limit));
+    return above;
+  }
+
+  [[gnu::noinline]] Limits Find(std::int64_t k) const {
+    // halvings of the range of the scores, of which about log2(H) find k scores in most steps
+    constexpr int kHalvings = 16;
+    constexpr float kInfinity = __builtin_inff();
+    const std::int64_t numbers = CountAbove(-kInfinity);
+    if (numbers <= k) return {-kInfinity, -kInfinity, numbers, true};
+    Vec least = Fill(kInfinity), most = Fill(-kInfinity);
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      const Vec score = Load(at + j);
+      least.raw = score.raw < least.raw ? score.raw : least.raw;
+      most.raw = score.raw > most.raw ? score.raw : most.raw;
+    }
+    float bottom = kInfinity, top = -kInfinity;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      bottom = least.raw[lane] < bottom ? least.raw[lane] : bottom;
+      top = most.raw[lane] > top ? most.raw[lane] : top;
+    }
+    // more than k scores are above `low`, and fewer above `high`
+    Limits limits{-kInfinity, kInfinity, 0, false};
+    for (int round = 0; ToKey(limits.high) - ToKey(limits.low) > 1; ++round) {
+      float limit = 0.5f * bottom + 0.5f * top;
+      if (round >= kHalvings || !(limit > limits.low) || !(limit < limits.high)) {
+        // then halves the number of floats between the limits, which takes at most 32 rounds
+        limit = FromKey((ToKey(limits.low) + ToKey(limits.high)) >> 1);
+      }
+      const std::int64_t above = CountAbove(limit);
+      if (above > k) {
+        limits.low = bottom = limit;
+      } else {
+        limits.high = top = limit;
+        limits.above = above;
+        if (above == k) break;
+      }
+    }
+    return limits;
+  }
+};
+
+struct TopkSelector {
+  static constexpr int kRanks = -1;
+  static constexpr bool kMasks = false;
+
+  struct Packed {
+    std::int64_t* k;
+
+    Packed(const LayerSizes&, Arena* arena) { k = arena->Allocate<std::int64_t>(1); }
+  };
+
+  struct Scratch {
+    std::int32_t* neurons;
+    LaneBits* lanes;
+
+    Scratch(const LayerSizes& sizes, std::int64_t, Arena* arena) {
+      neurons = AllocateList(sizes.hidden, arena);
+      lanes = AllocateLanes(sizes.hidden, arena);
+    }
+  };
+
+  static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
+    const float k = from.rule[0][0], most = static_cast<float>(sizes.hidden);
+    *to.k = k >= most ? sizes.hidden : k >= 1.0f ? static_cast<std::int64_t>(k) : 1;
+  }
+
+  static void Project(const LayerSizes&, const Packed&, const float*, std::int64_t,
+                      const Scratch&) {}
+
+  // The number of neurons, which does not depend on the scores.
+  static ActiveSet Select(const LayerSizes&, const Packed& packed, const Scratch&, std::int64_t,
+                          const float*, const float* const*) {
+    return {*packed.k, nullptr, 0};
+  }
+
+  static void AdvanceMemory(const LayerSizes&, const Packed&, const Scratch&, const float*,
+                            float* const*) {}
+
+  // Of equal scores, those of the neurons with lower indices count as larger.
+  [[gnu::noinline]] static void SelectLargest(const LayerSizes& sizes, void* base,
+                                              const float* values, ActiveSet* active) {
+    Arena arena(base);
+    const Scratch scratch(sizes, 0, &arena);
+    const Scores scores{values, sizes.hidden};
+    const Scores::Limits limits = scores.Find(active->count);
+    std::int64_t count = 0, equal = active->count - limits.above;
+    active->blocks = 0;
+    for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
+      LaneBits lanes = scores.Above(j, limits.high);
+      LaneBits ties = (limits.unbounded ? scores.Present(j) : scores.Above(j, limits.low)) & ~lanes;
+      for (; equal > 0 && ties != 0; ties &= ties - 1, --equal) lanes |= ties & -ties;
+      scratch.lanes[j / kLanes] = lanes;
+      active->blocks += lanes != 0;
+      count += AppendLanes(lanes, static_cast<std::int32_t>(j), scratch.neurons + count);
+    }
+    active->neurons = scratch.neurons;
+    active->lanes = scratch.lanes;
+  }
+};
+
+template <>
+struct SelectorOf<Topk> {
+  using Type = TopkSelector;
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_RULES_TOPK_SELECTOR_H_
