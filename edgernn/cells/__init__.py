@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent cells, one file per family. To add a cell, write its file and list it in CELLS."""
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
 from edgernn.cells.decaynet import DecayNet
 from edgernn.cells.eins import EINS
 from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
@@ -64,5 +64,6 @@ __all__ = [
     "IRCFastGRNN",
     "LSTMPeephole",
     "State",
+    "UpdateGate",
     "Vector",
 ]

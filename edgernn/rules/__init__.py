@@ -9,7 +9,7 @@ A decision costs H multiply-adds (`skip`), H + I multiply-adds (`variable`), the
 and `phased` decide from the step index alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `delta` if values change slowly, or to make a trained
-dense model cheaper without training it again. Choose `topk` if every step is to take the same time, and the cell has an
+dense model cheaper without training it again. Choose `topk` if the time of a step is to be bounded, and the cell has an
 update gate. Choose `clockwork` or `phased` if the data have known periods, and `random` as a baseline for learned
 rules. The weight λ of the penalty on updates trades a learned rule's accuracy for speed. With the training setting
 skip=SHARE, λ is adapted until the model skips this share of the updates.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update rule decides at a step (`Decision`), its scope (`Kind`), and the states that it carries (`Memory`)."""
+"""Decision of an update rule at a step (`Decision`), its scope (`Kind`), and the states of a rule (`Memory`)."""
 
 import enum
 from dataclasses import dataclass

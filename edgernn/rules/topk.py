@@ -15,14 +15,13 @@ _NEURONS = 2**24
 class TopK(UpdateRule):
     """Top-k updates: at each step the k neurons with the largest update gates change, and all others keep their state.
 
-    s_t = σ p_t                  p (B, H): pre-activation of the cell's update gate; σ = 1 or -1
-    u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t, else 0
+    u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
 
-    The gate says how much of its new value a neuron takes: σ(p) in `gru-before`, and 1 - σ(p) in `gru`, `pru` and
-    `fastgrnn-split`, so that s is -p there. Pre-activations have the order of the gates' values. If values are equal,
-    the neuron with the lower index changes. NaN counts as the smallest value. Each sequence of a batch has neurons of
-    its own. The number of updates is fixed, and so is the work of a step. The update gate is computed for all neurons,
-    the other rows of W and R for k neurons.
+    s is the pre-activation p of the cell's update gate, or -p. The gate says how much of its new value a neuron takes:
+    σ(p) in `gru-before`, where s = p, and 1 - σ(p) in `gru`, `pru` and `fastgrnn-split`, where s = -p. The order of the
+    pre-activations is that of the gates' values. If values are equal, the neuron with the lower index changes. NaN
+    counts as the smallest value. Each sequence of a batch has neurons of its own. The update gate is computed for all
+    neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
     Options: k, from 1 to H; by default half of the neurons, rounded up. Constant rule_k (1,).
     The gradients of the new values reach the k neurons, and those of the kept states the others. The choice itself has
     no gradient. There is no penalty on updates, as their number is fixed.

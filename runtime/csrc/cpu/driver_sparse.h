@@ -5,7 +5,6 @@
 #define EDGERNN_CPU_DRIVER_SPARSE_H_
 
 #include "cpu/sparse_step.h"
-#include "cpu/state_copy.h"
 
 namespace edgernn::EDGERNN_ISA {
 

@@ -11,7 +11,6 @@
 #include "imputers/grud.h"
 #include "imputers/rits.h"
 #include "program/cell_functions.h"
-#include "program/multiply_neurons.h"
 #include "rules/selectors.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -51,13 +50,15 @@ constexpr CellKernel MakeCell() {
 template <class Cell>
 constexpr CellKernel kCellOf = MakeCell<Cell>();
 
-// The cell with its update gate summed first. The gathered products are those of any cell, without
-// code of their own.
+// The cell with its update gate summed first. Samples do not share rows, which saves code.
 template <class Cell>
 constexpr CellKernel MakeGatedCell() {
+  constexpr CellTable kTable = SumUpdateGateFirst(MakeCellTable<Cell>());
+  constexpr RowShape kShape = RowShapeOf(kTable);
+  static_assert((CountShapeGates(kShape) + 3) / 4 == (kTable.update_gates.all.count + 3) / 4);
   CellKernel kernel = MakeCell<Cell>();
-  static_cast<CellTable&>(kernel) = SumUpdateGateFirst(kernel);
-  kernel.multiply = &MultiplyAnyNeurons;
+  static_cast<CellTable&>(kernel) = kTable;
+  kernel.multiply = &MultiplyNeurons<kShape>;
   kernel.multiply_shared = nullptr;
   return kernel;
 }

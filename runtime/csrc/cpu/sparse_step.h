@@ -5,6 +5,7 @@
 #define EDGERNN_CPU_SPARSE_STEP_H_
 
 #include "cpu/driver_sparse_memory.h"
+#include "cpu/state_copy.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -74,13 +75,6 @@ struct SparseStep {
     return macs;
   }
 
-  // Products include the padding of the rows, whose weights are 0; an infinity there would give
-  // NaN.
-  static void ClearPadding(float* from, std::int64_t size) {
-    const std::int64_t padding = PadToLanes(size) - size;
-    if (padding > 0) std::memset(from + size, 0, Bytes(padding));
-  }
-
   // Applies the rule's masks to x and the states.
   void ApplyMasks() {
     inputs.x_end = active.x_end;
@@ -96,12 +90,6 @@ struct SparseStep {
     inputs.h = cell_state[0];
     inputs.c = cell_state[cell.factor_states - 1];
     if (cell.mid_vanishes) inputs.m_end = active.state_end;
-  }
-
-  static void Mask(const float* from, const float* mask, std::int64_t end, std::int64_t padded,
-                   float* to) {
-    for (std::int64_t i = 0; i < end; ++i) to[i] = from[i] * mask[i];
-    std::memset(to + end, 0, Bytes(padded - end));
   }
 
   // Makes the kept sums those of the current states. Returns the number of columns that were added,

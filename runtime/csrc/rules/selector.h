@@ -49,7 +49,7 @@ struct Selector {
                          float* const* memory);
   // only for rules of the kind kGate, else null: completes a selection, of which `select` gave the
   // number of neurons alone, from the scores (padded H,) of the update gate
-  void (*select_largest)(const LayerSizes&, void* scratch, const float* scores, ActiveSet*);
+  void (*select_largest)(const LayerSizes&, void* scratch, float* scores, ActiveSet*);
 };
 
 }  // namespace edgernn

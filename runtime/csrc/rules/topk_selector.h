@@ -23,9 +23,9 @@ namespace edgernn::EDGERNN_ISA {
   return a;
 }
 
-// The scores (padded H,) of one sample, of which NaN is the smallest. The padding may be anything.
+// The scores of one sample, of which NaN is the smallest.
 struct Scores {
-  const float* at;
+  const float* at;     // (padded H,), NaN in the padding
   std::int64_t count;  // H
 
   // Two limits: fewer than k scores, or exactly k, are above `high`. The others of the k largest
@@ -37,33 +37,37 @@ struct Scores {
     bool unbounded;      // all scores that are not above `high` are equal, NaN included
   };
 
-  // The lanes of the vector from j on that are neurons.
-  [[gnu::always_inline]] LaneBits Present(std::int64_t j) const {
-    return count - j < kLanes ? kAllLanes >> (kLanes - (count - j)) : kAllLanes;
-  }
-
   [[gnu::always_inline]] LaneBits Above(std::int64_t j, float limit) const {
-    return LanesAbove(Load(at + j), Fill(limit)) & Present(j);
+    return LanesAbove(Load(at + j), Fill(limit));
   }
 
   [[gnu::always_inline]] std::int64_t CountAbove(float limit) const {
-    std::int64_t above = 0;
-    for (std::int64_t j = 0; j < count; j += kLanes) above += __builtin_popcount(Above(j, limit));
-    return above;
+    Vec::Bits above{};
+    for (std::int64_t j = 0; j < count; j += kLanes) above += Load(at + j).raw > Fill(limit).raw;
+    return CountLanes(above);
+  }
+
+  // The total of lanes that were lowered by 1 for each score.
+  [[gnu::always_inline]] static std::int64_t CountLanes(Vec::Bits lowered) {
+    std::int64_t total = 0;
+    for (int lane = 0; lane < kLanes; ++lane) total -= lowered[lane];
+    return total;
   }
 
   [[gnu::noinline]] Limits Find(std::int64_t k) const {
     // halvings of the range of the scores, of which about log2(H) find k scores in most steps
     constexpr int kHalvings = 16;
     constexpr float kInfinity = __builtin_inff();
-    const std::int64_t numbers = CountAbove(-kInfinity);
-    if (numbers <= k) return {-kInfinity, -kInfinity, numbers, true};
+    Vec::Bits above_least{};
     Vec least = Fill(kInfinity), most = Fill(-kInfinity);
     for (std::int64_t j = 0; j < count; j += kLanes) {
       const Vec score = Load(at + j);
+      above_least += score.raw > Fill(-kInfinity).raw;
       least.raw = score.raw < least.raw ? score.raw : least.raw;
       most.raw = score.raw > most.raw ? score.raw : most.raw;
     }
+    const std::int64_t numbers = CountLanes(above_least);
+    if (numbers <= k) return {-kInfinity, -kInfinity, numbers, true};
     float bottom = kInfinity, top = -kInfinity;
     for (int lane = 0; lane < kLanes; ++lane) {
       bottom = least.raw[lane] < bottom ? least.raw[lane] : bottom;
@@ -127,9 +131,12 @@ struct TopkSelector {
   static void AdvanceMemory(const LayerSizes&, const Packed&, const Scratch&, const float*,
                             float* const*) {}
 
-  // Of equal scores, those of the neurons with lower indices count as larger.
-  [[gnu::noinline]] static void SelectLargest(const LayerSizes& sizes, void* base,
-                                              const float* values, ActiveSet* active) {
+  // Selects the neurons. If scores are equal, those of lower indices count as larger.
+  [[gnu::noinline]] static void SelectLargest(const LayerSizes& sizes, void* base, float* values,
+                                              ActiveSet* active) {
+    for (std::int64_t j = sizes.hidden; j < PadToLanes(sizes.hidden); ++j) {
+      values[j] = __builtin_nanf("");
+    }
     Arena arena(base);
     const Scratch scratch(sizes, 0, &arena);
     const Scores scores{values, sizes.hidden};
@@ -138,7 +145,8 @@ struct TopkSelector {
     active->blocks = 0;
     for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
       LaneBits lanes = scores.Above(j, limits.high);
-      LaneBits ties = (limits.unbounded ? scores.Present(j) : scores.Above(j, limits.low)) & ~lanes;
+      // the padding comes last, where enough ties were found
+      LaneBits ties = (limits.unbounded ? kAllLanes : scores.Above(j, limits.low)) & ~lanes;
       for (; equal > 0 && ties != 0; ties &= ties - 1, --equal) lanes |= ties & -ties;
       scratch.lanes[j / kLanes] = lanes;
       active->blocks += lanes != 0;
