@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties of the rule topk; test_cells and test_native_op compare it with its oracle on every cell that it fits."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -16,7 +18,9 @@ from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model
 from edgernn.rules import TopK
 from edgernn.runtime import Session
-from tests.models import contractive
+from edgernn.runtime.firmware.folder import c_files
+from edgernn.training.kernels.common import refusal
+from tests.models import contractive, packed_alone
 from tests.native import assert_equal, draw, draw_call, oracle_result, session
 from tests.pairs import fits
 from tests.random_layers import assert_gradients_are_right, layer_of
@@ -169,6 +173,27 @@ def test_a_wrong_update_gate_is_refused(gates, gate):
         edgernn.SequenceModel(cell, 3, 4, rule="topk")
 
 
+def test_training_kernels_and_c_code_refuse_the_rule():
+    layer = RecurrentLayer(CELLS["gru"](3, 4), TopK(3, 4))
+    assert (
+        refusal(layer) == "there is no kernel for the rule topk: it does not define its decisions by a method score()"
+    )
+    with pytest.raises(edgernn.UsageError, match=r"gru\+topk: expected an update rule with C code"):
+        c_files(packed_alone(contractive("gru", "topk")), Path("model.onnx"))
+
+
+def test_an_imputer_before_the_cell(tmp_path):
+    model = contractive("gru-before", "topk", input_size=9, imputer="gru-d")
+    checks = to_onnx(model, tmp_path / "m.onnx")
+    assert [check.backend for check in checks] == ["portable", "native"]
+
+
+@pytest.mark.parametrize("options", [{"density": 0.25}, {"norm": "layer"}, {"layers": 2, "bidirectional": True}])
+def test_shapes_of_models(options, tmp_path):
+    checks = to_onnx(contractive("gru", "topk", **options), tmp_path / "m.onnx")
+    assert len(checks) == (1 if "norm" in options else 2)
+
+
 def test_a_share_to_skip_is_refused_in_training(tmp_path):
     with pytest.raises(edgernn.UsageError, match="skip: expected an update rule with a penalty on updates, got topk"):
         edgernn.training.train("adding", "gru", "topk", out=tmp_path / "run", settings={"skip": 0.8})
@@ -194,5 +219,8 @@ def test_costs_are_those_of_the_gate_and_of_k_neurons():
     assert named_cost("gru", "topk", 3, 8, update_rate=0.25).macs_executed == 8 * (3 + 2) + 2 * (2 * 3 + 2 * 8)
     # with more than half of the neurons, the gate reads all columns
     assert named_cost("gru", "topk", 3, 8, update_rate=0.75).macs_executed == 8 * (3 + 8) + 6 * (2 * 3 + 2 * 8)
+    costs = named_cost("gru", "topk", 3, 8, update_rate=0.25)
+    # a row of r, z and n has 3 + 8 weights; those of k are part of the rows of n
+    assert costs.flops_paper == 8 * (2 * 11 - 1) + 2 * 2 * (2 * 11 - 1)
     model = random_model("gru", 2, 128, rule="topk", skip=0.9)
     assert int(model.recurrent_layers()[0].rule.rule_k) == 13
