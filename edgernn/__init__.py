@@ -15,6 +15,7 @@ _NAMES = {
     "CELLS": "edgernn.cells",
     "Cell": "edgernn.cells",
     "Gate": "edgernn.cells",
+    "UpdateGate": "edgernn.cells",
     "RULES": "edgernn.rules",
     "UpdateRule": "edgernn.rules",
     "SequenceModel": "edgernn.model",

@@ -7,8 +7,9 @@ macs            multiply-adds of one step of the recurrent layers with nothing s
 macs_executed   multiply-adds that remain when the rows of neurons that are not updated are skipped
 flops_paper     operations as the SA-RNN paper counts them. The product with a row of n weights costs n multiplications
                 and n - 1 additions, where a row holds all weights of a neuron's gate, for input and state together. The
-                sum over all rows is multiplied by the share of neurons that are updated. The cost of the update rule
-                and of the imputer is added. Biases and point-wise operations are free
+                sum over all rows is multiplied by the share of neurons that are updated, except the rows of the update
+                gate under the rule topk, which all neurons compute. The cost of the update rule and of the imputer is
+                added. Biases and point-wise operations are free
 frontend_macs   multiply-adds of a step of the audio front end, if the model has one, with a real FFT (`LogMel.macs`);
                 the other figures do not include them
 """
@@ -21,7 +22,7 @@ import torch
 from edgernn.cells.base import Cell
 from edgernn.imputers import Imputer
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.rules.base import UpdateRule
+from edgernn.rules.base import Kind, UpdateRule
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ def cost(
     # a gate with neither x nor m is the recurrent part of another gate's row (the candidate of gru)
     rows = sum(cell.mid_size if g.mid else cell.hidden_size for g in cell.gates if g.x or g.m or g.mid)
     rows += cell.recurrent.rank or 0
+    # a gate that decides which neurons change is computed for all of them
+    gate = 2 * sum(cell.update_gate_macs()) - cell.hidden_size if rule.kind is Kind.GATE else 0
     modules = [module for module in (cell, rule, imputer) if module is not None]
     parameters = sum(p.numel() for module in modules for p in module.parameters()) - cell.held_zeros()
     imputer_macs = 0 if imputer is None else imputer.macs()
@@ -79,7 +82,8 @@ def cost(
         weight_bytes=4 * parameters,
         macs=mid + update + rule.macs() + imputer_macs,
         macs_executed=rule.executed_macs(cell, update_rate, busy_rate) + imputer_macs,
-        flops_paper=update_rate * (2 * (mid + update) - rows)
+        flops_paper=update_rate * (2 * (mid + update) - rows - gate)
+        + gate
         + rule.flops_paper()
         + (0 if imputer is None else imputer.flops_paper()),
     )

@@ -204,8 +204,14 @@ class RecurrentLayer(nn.Module):
             if LAST in further:
                 x, further[LAST] = torch.cat([x, further[LAST]], -1), x
             a = self.cell.project(x, t)
-        sends = self.rule.kind is Kind.COLUMN
-        decision = self.rule.decide(x if sends else e, old, memory)
+        sums: dict[str, Tensor] | None = None
+        if self.rule.kind is Kind.COLUMN:
+            e = x
+        elif self.rule.kind is Kind.GATE:
+            assert self.cell.update_gate is not None
+            sums = self.cell.sums(a, old[0], constants, t)
+            e = self.cell.update_gate.scores(sums)
+        decision = self.rule.decide(e, old, memory)
         masked = old
         if decision.masks is not None:
             x_mask, state_mask = decision.masks
@@ -218,7 +224,8 @@ class RecurrentLayer(nn.Module):
             decision = replace(decision, sums=self.cell.joined_sums(sums))
             new = self.cell.finish(sums, x, old, constants, t)
         else:
-            new = blend(decision.u, self.cell.step(a, x, masked, constants, t), old)
+            sums = self.cell.sums(a, masked[0], constants, t) if sums is None else sums
+            new = blend(decision.u, self.cell.finish(sums, x, masked, constants, t), old)
         if t is not None:
             further[COUNT] = t + 1
         return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)

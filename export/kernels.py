@@ -63,7 +63,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
             f"{layer.kind}: the native library has no kernel for low-rank weights with an imputer; run the model with "
             "backend portable (standard ONNX operators), or leave out rank or the imputer"
         )
-    if rule.kind is Kind.COLUMN and cell.recurrent.rank is not None:
+    if rule.kind in (Kind.COLUMN, Kind.GATE) and cell.recurrent.rank is not None:
         raise ProgramError(
             f"{layer.kind}: the native library has no kernel for low-rank weights with the rule {rule.name}; run the "
             "model with backend portable (standard ONNX operators), or leave out rank"
@@ -75,6 +75,11 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         )
     if cell.name in COMPILED:
         return Kernel(layer.kind)
+    if rule.kind is Kind.GATE:
+        raise ProgramError(
+            f"{cell.name}: the native library has no kernel for a user-defined cell with the rule {rule.name}; run the "
+            "model with backend portable (standard ONNX operators), or use a built-in cell"
+        )
     try:
         return Kernel(layer.kind_of("*"), cell_program(cell))
     except ProgramError as error:

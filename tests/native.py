@@ -24,6 +24,7 @@ from edgernn.rules import RULES
 from edgernn.runtime import library_path
 from edgernn.runtime.library import instruction_set, register
 from tests import oracle
+from tests.pairs import PAIRS
 from tests.tolerances import FLOAT32
 
 Inputs = dict[str, np.ndarray]
@@ -36,7 +37,7 @@ VARIANTS: dict[str, Callable[[int, int], Cell]] = {
         f"{name}-forget": partial(cell, forget_bias=1.0) for name, cell in CELLS.items() if issubclass(cell, ForgetBias)
     },
 }
-OPS = [*product(CELLS, RULES), *product(VARIANTS, ("always", "selective"))]
+OPS = [*PAIRS, *product(VARIANTS, ("always", "selective"))]
 OP_IDS = [f"{cell}-{rule}" for cell, rule in OPS]
 # options of rules such that some neurons are updated and some are not, and soft gates are exact to float32
 OPTIONS = {"phased": {"open": 0.4}, "variable": {"sharpness": 0.7, "epsilon": 0.01}, "random": {"seed": 7}}

@@ -23,7 +23,8 @@ class Row:
 
     states: Number of states. x, h, m: Number of matrices with H rows that read x (or x_{t-1}), h or c, and m.
     middle: The size of m, I or H. mid_x, mid_h: Number of matrices with that many rows that read x and h to compute m,
-    which is needed in full if any neuron changes.
+    which is needed in full if any neuron changes. gate: The place of the update gate among the gates in W, R and b, and
+    -1 if a neuron changes less where it is larger, else 1; only if the gate reads x and h alone.
     """
 
     step: Callable[[Parameters, Array, State], State]
@@ -35,6 +36,7 @@ class Row:
     mid_x: int = 0
     mid_h: int = 0
     reads_last: bool = False
+    gate: tuple[int, int] | None = None
 
     def row_macs(self, nx: int, nh: int, nm: int) -> int:
         """Multiply-adds of one neuron in a step, if it reads nx columns of x, nh of each state and nm of m."""
@@ -59,14 +61,14 @@ class Row:
 
 
 CELLS = {
-    "gru": Row(cells.gru, 1, x=3, h=3),
-    "gru-before": Row(cells.gru_before, 1, x=2, h=1, m=1, middle="H", mid_x=1, mid_h=1),
+    "gru": Row(cells.gru, 1, x=3, h=3, gate=(1, -1)),
+    "gru-before": Row(cells.gru_before, 1, x=2, h=1, m=1, middle="H", mid_x=1, mid_h=1, gate=(1, 1)),
     "lstm": Row(cells.lstm, 2, x=4, h=4),
     "lstm-peephole": Row(cells.lstm_peephole, 2, x=4, h=4 + 3),
     "decaynet": Row(cells.decaynet, 3, x=4, h=4),
     "sru": Row(cells.sru, 2, x=3),
     "t-lstm": Row(cells.t_lstm, 2, x=6, reads_last=True),
-    "pru": Row(cells.pru, 1, x=2, h=2),
+    "pru": Row(cells.pru, 1, x=2, h=2, gate=(1, -1)),
     "rnn": Row(cells.rnn, 1, x=1, h=1),
     "eins": Row(cells.eins, 2, x=0, m=4, mid_x=2, mid_h=1),
     "irc-gru": Row(cells.irc_gru, 1, x=1, m=2, mid_h=1),
@@ -76,7 +78,7 @@ CELLS = {
     "irc-fastgrnn": Row(cells.irc_fastgrnn, 1, x=1, m=1, mid_h=1),
     "ihc-lstm": Row(cells.ihc_lstm, 2, x=1, m=3, mid_x=1, mid_h=2),
     "fastgrnn": Row(cells.fastgrnn, 1, x=1, h=1),
-    "fastgrnn-split": Row(cells.fastgrnn_split, 1, x=2, h=2),
+    "fastgrnn-split": Row(cells.fastgrnn_split, 1, x=2, h=2, gate=(0, -1)),
     "mingru": Row(cells.mingru, 1, x=2),
     "minlstm": Row(cells.minlstm, 1, x=3),
     "lru": Row(cells.lru, 2, x=2),
@@ -137,6 +139,7 @@ def run(
     decider = RULES[rule](p, B, I, H)
     if group_size:
         decider.group_size = int(group_size)
+    costs = decider.fit(row)
     p["T"] = np.array(T)
     mid_rows = {"R": row.mid_h * row.middle_size(I, H), "C": 0}
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
@@ -145,7 +148,7 @@ def run(
     # kernels compute W x of a chunk of steps at once, for all neurons, if most steps of the chunk before read it
     chunk, ahead, from_whole = -(-16 // B), False, np.zeros((T, B), np.int64)
     mid_ahead = False
-    kernel_paths = KernelPaths(row, I, H, lanes, weight_bits, decider.keeps_sums)
+    kernel_paths = KernelPaths(costs, I, H, lanes, weight_bits, decider.keeps_sums)
     for t in range(T):
         decider.see(np.concatenate([x[t], last], -1) if row.reads_last else x[t], state[0])
         u, closest = decider.decide(x[t], state)
@@ -157,13 +160,13 @@ def run(
         state = tuple(_blend(u, n, s) for n, s in zip(new, state, strict=True))
         last = x[t]
         k = updates[t] = decider.count(u)
-        needed += decider.step_macs(k, row, I, H)
+        needed += decider.step_macs(k, costs, I, H)
         if t % chunk == 0 and t > 0:
             ahead = 5 * from_whole[t - chunk : t].sum() > 3 * chunk * B * kernel_paths.padded
         computed = projected = np.zeros_like(k)
         if decider.blocks:
             computed, projected, from_whole[t] = kernel_paths.choose(u > 0, decider.blocks == "all")
-        macs += decider.kernel_macs(np.maximum(k, computed), row, I, H) - kernel_paths.unread(k, before)
+        macs += decider.kernel_macs(np.maximum(k, computed), costs, I, H) - kernel_paths.unread(k, before)
         macs += np.where(ahead | (projected > 0), H - computed - projected, 0) * row.x * I
         if t % chunk == 0 and t > 0:
             mid_ahead = kernel_paths.projects_mid(updates[t - chunk : t])

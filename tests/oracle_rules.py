@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference equations of all update rules in float64 NumPy, written from the papers; each is an entry of RULES."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ class Always:
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         self.p, self.B, self.I, self.H = p, B, I, H
         self.t = 0
+
+    def fit(self, row: Any) -> Any:
+        """Read the cell's row of the table of oracles, and return the row that its costs under the rule follow from."""
+        return row
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float] | tuple[Array, float]:
         """Return u (B, H), in [0, 1] for soft rules, and the smallest distance of a decision from its threshold."""
@@ -283,6 +288,31 @@ class Delta(Always):
         return self._column_macs(x, h)
 
 
+class TopK(Always):
+    """D-GRU of Cheng et al. 2024, section 2.2: the k neurons with the largest update gates change.
+
+    The update gate is one more gate of the first stage, which is computed for all neurons.
+    """
+
+    keeps_sums = True
+
+    def fit(self, row: Any) -> Any:
+        self.gate = row.gate
+        return replace(row, x=row.x - 1, h=row.h - 1, middle="H", mid_x=row.mid_x + 1, mid_h=row.mid_h + 1)
+
+    def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
+        index, sign = self.gate
+        W, R, b = (self.p[name][index * self.H : (index + 1) * self.H] for name in ("W", "R", "b"))
+        score = sign * (x @ W.T + state[0] @ R.T + b)
+        k, u, margin = int(self.p["rule_k"][0]), np.zeros((self.B, self.H), bool), np.inf
+        for sample, values in enumerate(np.where(np.isnan(score), -np.inf, score)):
+            order = sorted(range(self.H), key=lambda j: (-values[j], j))
+            u[sample, order[:k]] = True
+            if k < self.H:
+                margin = min(margin, values[order[k - 1]] - values[order[k]])
+        return u, margin
+
+
 RULES = {
     "always": Always,
     "random": Random,
@@ -292,4 +322,5 @@ RULES = {
     "variable": Variable,
     "selective": Selective,
     "delta": Delta,
+    "topk": TopK,
 }

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every cell under every rule in torch: the float64 oracle, gradients, and properties of a recurrence."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ from edgernn.costs import cost, named_cost
 from edgernn.names import COMBINATIONS
 from edgernn.rules import RULES
 from tests import oracle
+from tests.pairs import PAIRS
 from tests.random_layers import assert_gradients_are_right, layer_of, op_parameters, random_state
 from tests.tolerances import FLOAT64
 
@@ -20,10 +19,10 @@ SHAPES = [(1, 1, 1, 1), (2, 1, 3, 5), (3, 2, 6, 6), (7, 3, 17, 33), (1, 4, 2, 16
 shapes = pytest.mark.parametrize(("T", "B", "I", "H"), SHAPES, ids=str)
 every_cell = pytest.mark.parametrize("cell", CELLS)
 # cases of `make quick`: every cell, and every rule on a one-stage and a two-stage cell
-SPINE = [(c, r) for c in CELLS for r in RULES if r == "always" or c in ("gru", "eins")]
+SPINE = [(c, r) for c, r in PAIRS if r == "always" or c in ("gru", "eins")]
 every_pair = pytest.mark.parametrize(
     ("cell", "rule"),
-    [p if p in SPINE else pytest.param(*p, marks=pytest.mark.slow) for p in itertools.product(CELLS, RULES)],
+    [p if p in SPINE else pytest.param(*p, marks=pytest.mark.slow) for p in PAIRS],
 )
 # some cells have other gates where I = H
 every_size = pytest.mark.parametrize(("I", "H"), [(3, 5), (4, 4)], ids=str)

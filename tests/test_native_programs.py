@@ -31,7 +31,8 @@ from tests.tolerances import FLOAT32
 
 # a 1 stands for the sequence length, which no program reads
 KNOWN = [cell for cell in CELLS if cell != "decaynet"]
-PAIRS = list(product(KNOWN, RULES))
+# topk reads a gate that the program does not name
+PAIRS = [pair for pair in product(KNOWN, RULES) if pair[1] != "topk"]
 # cases of `make quick`: every cell; every rule on cells of one and two stages, with I = H, and with the previous input
 SPINE = [pair for pair in PAIRS if pair[1] == "always" or pair[0] in ("gru", "eins", "irc-sru", "t-lstm")]
 EVERY_PAIR = pytest.mark.parametrize(

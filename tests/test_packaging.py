@@ -31,9 +31,10 @@ def test_editable_install_works_from_another_folder(tmp_path):
 def test_library_is_small():
     """For all instruction sets, user-defined cells take 40 kB of it, blocks of neurons 100 kB, shared rows 70 kB.
 
-    The rule delta takes 60 kB: it has a driver of its own.
+    The rule delta takes 60 kB: it has a driver of its own. The rule topk takes 29 kB: products of the rows without the
+    update gate for each of 4 cells, and the selection of the largest scores.
     """
-    assert Path(library_path()).stat().st_size <= 1_350_000
+    assert Path(library_path()).stat().st_size <= 1_375_000
 
 
 def test_library_needs_nothing():

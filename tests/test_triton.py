@@ -67,8 +67,11 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
     assert_same(make(cell, "always", 3, 5), 2, 2)
 
 
-# rules that decide for columns have no kernel on a GPU
-@pytest.mark.parametrize("rule", [n for n, rule in RULES.items() if n != "variable" and rule.kind is not Kind.COLUMN])
+# rules that decide for columns, or from a gate, have no kernel on a GPU
+ON_GPU = [n for n, rule in RULES.items() if n != "variable" and rule.kind not in (Kind.COLUMN, Kind.GATE)]
+
+
+@pytest.mark.parametrize("rule", ON_GPU)
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent cells, one file per family. To add a cell, write its file and list it in CELLS or COMPILED."""
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
 from edgernn.cells.decaynet import DecayNet
 from edgernn.cells.eins import EINS
 from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
@@ -75,5 +75,6 @@ __all__ = [
     "MinGRU",
     "MinLSTM",
     "State",
+    "UpdateGate",
     "Vector",
 ]

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Self, TypedDict
 import torch
 from torch import Tensor, nn
 
-from edgernn.cells.gate import Gate, Gates
+from edgernn.cells.gate import Gate, Gates, UpdateGate
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent
 from edgernn.cells.vector import Vector
 from edgernn.errors import UsageError
 
-__all__ = ["Cell", "Gate", "Gates", "Parts", "State"]
+__all__ = ["Cell", "Gate", "Gates", "Parts", "State", "UpdateGate"]
 
 State = tuple[Tensor, ...]
 
@@ -58,6 +58,7 @@ class Cell(nn.Module, abc.ABC):
         choices: Dict from option of the constructor to its possible values, for options that change the gate table.
         other_if_square: True if the gate table differs between I = H and I != H.
         states: Names of the states.
+        update_gate: Gate that decides how much of its new value a neuron takes. None if the cell has no such gate.
         variant: Name of the gate table if an option or the sizes change it; "" for the usual table.
         gates: Table of gates.
         vectors: Table of the parameter vectors other than biases.
@@ -78,6 +79,7 @@ class Cell(nn.Module, abc.ABC):
     choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     other_if_square: ClassVar[bool] = False
     states: ClassVar[tuple[str, ...]] = ("h",)
+    update_gate: ClassVar[UpdateGate | None] = None
     # class attributes, which a constructor may override on the instance, for its options or sizes
     variant: str = ""
     gates: tuple[Gate, ...]
@@ -128,17 +130,9 @@ class Cell(nn.Module, abc.ABC):
                 self.register_parameter(name, parameter)
             for name, buffer in recurrent.buffers(self.R).items():
                 self.register_buffer(name, buffer)
-        self.norms = nn.ModuleDict({} if norm is None else self._normalisations(norm))
+        named = dict(self.named_parameters())
+        self.norms = nn.ModuleDict({} if norm is None else norm.modules(named, hidden_size * self.normalises_c))
         self.reset_parameters()
-
-    def _normalisations(self, norm: Norm) -> dict[str, nn.Module]:
-        """Create the normalisation modules as a dict: "W", "R", "C" and "V" for the weights' products, "c" for c."""
-        norms: dict[str, nn.Module] = {}
-        for name in ("W", "R", "C", "V"):
-            if name in self._parameters:
-                norms[name] = norm.of_product(len(getattr(self, name)))
-        norm_c = norm.of_state(self.hidden_size) if self.normalises_c else None
-        return norms if norm_c is None else norms | {"c": norm_c}
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:
@@ -262,14 +256,21 @@ class Cell(nn.Module, abc.ABC):
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
-    def kept_macs(self) -> int:
+    def kept_macs(self, update_gate: bool = False) -> int:
         """Count the multiply-adds of R h in the gates that `mid` reads, as far as kernels may skip them at a step.
 
         Kernels keep R h from the last step, and add only what changed neurons contribute. The count is 0 if R is
-        low-rank or block-sparse, because kernels then compute R h anew at each step.
+        low-rank or block-sparse, because kernels then compute R h anew at each step. With the argument True it includes
+        the gate `update_gate`.
         """
         whole = self.recurrent.rank is None and not self.is_sparse
-        return self.mid_size * self.mid_macs(0, self.hidden_size) if whole else 0
+        return whole * (self.mid_size * self.mid_macs(0, self.hidden_size) + update_gate * self.update_gate_macs()[1])
+
+    def update_gate_macs(self) -> tuple[int, int]:
+        """Count the multiply-adds of the gate `update_gate`: those of W x, and those of R h; 0 if there is no gate."""
+        gate = Gate("", x=False, h=False) if self.update_gate is None else self.update_gate.find(self.gates)
+        inputs, hidden = self.input_size * (1 + self.reads_last), self.recurrent.columns(self.hidden_size)
+        return self.hidden_size * gate.x * inputs, self.hidden_size * gate.h * hidden
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         """Compute the tensors that are the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.

@@ -8,7 +8,7 @@ Choose it for the smallest devices, where every kilobyte counts and tanh and σ 
 
 import torch
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
 from edgernn.cells.vector import Vector
 
 _SCALARS = {"zeta": Vector("1", 1.0, torch.sigmoid), "nu": Vector("1", -4.0, torch.sigmoid)}
@@ -59,6 +59,7 @@ class FastGRNNSplit(Cell):
     name = "fastgrnn-split"
     paper = "Kuo et al. 2020, eqs 45-47"
     gates = (Gate("z"), Gate("n"))
+    update_gate = UpdateGate("z", -1)
     vectors = _SCALARS
 
     def update(self, p: Gates, state: State) -> State:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declaration of a cell's gates (`Gate`), and the values that the gates have at one time step (`Gates`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from edgernn.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,35 @@ class Gate:
     m: bool = False
     bias: bool = True
     mid: bool = False
+
+
+@dataclass(frozen=True)
+class UpdateGate:
+    """Declaration of the gate that decides how much of its new value a neuron takes at a step.
+
+    Attributes:
+        name: Name of the gate. Its pre-activation is W x + R h + b, without the terms C c and V m, and `Cell.mid` does
+            not read it.
+        sign: 1 if a neuron takes more of its new value where the pre-activation is larger, -1 if it takes less.
+    """
+
+    name: str
+    sign: int
+
+    def find(self, gates: Iterable[Gate]) -> Gate:
+        """Return the gate of this name among a cell's `gates`; raise UsageError if there is none with these terms."""
+        for gate in gates:
+            is_plain = (gate.x or gate.h) and not (gate.c or gate.m or gate.mid)
+            if gate.name == self.name and is_plain and self.sign in (1, -1):
+                return gate
+        raise UsageError(
+            f"update_gate: expected the name of a gate with the terms W x, R h and b alone, and a sign of 1 or -1, got "
+            f"{self.name!r} and {self.sign}; correct the class attribute"
+        )
+
+    def scores(self, p: Mapping[str, Tensor]) -> Tensor:
+        """Return the gate's pre-activations (B, H) times the sign, from the dict `p` of pre-activations by gate."""
+        return p[self.name] * self.sign
 
 
 class Gates:

@@ -10,7 +10,7 @@ this third of its work is not skipped.
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
 
 
 class GRU(Cell):
@@ -32,6 +32,7 @@ class GRU(Cell):
     name = "gru"
     paper = "Cho et al. 2014, arXiv:1406.1078v1"
     gates = (Gate("r"), Gate("z"), Gate("n", h=False), Gate("k", x=False))
+    update_gate = UpdateGate("z", -1)
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
@@ -60,6 +61,7 @@ class GRUBefore(Cell):
     name = "gru-before"
     paper = "Hartvigsen et al. 2020, eqs 1-4"
     mid_vanishes = True
+    update_gate = UpdateGate("z", 1)
     gates = (Gate("r", mid=True), Gate("z"), Gate("n", h=False, m=True))
 
     def mid(self, p: Gates, state: State) -> Tensor:

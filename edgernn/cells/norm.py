@@ -19,7 +19,7 @@ Choose `layer` for batches of any size and sequences of any length, and `recurre
 length and large batches. Choose rank or density for a state so wide that R is most of the model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -209,6 +209,21 @@ class Norm:
     def counts_steps(self) -> bool:
         """True if the normalisation depends on the index of the time step, as recurrent batch normalisation does."""
         return NORMS[self.name].counts_steps
+
+    def modules(self, weights: Mapping[str, Tensor], state_size: int) -> dict[str, nn.Module]:
+        """Create the normalisation modules of a cell.
+
+        Args:
+            weights: Dict from name to weight. Each product with a weight matrix W, R, C or V is normalised.
+            state_size: H if the cell state c is normalised before the output, else 0.
+
+        Returns:
+            A dict from "W", "R", "C" and "V" to the module of the weight's product, and from "c" to that of c.
+        """
+        names = [name for name in ("W", "R", "C", "V") if name in weights]
+        modules = {name: self.of_product(len(weights[name])) for name in names}
+        of_state = self.of_state(state_size) if state_size else None
+        return modules if of_state is None else modules | {"c": of_state}
 
     def of_product(self, rows: int) -> nn.Module:
         """Create the normalisation module for a matrix-vector product (…, rows)."""

@@ -7,7 +7,7 @@ Choose it as the first replacement of a GRU to try: it has one gate, reads its s
 
 import torch
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
 
 
 class PRU(Cell):
@@ -27,6 +27,7 @@ class PRU(Cell):
     paper = "Long, Zhang, Mao 2016, eqs 10-13"
     gates = (Gate("u"), Gate("c"))
     states = ("s",)
+    update_gate = UpdateGate("c", -1)
 
     def update(self, p: Gates, state: State) -> State:
         (s,) = state

@@ -3,14 +3,16 @@
 
 Saves: the work of the neurons that keep their value. The native kernels skip the weight rows of these neurons. At a
 skipped step, `skip` does not even read x. `delta` skips the weight columns of values of x and h that hardly changed.
+`topk` computes one gate of all neurons, and the other gates of a fixed number of them.
 A decision costs H multiply-adds (`skip`), H + I multiply-adds (`variable`), the product of a matrix (H, I) with x
-(`selective`), or one comparison per value of x and h (`delta`). `random`, `clockwork` and `phased` decide from the step
-index alone.
+(`selective`), or one comparison per value of x and h (`delta`). `topk` reads a gate of the cell. `random`, `clockwork`
+and `phased` decide from the step index alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `delta` if values change slowly, or to make a trained
-dense model cheaper without training it again. Choose `clockwork` or `phased` if the data have known periods, and
-`random` as a baseline for learned rules. The weight λ of the penalty on updates trades a learned rule's accuracy for
-speed. With the training setting skip=SHARE, λ is adapted until the model skips this share of the updates.
+dense model cheaper without training it again. Choose `topk` if the time of a step is to be bounded, and the cell has an
+update gate. Choose `clockwork` or `phased` if the data have known periods, and `random` as a baseline for learned
+rules. The weight λ of the penalty on updates trades a learned rule's accuracy for speed. With the training setting
+skip=SHARE, λ is adapted until the model skips this share of the updates.
 To add a rule: write its file, list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run
 `make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
 """
@@ -22,6 +24,7 @@ from edgernn.rules.fixed import Clockwork, Random
 from edgernn.rules.phased import Phased
 from edgernn.rules.selective import Selective
 from edgernn.rules.skip import Skip
+from edgernn.rules.topk import TopK
 from edgernn.rules.variable import Variable
 
 RULES: dict[str, type[UpdateRule]] = {
@@ -35,6 +38,7 @@ RULES: dict[str, type[UpdateRule]] = {
         Variable,
         Selective,
         Delta,
+        TopK,
     )
 }
 
@@ -50,6 +54,7 @@ __all__ = [
     "Random",
     "Selective",
     "Skip",
+    "TopK",
     "UpdateRule",
     "Variable",
 ]

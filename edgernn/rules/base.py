@@ -2,9 +2,7 @@
 """Base class of update rules, which select at each step the neurons of a recurrent layer that change."""
 
 import abc
-import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,76 +10,9 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
+from edgernn.rules.decision import Decision, Kind, Memory
 
-# sizes of a memory for each sample: one number, or one for each neuron, input, column of W, or row of the gates that
-# read x or h
-SIZES = ("1", "H", "I", "W", "P")
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Which neurons an update rule selects at one step.
-
-    Attributes:
-        u: Update mask (B, H) or (B, 1) in {0, 1}, or in [0, 1] for a soft rule. None if every neuron is updated.
-        likelihood: Values that the penalty on updates sums in place of u. None if it sums u.
-        masks: Factors (B, I) of x and (B, H) of the states that the cell reads. None if the rule masks neither.
-        score: Result of `UpdateRule.score`, from which u follows. None if the rule computes no score.
-        sent: Only for the rule delta: tensors (B, columns of W) and (B, H) that matrix products read in place of x and
-            h. Each value is new or that of an earlier step. All neurons change; u is 1 where the value of h is new.
-        sent_inputs: Only for the rule delta: mask (B, columns of W), True where the value read in place of x is new.
-        sums: Only for the rule delta: pre-activations (B, P) of all gates that read x or h, computed from `sent`.
-    """
-
-    u: Tensor | None
-    likelihood: Tensor | None = None
-    masks: tuple[Tensor, Tensor] | None = None
-    score: Tensor | None = None
-    sent: tuple[Tensor, Tensor] | None = None
-    sent_inputs: Tensor | None = None
-    sums: Tensor | None = None
-
-
-class Kind(enum.Enum):
-    """Scope of one decision of an update rule: a time step, a neuron, a whole sample, or a value (column) of x or h."""
-
-    TIME = enum.auto()
-    """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
-    NEURON = enum.auto()
-    """One decision for each neuron, or each group of `group_size` neurons, from the input and its own last state."""
-    SAMPLE = enum.auto()
-    """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
-    COLUMN = enum.auto()
-    """One decision for each value of x and h: products read either its new value or the one they read before."""
-
-    @property
-    def size(self) -> str:
-        """Size that kernels expect of the states (`Memory`) of a rule of this kind: "H" for NEURON, else "1"."""
-        return "H" if self is Kind.NEURON else "1"
-
-
-@dataclass(frozen=True)
-class Memory:
-    """State that an update rule carries from step to step, besides the states of the cell.
-
-    Fused kernels, which run a layer in training or in the native library, support only states of the size `Kind.size`.
-    One exception: native kernels of rules that decide per value of x and h (`Kind.COLUMN`) support every size but "I".
-    Where no kernel supports the size, the rule is trained without a fused kernel, and exported as a function of
-    standard ONNX operators.
-
-    Attributes:
-        start: Initial value.
-        size: Number of values for each sample: "1" for one, "H" for one per neuron, "I" per input, "W" per column of W
-            (I, or 2I for x_t and x_{t-1}), "P" per pre-activation of gates with x or h. Other text raises UsageError.
-    """
-
-    start: float
-    size: str = "1"
-
-    def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise UsageError(f"memory size: expected one of {', '.join(SIZES)}, got {self.size!r}")
-
+__all__ = ["Decision", "Kind", "Memory", "StraightThrough", "UpdateRule", "blend"]
 
 # largest share of changed neurons at which kernels reuse the last step's R h in `mid`, see `Cell.kept_macs`
 KEPT_SHARE = 0.5
@@ -157,8 +88,19 @@ class UpdateRule(nn.Module, abc.ABC):
         self.input_size, self.hidden_size = input_size, hidden_size
         self._columns, self._sums = input_size, 0
 
+    @classmethod
+    def refusal(cls, cell: Cell | type[Cell]) -> str | None:
+        """Return the reason why a cell cannot run under this rule, or None if it can."""
+        return None
+
     def fit(self, cell: Cell) -> None:
-        """Store two sizes that `Memory` uses: "W", the cell's number of columns of W, and "P", of pre-activations."""
+        """Store two sizes that `Memory` uses: "W", the cell's number of columns of W, and "P", of pre-activations.
+
+        A cell that cannot run under the rule raises UsageError.
+        """
+        reason = self.refusal(cell)
+        if reason is not None:
+            raise UsageError(reason)
         self._columns, self._sums = cell.input_size * (1 + cell.reads_last), cell.sum_size
 
     @classmethod
@@ -232,7 +174,8 @@ class UpdateRule(nn.Module, abc.ABC):
 
         Args:
             e: One step (B, E) of the result of `project`, the part of the score that depends on x alone. It is x itself
-                for a rule that decides per value of x and h (`Kind.COLUMN`).
+                for a rule that decides per value of x and h (`Kind.COLUMN`), and the result (B, H) of
+                `UpdateGate.scores` for a rule that decides from the cell's update gate (`Kind.GATE`).
             state: States of the cell before the step.
             memory: The rule's own states before the step.
 
@@ -338,7 +281,13 @@ class UpdateRule(nn.Module, abc.ABC):
             update -= cell.held_zeros()
         busy = self._busy(update_rate, busy_rate)
         # the kernels keep R h of the gates that `mid` reads, and add only the columns of neurons that changed
-        columns = 0 if cell.couples else cell.kept_macs()
+        columns = cell.kept_macs(self.kind is Kind.GATE)
+        if self.kind is Kind.GATE:
+            # and so they do with the update gate, which they compute for all neurons
+            gate = sum(cell.update_gate_macs())
+            mid, update = mid + gate, update - gate
+        if cell.couples:
+            columns = 0
         changed = update_rate if update_rate <= KEPT_SHARE * busy else busy
         first = busy * (mid - columns) + changed * columns
         return first + (busy if cell.couples else update_rate) * update + self.macs()

@@ -129,6 +129,9 @@ def _struct(forms: list[Cell]) -> str:
     ):
         lines += [f"static constexpr bool {name} = true;"] if has else []
     lines += ["static constexpr Extent kMidExtent = Extent::kInput;"] if mid_is_input else []
+    if cell.update_gate is not None:
+        index = cell.gates.index(cell.update_gate.find(cell.gates))
+        lines.append(f"static constexpr UpdateGate kUpdateGate = {{{index}, {cell.update_gate.sign}.0f}};")
     lines.append(f"static constexpr Gate kGates[] = {{{', '.join(_gates(forms))}}};")
     if cell.vectors:
         lines.append(f"static constexpr Param kParams[] = {{{', '.join(_params(cell))}}};")

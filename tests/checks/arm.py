@@ -6,14 +6,13 @@ import subprocess
 import numpy as np
 import pytest
 
-from edgernn.cells import CELLS
 from edgernn.export.rounding import rounded
 from edgernn.imputers import IMPUTERS
-from edgernn.rules import RULES
 from tests.apps import ROOT, arm_program, run, stream_packed
 from tests.foreign import qemu
 from tests.models import contractive, packed_alone
 from tests.own_cells_oracle import CASE_RULES, CASES
+from tests.pairs import PAIRS
 from tests.test_own_cells import assert_matches, case_model, case_truth
 from tests.test_packed import random_input, steps, torch_outputs
 
@@ -51,8 +50,7 @@ def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32",
     assert output[0].startswith(f"{np.mean(updates):.1f} neurons updated per step")
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("cell", "rule"), PAIRS)
 def test_every_cell_under_every_rule(cell, rule, tmp_path):
     options = {"cell_options": {"length": 9}} if cell == "decaynet" else {}
     assert_arm_equals_torch(tmp_path, np.swapaxes(random_input(9, 2, 3), 0, 1), cell, rule, **options)

@@ -11,6 +11,7 @@ namespace edgernn {
 
 struct FastgrnnSplit {
   static constexpr const char* kName = "fastgrnn-split";
+  static constexpr UpdateGate kUpdateGate = {0, -1.0f};
   static constexpr Gate kGates[] = {{"z", kX | kH | kBias}, {"n", kX | kH | kBias}};
   static constexpr Param kParams[] = {{"zeta", Extent::kOne, Map::kSigmoid},
                                       {"nu", Extent::kOne, Map::kSigmoid}};

@@ -116,6 +116,10 @@ struct GateList {
 //                        parameters of size M or 1, and x if M is I, otherwise the states
 //   kMidVanishes         true: m is zero where the states are zero
 //   kReadsLast           true: W has 2I columns, for x_t and then x_{t-1}; there is no m
+//   kUpdateGate          {index, sign} of the gate, with no terms but kX, kH and kBias, that
+//   decides
+//                        how much of its new value a neuron takes: more where sign times the gate's
+//                        pre-activation is larger
 //   kSquare              true: I must be H. p has the neuron's x after its gates; Mid reads x, the
 //                        states, all parameters and the gates marked kMid
 template <class Cell>
@@ -170,6 +174,19 @@ struct SquareOf<Cell, std::void_t<decltype(Cell::kSquare)>> : std::bool_constant
 // True if I must equal H, because Update reads each neuron's x.
 template <class Cell>
 constexpr bool kSquare = SquareOf<Cell>::value;
+
+// The index of a gate, or -1 for none; and 1 or -1.
+struct UpdateGate {
+  int gate = -1;
+  float sign = 1.0f;
+};
+
+template <class Cell, class = void>
+constexpr UpdateGate kUpdateGateOf = {};
+
+template <class Cell>
+constexpr UpdateGate kUpdateGateOf<Cell, std::void_t<decltype(Cell::kUpdateGate)>> =
+    Cell::kUpdateGate;
 
 template <class Cell, class = void>
 struct MidVanishesOf : std::false_type {};
@@ -249,6 +266,9 @@ struct CellTable {
   bool reads_last;
   bool reads_input;
   bool square;
+  UpdateGate update_gate;
+  // the place of the update gate in mid_gates.all if it is summed with them, else -1
+  int score_place = -1;
 };
 
 // Groups the gates of a table that have all bits of `with` and none of `without`.
@@ -276,6 +296,27 @@ constexpr void CompleteTable(CellTable* cell) {
   cell->reads_input = cell->mid_is_input || cell->square;
 }
 
+// Moves the products of the update gate to the gates marked kMid, which are computed for all
+// neurons. Its place among the other gates stays, and its sums are copied there.
+constexpr CellTable SumUpdateGateFirst(CellTable cell) {
+  const int gate = cell.update_gate.gate;
+  const auto drop = [&cell, gate](GateList* places) {
+    int kept = 0;
+    for (int i = 0; i < places->count; ++i) {
+      if (cell.update_gates.all.at[places->at[i]] != gate) places->at[kept++] = places->at[i];
+    }
+    places->count = kept;
+  };
+  drop(&cell.update_gates.x);
+  drop(&cell.update_gates.h);
+  GateGroup& mid = cell.mid_gates;
+  cell.score_place = mid.all.count;
+  mid.all.at[mid.all.count++] = gate;
+  if ((cell.terms[gate] & kX) != 0) mid.x.at[mid.x.count++] = cell.score_place;
+  if ((cell.terms[gate] & kH) != 0) mid.h.at[mid.h.count++] = cell.score_place;
+  return cell;
+}
+
 constexpr bool HasTermTooOften(const GateGroup& group, int most) {
   return group.x.count > most || group.h.count > most || group.c.count > most ||
          group.m.count > most;
@@ -297,6 +338,16 @@ constexpr const char* FindFault(const CellTable& cell, int most_term = kMaxTerm)
   }
   if (HasTermTooOften(cell.mid_gates, most_term) || HasTermTooOften(cell.update_gates, most_term)) {
     return "more than 4 gates of a stage have the same term";
+  }
+  if (cell.update_gate.gate >= 0) {
+    const unsigned terms = cell.terms[cell.update_gate.gate];
+    if ((terms & (kX | kH)) == 0 || (terms & (kM | kC | kMid)) != 0) {
+      return "the update gate has terms other than x and h";
+    }
+    if (cell.mid_is_input || cell.reads_last || cell.mid_gates.x.count == most_term ||
+        cell.mid_gates.h.count == most_term) {
+      return "the update gate cannot be summed with the gates that m is made from";
+    }
   }
   if (cell.factor_states > cell.states) return "a gate reads c, which needs two states";
   if (!cell.has_mid && cell.mid_gates.all.count > 0) return "gates are marked mid and none reads m";
@@ -331,6 +382,7 @@ constexpr CellTable MakeCellTable() {
   table.mid_vanishes = kMidVanishes<Cell>;
   table.reads_last = kReadsLast<Cell>;
   table.square = kSquare<Cell>;
+  table.update_gate = kUpdateGateOf<Cell>;
   CompleteTable(&table);
   return table;
 }

@@ -11,6 +11,7 @@ namespace edgernn {
 
 struct Gru {
   static constexpr const char* kName = "gru";
+  static constexpr UpdateGate kUpdateGate = {1, -1.0f};
   static constexpr Gate kGates[] = {
       {"r", kX | kH | kBias}, {"z", kX | kH | kBias}, {"n", kX | kBias}, {"k", kH | kBias}};
   static constexpr const char* kStates[] = {"h"};

@@ -12,6 +12,7 @@ namespace edgernn {
 struct GruBefore {
   static constexpr const char* kName = "gru-before";
   static constexpr bool kMidVanishes = true;
+  static constexpr UpdateGate kUpdateGate = {1, 1.0f};
   static constexpr Gate kGates[] = {
       {"r", kX | kH | kBias | kMid}, {"z", kX | kH | kBias}, {"n", kX | kM | kBias}};
   static constexpr const char* kStates[] = {"h"};

@@ -11,6 +11,7 @@ namespace edgernn {
 
 struct Pru {
   static constexpr const char* kName = "pru";
+  static constexpr UpdateGate kUpdateGate = {1, -1.0f};
   static constexpr Gate kGates[] = {{"u", kX | kH | kBias}, {"c", kX | kH | kBias}};
   static constexpr const char* kStates[] = {"s"};
 

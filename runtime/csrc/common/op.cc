@@ -62,6 +62,7 @@ template <class Visit>
 void ForOpsOf(std::size_t c, const CellSpec& cell, const Visit& visit) {
   const Lists& lists = AllLists();
   for (std::size_t r = 0; r < lists.rules.size(); ++r) {
+    if (!Fits(cell, lists.rules[r])) continue;
     visit(OpIndex{c, r, -1, false});
     if (HasLowRank(cell, lists.rules[r])) visit(OpIndex{c, r, -1, true});
     for (std::size_t i = 0; i < lists.imputers.size(); ++i) {
@@ -83,6 +84,7 @@ Op MakeOp(const KernelTable& table, const OpIndex& index, const CellSpec& cell,
   const RuleSpec& rule = lists.rules[index.rule];
   Op op{};
   op.imputer = index.imputer < 0 ? nullptr : table.imputers[index.imputer];
+  if (rule.kind == RuleKind::kGate) kernel = table.gated_cells[index.cell];
   op.kernel = {&table.drivers[index.rule],  kernel,     &rule,
                table.selectors[index.rule], table.dots, op.imputer != nullptr};
   op.spec = DescribeOp(cell, rule, lists.ImputerAt(index), index.low_rank);

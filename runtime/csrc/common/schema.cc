@@ -33,6 +33,7 @@ CellSpec DescribeCell(const CellTable& table, const CellNames& names) {
   spec.optional_biases = CountRows(table, kOptionalBias);
   spec.reads_last = table.reads_last;
   spec.square = table.square;
+  spec.has_update_gate = table.update_gate.gate >= 0;
   const WeightSpec weights[kParamSlot] = {{"W", CountRows(table, kX), inputs},
                                           {"R", CountRows(table, kH), Columns::kHidden},
                                           {"C", CountRows(table, kC), Columns::kHidden},
@@ -50,9 +51,13 @@ CellSpec DescribeCell(const CellTable& table, const CellNames& names) {
   return spec;
 }
 
+bool Fits(const CellSpec& cell, const RuleSpec& rule) {
+  return rule.kind != RuleKind::kGate || cell.has_update_gate;
+}
+
 bool HasLowRank(const CellSpec& cell, const RuleSpec& rule) {
   return !IsNone(cell.weights[kRecurrentSlot].rows) && !rule.thins &&
-         rule.kind != RuleKind::kColumn;
+         rule.kind != RuleKind::kColumn && rule.kind != RuleKind::kGate;
 }
 
 std::string LayerName(const std::string& imputer, const std::string& cell, const std::string& rule,

@@ -35,7 +35,8 @@ struct CellSpec {
   const char* states[kMaxStates];
   int constants;  // number of weights that are not learned; they are last, and Q comes before them
   bool reads_last;
-  bool square;  // I must be H
+  bool square;           // I must be H
+  bool has_update_gate;  // runs under rules of the kind kGate
 };
 
 // The names of a cell's parameters and states.
@@ -90,6 +91,9 @@ struct OpSpec {
 // Describes the op of a cell, a rule and an imputer, which may be null. low_rank: R is a product.
 OpSpec DescribeOp(const CellSpec& cell, const RuleSpec& rule, const ImputerSpec* imputer,
                   bool low_rank);
+
+// True if a cell runs under a rule.
+bool Fits(const CellSpec& cell, const RuleSpec& rule);
 
 // True if a layer of this cell and rule may have a low-rank R.
 bool HasLowRank(const CellSpec& cell, const RuleSpec& rule);

@@ -16,23 +16,27 @@ namespace edgernn::EDGERNN_ISA {
 using LaneBits = std::uint32_t;
 constexpr LaneBits kAllLanes = (LaneBits{1} << kLanes) - 1;
 
-// The lanes of v above zero. A NaN is not above zero.
-[[gnu::always_inline]] inline LaneBits PositiveLanes(Vec v) {
+// The lanes of v above those of `limit`. A NaN is not above any number.
+[[gnu::always_inline]] inline LaneBits LanesAbove(Vec v, Vec limit) {
 #if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask(v.raw, _mm512_setzero_ps(), _CMP_GT_OQ);
+  return _mm512_cmp_ps_mask(v.raw, limit.raw, _CMP_GT_OQ);
 #elif defined(__AVX__)
-  return static_cast<LaneBits>(
-      _mm256_movemask_ps(_mm256_cmp_ps(v.raw, _mm256_setzero_ps(), _CMP_GT_OQ)));
+  return static_cast<LaneBits>(_mm256_movemask_ps(_mm256_cmp_ps(v.raw, limit.raw, _CMP_GT_OQ)));
 #elif defined(__SSE2__)
-  return static_cast<LaneBits>(_mm_movemask_ps(_mm_cmpgt_ps(v.raw, _mm_setzero_ps())));
+  return static_cast<LaneBits>(_mm_movemask_ps(_mm_cmpgt_ps(v.raw, limit.raw)));
 #elif defined(__wasm_simd128__)
-  return static_cast<LaneBits>(__builtin_wasm_bitmask_i32x4(v.raw > 0.0f));
+  return static_cast<LaneBits>(__builtin_wasm_bitmask_i32x4(v.raw > limit.raw));
 #else
   LaneBits lanes = 0;
-  for (int lane = 0; lane < kLanes; ++lane) lanes |= (v.raw[lane] > 0.0f ? 1u : 0u) << lane;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    lanes |= (v.raw[lane] > limit.raw[lane] ? 1u : 0u) << lane;
+  }
   return lanes;
 #endif
 }
+
+// The lanes of v above zero.
+[[gnu::always_inline]] inline LaneBits PositiveLanes(Vec v) { return LanesAbove(v, Zero()); }
 
 // Stores these lanes of v; reads and writes a whole vector.
 [[gnu::always_inline]] inline void StoreLanes(float* to, Vec v, LaneBits lanes) {

@@ -5,7 +5,6 @@
 #define EDGERNN_CPU_DRIVER_SPARSE_H_
 
 #include "cpu/sparse_step.h"
-#include "cpu/state_copy.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -188,6 +187,10 @@ struct SparseDriver {
                     mid_ahead, scratch.state_of + sample * kMaxStates);
     const float* const last = cell.reads_last ? LastInput(chunk.call, at, input) : nullptr;
     macs += step.Prepare(chunk.call.x + at * input, last);
+    if (chunk.kernel.selector->select_largest != nullptr) {
+      chunk.kernel.selector->select_largest(chunk.sizes, scratch.rule, scratch.scores, active);
+      step.neurons = active->neurons;
+    }
     const SparsePath path = step.ChoosePath();
     if (path != SparsePath::kBlocks) {
       const bool starts_from_x = path == SparsePath::kProjected;

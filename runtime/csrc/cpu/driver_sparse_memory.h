@@ -49,7 +49,10 @@ struct SparseWeights {
     mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, false, &arena);
     kept.Allocate(mid.r, MayKeepSums(kernel, sizes), &arena);
     max_kept = sizes.hidden * kKeptPercent / 100;
-    dense.Allocate(cell, cell.update_gates, sizes.hidden, sizes, true, &arena);
+    // a step with scores never computes whole blocks
+    static constexpr GateGroup kNone{};
+    dense.Allocate(cell, cell.score_place < 0 ? cell.update_gates : kNone, sizes.hidden, sizes,
+                   true, &arena);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
   }
@@ -107,6 +110,7 @@ struct SparseScratch {
   float* pairs;           // (chunk, B, 2I): x_t and x_{t-1}, for cells that read both
   float* mid_sums;        // (blocks of M, mid gates, lanes)
   float* mid;             // (B, padded M)
+  float* scores;          // (padded H,): of the update gate, for rules of the kind kGate
   KeptMemory kept;        // sums of the gates marked kMid
   std::int32_t* changed;  // indices of the neurons whose state differs from the kept one
   double* factors;        // (padded H,): what the changed neurons' columns are multiplied by
@@ -173,6 +177,7 @@ struct SparseScratch {
     pairs = arena.Allocate<float>(cell.reads_last ? rows * 2 * sizes.input : 0);
     const std::int64_t sums_size = padded * cell.update_gates.all.count;
     mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
+    scores = arena.Allocate<float>(cell.score_place < 0 ? 0 : padded);
     const bool keeps = kept.bytes > 0;
     changed = keeps ? AllocateList(sizes.hidden, &arena) : nullptr;
     factors = arena.Allocate<double>(keeps ? padded : 0);

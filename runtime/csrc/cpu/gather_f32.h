@@ -112,18 +112,19 @@ struct Float32RowPart {
 }
 
 // The structure of a cell's rows: per gate, four bits for the terms x, h, c and m, and one more bit
-// for the previous x. Cells of the same shape share one kernel.
+// for the previous x. Cells of the same shape share one kernel. A gate without bits has no
+// products.
 using RowShape = std::uint64_t;
 constexpr RowShape kLastInputShape = RowShape{1} << 4 * kMaxGates;
 
 constexpr RowShape RowShapeOf(const CellTable& cell) {
+  const GateGroup& group = cell.update_gates;
+  const GateList* const terms[] = {&group.x, &group.h, &group.c, &group.m};
   RowShape shape = cell.reads_last ? kLastInputShape : 0;
-  const GateList& gates = cell.update_gates.all;
-  for (int place = 0; place < gates.count; ++place) {
-    const unsigned terms = cell.terms[gates.at[place]];
-    const RowShape bits = ((terms & kX) != 0 ? 1 : 0) + ((terms & kH) != 0 ? 2 : 0) +
-                          ((terms & kC) != 0 ? 4 : 0) + ((terms & kM) != 0 ? 8 : 0);
-    shape |= bits << 4 * place;
+  for (int term = 0; term < 4; ++term) {
+    for (int i = 0; i < terms[term]->count; ++i) {
+      shape |= RowShape{1} << (4 * terms[term]->at[i] + term);
+    }
   }
   return shape;
 }
@@ -142,9 +143,10 @@ struct ShapeGates {
   static constexpr int kCount = kList.count;
 };
 
+// The number of gates up to the last one with bits.
 constexpr int CountShapeGates(RowShape shape) {
-  int count = 0;
-  while (count < kMaxGates && (shape >> 4 * count & 15) != 0) ++count;
+  int count = kMaxGates;
+  while (count > 0 && (shape >> 4 * (count - 1) & 15) == 0) --count;
   return count;
 }
 

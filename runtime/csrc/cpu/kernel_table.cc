@@ -50,6 +50,27 @@ constexpr CellKernel MakeCell() {
 template <class Cell>
 constexpr CellKernel kCellOf = MakeCell<Cell>();
 
+// The cell with its update gate summed first. Samples do not share rows, which saves code.
+template <class Cell>
+constexpr CellKernel MakeGatedCell() {
+  constexpr CellTable kTable = SumUpdateGateFirst(MakeCellTable<Cell>());
+  constexpr RowShape kShape = RowShapeOf(kTable);
+  static_assert((CountShapeGates(kShape) + 3) / 4 == (kTable.update_gates.all.count + 3) / 4);
+  CellKernel kernel = MakeCell<Cell>();
+  static_cast<CellTable&>(kernel) = kTable;
+  kernel.multiply = &MultiplyNeurons<kShape>;
+  kernel.multiply_shared = nullptr;
+  return kernel;
+}
+
+template <class Cell, bool kHasGate = (kUpdateGateOf<Cell>.gate >= 0)>
+constexpr const CellKernel* kGatedCellOf = nullptr;
+
+template <class Cell>
+constexpr CellKernel kGatedCell = MakeGatedCell<Cell>();
+template <class Cell>
+constexpr const CellKernel* kGatedCellOf<Cell, true> = &kGatedCell<Cell>;
+
 template <class Imputer>
 constexpr const edgernn::Imputer* kImputerOf = nullptr;
 
@@ -69,7 +90,8 @@ constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...
   table.dots = dots;
   table.program = &kProgramFunctions;
   int cell = 0, rule = 0, imputer = 0;
-  ((table.cells[cell++] = &kCellOf<AllCells>), ...);
+  ((table.gated_cells[cell] = kGatedCellOf<AllCells>, table.cells[cell++] = &kCellOf<AllCells>),
+   ...);
   ((table.drivers[rule] = DriverOf<AllRules>(), table.selectors[rule++] = FindSelector<AllRules>()),
    ...);
   ((table.imputers[imputer++] = kImputerOf<AllImputers>), ...);

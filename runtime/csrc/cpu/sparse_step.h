@@ -5,6 +5,7 @@
 #define EDGERNN_CPU_SPARSE_STEP_H_
 
 #include "cpu/driver_sparse_memory.h"
+#include "cpu/state_copy.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -74,13 +75,6 @@ struct SparseStep {
     return macs;
   }
 
-  // Products include the padding of the rows, whose weights are 0; an infinity there would give
-  // NaN.
-  static void ClearPadding(float* from, std::int64_t size) {
-    const std::int64_t padding = PadToLanes(size) - size;
-    if (padding > 0) std::memset(from + size, 0, Bytes(padding));
-  }
-
   // Applies the rule's masks to x and the states.
   void ApplyMasks() {
     inputs.x_end = active.x_end;
@@ -98,12 +92,6 @@ struct SparseStep {
     if (cell.mid_vanishes) inputs.m_end = active.state_end;
   }
 
-  static void Mask(const float* from, const float* mask, std::int64_t end, std::int64_t padded,
-                   float* to) {
-    for (std::int64_t i = 0; i < end; ++i) to[i] = from[i] * mask[i];
-    std::memset(to + end, 0, Bytes(padded - end));
-  }
-
   // Makes the kept sums those of the current states. Returns the number of columns that were added,
   // or -1 if the product is to be computed in full. The choice depends on the current step alone:
   // the sums and that product differ in their last bits.
@@ -112,7 +100,16 @@ struct SparseStep {
     return scratch.kept.At(sample).Update(weights.kept, inputs.h, scratch.changed, scratch.factors);
   }
 
-  // Computes the first m_end elements of m. Returns the multiply-adds.
+  // Copies the scores of some blocks from their sums.
+  void CopyScores(const PointwiseArgs& args) const {
+    for (std::int64_t i = 0; i < args.count; ++i) {
+      const Vec sum = Load(args.sums + i * args.stride + cell.score_place * kLanes);
+      Store(scratch.scores + args.first + i * kLanes, sum * cell.update_gate.sign);
+    }
+  }
+
+  // Computes the first m_end elements of m, and the scores of the update gate if it is summed with
+  // the gates marked kMid. Returns the multiply-adds.
   std::int64_t ComputeMid() {
     const GateGroup& group = cell.mid_gates;
     const std::int64_t size = inputs.m_end, blocks = Blocks(size);
@@ -132,21 +129,23 @@ struct SparseStep {
     args.params = params;
     args.state = cell_state;
     args.to = &mid;
+    const auto finish = [&](std::int64_t block, std::int64_t count, const float* from) {
+      args.first = block * kLanes;
+      args.count = count;
+      args.sums = from;
+      if (cell.has_mid) cell.mid(args);
+      if (cell.score_place >= 0) CopyScores(args);
+    };
     if (columns >= 0) {
       scratch.kept.At(sample).AddTo(weights.mid, sums);
-      args.count = blocks;
-      args.sums = sums;
-      cell.mid(args);
+      finish(0, blocks, sums);
     } else {
       RunGroup(cell, weights.mid, inputs, 1, blocks, scratch.quantized, sums,
                [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums tile) {
-                 args.first = block * kLanes;
-                 args.count = count;
-                 args.sums = tile.at;
-                 cell.mid(args);
+                 finish(block, count, tile.at);
                });
     }
-    ClearPadding(mid, size);
+    if (cell.has_mid) ClearPadding(mid, size);
     return macs + size * (columns >= 0 ? columns : inputs.h_end) * group.h.count;
   }
 
@@ -195,7 +194,8 @@ struct SparseStep {
   // The fastest path. It must not depend on the batch or the length of the call: a sample has the
   // same results in any.
   SparsePath ChoosePath() const {
-    if (active.starts != nullptr || active.x_mask != nullptr) return SparsePath::kRows;
+    const bool only_rows = active.starts != nullptr || active.x_mask != nullptr;
+    if (only_rows || cell.score_place >= 0) return SparsePath::kRows;
     const bool projects = active.count >= weights.min_projected;
     if (projects && !weights.reads_state) return SparsePath::kBlocks;
     if (100 * active.count > weights.block_percent * kLanes * CountBlocks()) {
@@ -350,7 +350,19 @@ struct SparseStep {
   // multiply-adds.
   std::int64_t Prepare(const float* now, const float* last) {
     const std::int64_t macs = LoadInputs(now, last);
-    return macs + (cell.has_mid ? ComputeMid() : 0);
+    return macs + (cell.has_mid || cell.score_place >= 0 ? ComputeMid() : 0);
+  }
+
+  // Copies the sums of the update gate, of which the scores have the sign, to those of the active
+  // neurons.
+  void CopyUpdateGate() const {
+    int place = 0;
+    while (cell.update_gates.all.at[place] != cell.update_gate.gate) ++place;
+    Gather(scratch.scores, kLanes, scratch.gathered_start);
+    float* const to = sums + place * sums_stride;
+    for (std::int64_t j = 0; j < active.count; j += kLanes) {
+      Store(to + j, Load(scratch.gathered_start + j) * cell.update_gate.sign);
+    }
   }
 
   // Computes the active neurons one by one, starting from `projected` if `starts_from_x`. Returns
@@ -366,6 +378,7 @@ struct SparseStep {
   // Computes the new states from the sums of the active neurons, which are listed.
   void FinishRows(bool starts_from_x) const {
     if (starts_from_x) AddProjected();
+    if (cell.score_place >= 0) CopyUpdateGate();
     Update();
     Scatter(scratch.gathered);
   }

@@ -24,6 +24,20 @@ inline void WriteState(const float* state, std::int64_t batch, std::int64_t hidd
   }
 }
 
+// Clears the padding of a vector. Products include it, with weights of 0; an infinity there would
+// give NaN.
+inline void ClearPadding(float* from, std::int64_t size) {
+  const std::int64_t padding = PadToLanes(size) - size;
+  if (padding > 0) std::memset(from + size, 0, Bytes(padding));
+}
+
+// Copies the first `end` values times a mask, and zeros up to the padded size.
+inline void Mask(const float* from, const float* mask, std::int64_t end, std::int64_t padded,
+                 float* to) {
+  for (std::int64_t i = 0; i < end; ++i) to[i] = from[i] * mask[i];
+  std::memset(to + end, 0, Bytes(padded - end));
+}
+
 // The input of the step before, for a row of x (T * B, I).
 inline const float* LastInput(const Call& call, std::int64_t row, std::int64_t input) {
   return row < call.batch ? call.last_in + row * input : call.x + (row - call.batch) * input;

@@ -12,11 +12,12 @@
 #include "rules/random.h"
 #include "rules/selective.h"
 #include "rules/skip.h"
+#include "rules/topk.h"
 #include "rules/variable.h"
 
 namespace edgernn {
 
-using Rules = TypeList<Always, Random, Clockwork, Phased, Skip, Variable, Selective, Delta>;
+using Rules = TypeList<Always, Random, Clockwork, Phased, Skip, Variable, Selective, Delta, Topk>;
 
 }  // namespace edgernn
 

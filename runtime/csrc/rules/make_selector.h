@@ -108,6 +108,13 @@ struct SelectorFunctions : ArenaFunctions<Rule> {
   }
 };
 
+template <class Rule, class = void>
+constexpr decltype(Selector::select_largest) kSelectLargest = nullptr;
+
+template <class Rule>
+constexpr decltype(Selector::select_largest)
+    kSelectLargest<Rule, std::void_t<decltype(Rule::SelectLargest)>> = &Rule::SelectLargest;
+
 template <class Rule>
 constexpr Selector MakeSelector() {
   using Functions = SelectorFunctions<Rule>;
@@ -118,7 +125,8 @@ constexpr Selector MakeSelector() {
           &Functions::ScratchBytes,
           &Functions::Project,
           &Functions::Select,
-          &Functions::AdvanceMemory};
+          &Functions::AdvanceMemory,
+          kSelectLargest<Rule>};
 }
 
 }  // namespace edgernn::EDGERNN_ISA

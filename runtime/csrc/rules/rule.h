@@ -14,6 +14,8 @@
 // A rule of the kind kColumn has two parameters, the thresholds of x and of h, and four memories:
 // the values of x and h that were last sent, the steps since the kept sums were computed anew, and
 // these sums, see cpu/driver_column.h.
+// A rule of the kind kGate selects neurons from the pre-activations of the cell's update gate; it
+// runs with cells that have one.
 // Other rules have a selector in a header of their own, which selects the neurons, see
 // rules/selectors.h.
 // The update gate u is 1 where the score is above 0. Its gradient is that of
@@ -46,8 +48,8 @@ struct WeightSpec {
 };
 
 // The scope of one decision of a rule: all samples at a step, one neuron, all neurons of a sample,
-// or one value of x or h.
-enum class RuleKind { kTime, kNeuron, kSample, kColumn };
+// one value of x or h, or the update gate of a sample.
+enum class RuleKind { kTime, kNeuron, kSample, kColumn, kGate };
 
 // A state of the rule, of the size `extent` per sample. An unused entry has no name.
 struct MemorySpec {

@@ -47,6 +47,9 @@ struct Selector {
   // Evidence reads, after the step
   void (*advance_memory)(const LayerSizes&, const void* packed, void* scratch, const float* state,
                          float* const* memory);
+  // only for rules of the kind kGate, else null: completes a selection, of which `select` gave the
+  // number of neurons alone, from the scores (padded H,) of the update gate
+  void (*select_largest)(const LayerSizes&, void* scratch, float* scores, ActiveSet*);
 };
 
 }  // namespace edgernn

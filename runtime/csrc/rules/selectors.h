@@ -7,6 +7,7 @@
 #include "rules/clockwork_selector.h"
 #include "rules/phased_selector.h"
 #include "rules/random_selector.h"
+#include "rules/topk_selector.h"
 #include "rules/variable_selector.h"
 
 namespace edgernn::EDGERNN_ISA {

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule of the dynamic gated RNN, under which the neurons with the largest update gates change."""
+
+import torch
+from torch import Tensor
+
+from edgernn.cells.base import Cell, State
+from edgernn.errors import UsageError
+from edgernn.rules.base import Decision, Kind, UpdateRule
+
+# limit of k: it is stored as float32, which is exact for whole numbers below it
+_NEURONS = 2**24
+
+
+class TopK(UpdateRule):
+    """Top-k updates: at each step the k neurons with the largest update gates change, and all others keep their state.
+
+    u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
+
+    s is the pre-activation p of the cell's update gate, or -p. The gate says how much of its new value a neuron takes:
+    σ(p) in `gru-before`, where s = p, and 1 - σ(p) in `gru`, `pru` and `fastgrnn-split`, where s = -p. The order of the
+    pre-activations is that of the gates' values. If values are equal, the neuron with the lower index changes. NaN
+    counts as the smallest value. Each sequence of a batch has neurons of its own. The update gate is computed for all
+    neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
+    Options: k, from 1 to H; by default half of the neurons, rounded up. Constant rule_k (1,).
+    The gradients of the new values reach the k neurons, and those of the kept states the others. The choice itself has
+    no gradient. There is no penalty on updates, as their number is fixed.
+    Source: Cheng et al., "Dynamic Gated Recurrent Neural Network for Compute-efficient Speech Enhancement",
+    Interspeech 2024, https://arxiv.org/abs/2408.12425; the paper's D-GRU is this rule with the cell `gru`.
+    """
+
+    name = "topk"
+    paper = "Cheng et al. 2024, arXiv:2408.12425"
+    kind = Kind.GATE
+
+    rule_k: Tensor
+
+    def __init__(self, input_size: int, hidden_size: int, k: int | None = None) -> None:
+        super().__init__(input_size, hidden_size)
+        k = -(-hidden_size // 2) if k is None else k
+        if not 1 <= k <= hidden_size:
+            raise UsageError(f"k: expected from 1 to {hidden_size}, the number of neurons, got {k}")
+        if hidden_size >= _NEURONS:
+            raise UsageError(f"hidden_size: expected below {_NEURONS} with the rule {self.name}, got {hidden_size}")
+        self.register_buffer("rule_k", torch.tensor([float(k)]), persistent=False)
+
+    @classmethod
+    def refusal(cls, cell: Cell | type[Cell]) -> str | None:
+        if cell.update_gate is not None:
+            return None
+        from edgernn.cells import CELLS
+
+        names = ", ".join(name for name, known in CELLS.items() if known.update_gate is not None)
+        return (
+            f"rule: expected a cell with an update gate for the rule {cls.name}, got {cell.name}, which has none; use "
+            f"one of {names}, or another rule"
+        )
+
+    def fit(self, cell: Cell) -> None:
+        super().fit(cell)
+        if cell.update_gate is not None:
+            cell.update_gate.find(cell.gates)
+
+    @classmethod
+    def steerable(cls) -> bool:
+        return False
+
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
+        scores = _without_nan(e)
+        threshold = self._largest(scores, 0)
+        above, equal = scores > threshold, scores == threshold
+        places = self.rule_k.to(torch.int64) - above.sum(-1, keepdim=True)
+        return Decision(above | (equal & (equal.cumsum(-1) <= places)))
+
+    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
+        """Return by how much the k-th largest score is above the next one, (B,); ∞ if all neurons change."""
+        if int(self.rule_k) == self.hidden_size:
+            return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
+        scores = _without_nan(e)
+        distance = self._largest(scores, 0) - self._largest(scores, 1)
+        return distance.squeeze(-1)
+
+    def _largest(self, scores: Tensor, after: int) -> Tensor:
+        """Return the k-th largest of the scores (B, H), or a smaller one, `after` places later, as (B, 1)."""
+        ordered = torch.topk(scores, self.hidden_size).values
+        return ordered.index_select(-1, self.rule_k.to(torch.int64) - 1 + after)
+
+    @torch.no_grad()
+    def force(self, rate: float) -> None:
+        if rate == 0:
+            raise UsageError(
+                f"skip: expected below 1 with the rule {self.name}, which updates at least one neuron at every step, "
+                "got 1"
+            )
+        self.rule_k.fill_(max(1, round(rate * self.hidden_size)))
+
+
+def _without_nan(scores: Tensor) -> Tensor:
+    return torch.where(scores.isnan(), -torch.inf, scores)
