@@ -25,8 +25,8 @@ class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
-    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. `rounding` rounds
-    nothing unless a subclass sets it. Derive a new network from this class rather than from another network.
+    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. Weights
+    are not rounded unless a subclass sets `rounding`. Derive a new network from this class, not from another network.
     """
 
     traces: list[Trace]

@@ -214,7 +214,7 @@ class Cell(nn.Module, abc.ABC):
     def mid(self, p: Gates, state: State) -> Tensor:
         """Compute the intermediate vector m_t (B, M). A cell must override this method if a gate has the term V m.
 
-        `p` holds the pre-activations of the gates with mid=True, x and the vectors; `state` the previous states.
+        `p` holds pre-activations (of gates with mid=True), x, and parameter vectors; `state` the previous states.
         """
         raise TypeError(f"{type(self).__name__}: expected a method mid(p, state), as a gate has m=True; define it")
 
@@ -222,7 +222,7 @@ class Cell(nn.Module, abc.ABC):
     def update(self, p: Gates, state: State) -> State:
         """Compute the next states (B, H), in the order of `states`, by point-wise operations.
 
-        `p` holds the pre-activations of the gates without mid=True, x and the vectors; `state` the previous states.
+        `p` holds pre-activations (of gates without mid=True), x, and parameter vectors; `state` the previous states.
         """
 
     def zero_state(self, batch: int, like: Tensor) -> State:

@@ -73,7 +73,7 @@ def command(
 
         return pack_folder(model, out or model.with_suffix(""), name or "model", on_nonfinite or "error")
     if name is not None:
-        raise UsageError("--name: expected together with --target c; add it, or leave the name out")
+        raise UsageError("--name: expected only together with --target c; add --target c, or leave out --name")
     if on_nonfinite is not None:
         raise UsageError(
             "--on-nonfinite: expected together with --target c; add --target c, or leave out --on-nonfinite and call "

@@ -296,7 +296,10 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Return the smallest |score| (B,) of each sample, ∞ for `Kind.TIME`. The arguments are those of `score`."""
+        """Return the smallest |score| (B,) over a sample's decisions; ∞ for a rule of the kind TIME, without scores.
+
+        It says how far the score is from the threshold at which a decision flips. See `score` for the arguments.
+        """
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self.group_means(state), memory).abs().amin(-1)

@@ -38,7 +38,7 @@ class Decision:
 
 
 class Kind(enum.Enum):
-    """Scope of one decision of an update rule: a step, a neuron, a sample, a value (column) of x or h, or a gate."""
+    """What one decision of an update rule is about, such as a neuron or a whole sample, and what it follows from."""
 
     TIME = enum.auto()
     """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""

@@ -81,7 +81,7 @@ class TopK(UpdateRule):
         return distance.squeeze(-1)
 
     def _largest(self, scores: Tensor, after: int) -> Tensor:
-        """Return the k-th largest of the scores (B, H), or a smaller one, `after` places later, as (B, 1)."""
+        """Return the (k + `after`)-th largest of each row of the scores (B, H), as (B, 1)."""
         ordered = torch.topk(scores, self.hidden_size).values
         return ordered.index_select(-1, self.rule_k.to(torch.int64) - 1 + after)
 

@@ -47,10 +47,10 @@ class LayerKind:
         number: Number of earlier kinds in the model with the same C identifier; it makes the identifier unique.
         cell: The cell.
         rule: The update rule.
-        biased: Two flags about the gates outside `kept_gates`: whether any gate that `Cell.mid` reads has a bias, and
-            whether any other gate has a bias.
+        biased: Two flags about gates whose sums are computed anew at each step: whether one that `Cell.mid` reads has a
+            bias, and whether one that it does not read has a bias.
         low_rank: True if the recurrent weights are a product of two matrices, R Q.
-        sums_biased: True if any gate in `kept_gates` has a bias.
+        sums_biased: True if a gate whose sum is kept from step to step (`kept_gates`) has a bias.
         int8: True if the matrices have int8 weights.
         groups: True if groups of neurons share an update decision.
     """
