@@ -13,7 +13,6 @@ from edgernn.cells import CELLS
 from edgernn.cells.base import Cell, Parts
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import recurrent_weights
-from edgernn.errors import UsageError
 from edgernn.frontends import FrontendConfig
 from edgernn.imputers import Imputer
 from edgernn.layer import RecurrentLayer
@@ -23,7 +22,6 @@ from edgernn.settings import NOT_SET, Word, bind, build, configuration, fields_o
 
 Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-_FRONTEND = fields_of(FrontendConfig).values()
 
 
 @configuration
@@ -245,7 +243,7 @@ class DropoutConfig:
 
 @configuration
 class ModelConfig:
-    """Configuration of a SequenceModel: layers, audio front end, input, output layer (head) and dropout."""
+    """Configuration of a SequenceModel: layers and their blocks, audio front end, input, output layer and dropout."""
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
@@ -256,6 +254,13 @@ class ModelConfig:
     bidirectional: Annotated[
         bool, Field(description="Add a second cell to each layer, which reads the sequence backwards.")
     ] = False
+    block: Annotated[
+        Literal["linear", "gated"] | None,
+        Field(
+            description="Residual block around each layer: layer normalisation before it, and a linear map or a gated "
+            "linear unit after it. Default: none."
+        ),
+    ] = None
     frontend: FrontendConfig = FrontendConfig()
     input: InputConfig = InputConfig()
     head: HeadConfig = HeadConfig()
@@ -353,45 +358,3 @@ def _numbers(value: Tensor | Sequence[float] | float) -> tuple[float, ...]:
     if isinstance(value, Tensor):
         return tuple(value.reshape(-1).tolist())
     return (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
-
-
-def check_together(config: ModelConfig) -> None:
-    """Raise UsageError if a model has settings that cannot be combined, such as `bidirectional` and `imputer`."""
-    words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
-    if config.last_size is not None and config.layers == 1:
-        raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
-    if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
-        raise UsageError(
-            "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
-        )
-    if imputes and config.bidirectional:
-        raise UsageError(
-            "bidirectional: expected false with an imputer, which reads the times since the last observation in one "
-            "direction; train a model for each direction"
-        )
-    if config.dropout.embedding and not words:
-        raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
-    _check_frontend(config)
-    if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
-        raise UsageError(
-            "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels beside it, as its input is "
-            "values, masks and times; leave them out"
-        )
-
-
-def _check_frontend(config: ModelConfig) -> None:
-    """Raise UsageError if a setting cannot be combined with the audio front end, or needs one that the model lacks."""
-    frontend, size = config.frontend, config.input.size
-    if frontend.name is None:
-        if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:
-            raise UsageError(
-                f"{changed[0]}: expected a front end, got none; set frontend=logmel, or leave out {changed[0]}"
-            )
-        return
-    if config.input.vocabulary is not None or config.layer.imputer is not None:
-        raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave them out")
-    if size != frontend.hop:
-        raise UsageError(
-            f"hop: expected the size of the input, {size}, as each step reads one hop of samples, got {frontend.hop}; "
-            f"set hop={size}, or make {frontend.hop} the size of the input"
-        )

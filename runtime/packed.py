@@ -12,7 +12,7 @@ import numpy as np
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import write_bytes
 from edgernn.runtime.fourier import frequency_order
-from edgernn.runtime.info import feature_size, frontend, layer_sizes, read_info, read_model
+from edgernn.runtime.info import block, feature_size, frontend, layer_sizes, read_info, read_model
 from edgernn.runtime.interface import FLOATS, INTEGERS, Value, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
@@ -90,6 +90,8 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
         raise UsageError(
             f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
         )
+    if block(info) is not None:
+        raise UsageError(f"{path}: expected a model without blocks, got block={block(info)}; use `edgernn run`")
     states = state_sizes(info, _values(model.graph.input), _values(model.graph.output), len(content), path)
     packed = _Packer(model, info, states, path).content()
     return _add_names(packed, info.get("classes")) if names else packed

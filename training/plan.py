@@ -11,7 +11,8 @@ import torch
 
 import edgernn
 from edgernn.cell_files import is_cell_file, source_of
-from edgernn.config import InputConfig, ModelConfig, check_together
+from edgernn.config import InputConfig, ModelConfig
+from edgernn.config_checks import check_together
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
 from edgernn.machine import processor

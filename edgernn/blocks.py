@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The residual block around a recurrent layer: the setting `block` of a model."""
+
+import torch
+from torch import Tensor, nn
+
+
+class ResidualBlock(nn.Module):
+    """Residual block around a recurrent layer with H neurons: a normalisation before it, and a linear map after it.
+
+    u_t = E x_t + e                            where the input has size I ≠ H, else u_t = x_t
+    h_t = layer(norm(u_t))
+    y_t = u_t + A h_t + a                      block="linear"
+    y_t = u_t + (A h_t + a) ⊙ σ(G h_t + g)     block="gated"
+
+    norm is layer normalisation over the H values, with a learned scale and shift (H,) and ε = 10⁻⁵. x_t is the input of
+    the model for the first layer, and y_t of the layer before for the others.
+    Shapes: x (..., I), u, h and y (..., H), E (H, I), A and G (H, H), e, a and g (H,).
+    Source: Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", ICML 2023, figure 1,
+    https://arxiv.org/abs/2303.06349, whose gated linear unit follows a GELU that is left out here; and Feng et al.,
+    "Were RNNs All We Needed?", 2024, https://arxiv.org/abs/2410.01201, without its convolution.
+
+    Args:
+        name: "linear" or "gated".
+        input_size: I, the size of the block's input.
+        hidden_size: H, the number of neurons of the layer, and the size of the block's output.
+
+    Attributes:
+        encoder: The linear map E, e; None if I = H.
+        norm: The layer normalisation.
+        linear: The linear map A, a.
+        gate: The linear map G, g; None for "linear".
+    """
+
+    def __init__(self, name: str, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.encoder = None if input_size == hidden_size else nn.Linear(input_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size)
+        self.linear = nn.Linear(hidden_size, hidden_size)
+        self.gate = nn.Linear(hidden_size, hidden_size) if name == "gated" else None
+
+    def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u, which goes past the layer, and norm(u), which the layer reads, (..., H) each, for x (..., I)."""
+        u = x if self.encoder is None else self.encoder(x)
+        return u, self.norm(u)
+
+    def leave(self, u: Tensor, h: Tensor) -> Tensor:
+        """Return the block's output y for u and the layer's output h, (..., H) each."""
+        branch: Tensor = self.linear(h)
+        return u + (branch if self.gate is None else branch * torch.sigmoid(self.gate(h)))
+
+    def linear_maps(self) -> dict[str, nn.Linear]:
+        """Return a dict from the name of each linear map to the map, in the order in which they are computed."""
+        maps = {"encoder": self.encoder, "linear": self.linear, "gate": self.gate}
+        return {name: linear for name, linear in maps.items() if linear is not None}
+
+    def macs(self) -> int:
+        """Count the multiply-adds of one step in the linear maps; element-wise arithmetic is not counted."""
+        return sum(linear.weight.numel() for linear in self.linear_maps().values())

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a model's settings that cannot be combined."""
+
+from edgernn.config import ModelConfig
+from edgernn.errors import UsageError
+from edgernn.frontends import FrontendConfig
+from edgernn.names import resolve_imputer
+from edgernn.settings import fields_of
+
+_FRONTEND = fields_of(FrontendConfig).values()
+
+
+def check_together(config: ModelConfig) -> None:
+    """Raise UsageError if a model has settings that cannot be combined, such as `bidirectional` and `imputer`."""
+    words = config.input.vocabulary is not None
+    imputes = resolve_imputer(config.layer.cell.name, config.layer.imputer) is not None
+    if config.last_size is not None and config.layers == 1:
+        raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
+    if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
+        raise UsageError(
+            "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
+        )
+    if imputes and config.bidirectional:
+        raise UsageError(
+            "bidirectional: expected false with an imputer, which reads the times since the last observation in one "
+            "direction; train a model for each direction"
+        )
+    if config.block is not None and config.bidirectional:
+        raise UsageError(
+            "block: expected none with bidirectional, as the residual block has one layer inside; leave out block, or "
+            "bidirectional"
+        )
+    if config.block is not None and imputes:
+        raise UsageError(
+            "block: expected none with an imputer, as the residual connection would pass on missing values; leave out "
+            "block, or use a cell without imputer"
+        )
+    if config.dropout.embedding and not words:
+        raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
+    _check_frontend(config)
+    if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
+        raise UsageError(
+            "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels beside it, as its input is "
+            "values, masks and times; leave them out"
+        )
+
+
+def _check_frontend(config: ModelConfig) -> None:
+    """Raise UsageError if a setting cannot be combined with the audio front end, or needs one that the model lacks."""
+    frontend, size = config.frontend, config.input.size
+    if frontend.name is None:
+        if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:
+            raise UsageError(
+                f"{changed[0]}: expected a front end, got none; set frontend=logmel, or leave out {changed[0]}"
+            )
+        return
+    if config.input.vocabulary is not None or config.layer.imputer is not None:
+        raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave them out")
+    if size != frontend.hop:
+        raise UsageError(
+            f"hop: expected the size of the input, {size}, as each step reads one hop of samples, got {frontend.hop}; "
+            f"set hop={size}, or make {frontend.hop} the size of the input"
+        )
