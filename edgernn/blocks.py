@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The residual block around a recurrent layer: the setting `block` of a model."""
+"""Residual blocks around recurrent layers: normalisation, the layer, a linear map, and a sum with the block's input.
+
+Set the block with `SequenceModel(..., block="linear")` or `block="gated"`; on the command line with `block=gated`. It
+goes with any cell and update rule. A bidirectional model and one with an imputer have no blocks.
+
+Saves: nothing. A block adds one (`linear`) or two (`gated`) matrices (H, H) to a layer, and its first layer a matrix
+(H, I) if I and H differ. `block_macs` in results and reports counts them.
+Choose it for two layers or more, above all of a cell whose gates read only the input: `mingru`, `minlstm`, `lru` and
+`sru`.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -13,31 +22,38 @@ class ResidualBlock(nn.Module):
     y_t = u_t + A h_t + a                      block="linear"
     y_t = u_t + (A h_t + a) ⊙ σ(G h_t + g)     block="gated"
 
-    norm is layer normalisation over the H values, with a learned scale and shift (H,) and ε = 10⁻⁵. x_t is the input of
-    the model for the first layer, and y_t of the layer before for the others.
+    norm is layer normalisation over the H values, with a learned scale and shift (H,), which adds 1e-5 to the variance.
+    x_t is the input of the model for the first layer, and y_t of the layer before for the others.
     Shapes: x (..., I), u, h and y (..., H), E (H, I), A and G (H, H), e, a and g (H,).
-    Source: Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", ICML 2023, figure 1,
-    https://arxiv.org/abs/2303.06349, whose gated linear unit follows a GELU that is left out here; and Feng et al.,
-    "Were RNNs All We Needed?", 2024, https://arxiv.org/abs/2410.01201, without its convolution.
+    Source: Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", ICML 2023,
+    https://arxiv.org/abs/2303.06349; and Feng et al., "Were RNNs All We Needed?", 2024,
+    https://arxiv.org/abs/2410.01201. Both papers' blocks have further parts, which are left out here.
 
     Args:
-        name: "linear" or "gated".
+        kind: "linear" or "gated".
         input_size: I, the size of the block's input.
         hidden_size: H, the number of neurons of the layer, and the size of the block's output.
 
     Attributes:
+        name: Name of the setting, for the reference page.
         encoder: The linear map E, e; None if I = H.
         norm: The layer normalisation.
         linear: The linear map A, a.
         gate: The linear map G, g; None for "linear".
     """
 
-    def __init__(self, name: str, input_size: int, hidden_size: int) -> None:
+    name = "block"
+    encoder: nn.Linear | None
+    norm: nn.LayerNorm
+    linear: nn.Linear
+    gate: nn.Linear | None
+
+    def __init__(self, kind: str, input_size: int, hidden_size: int) -> None:
         super().__init__()
         self.encoder = None if input_size == hidden_size else nn.Linear(input_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size)
         self.linear = nn.Linear(hidden_size, hidden_size)
-        self.gate = nn.Linear(hidden_size, hidden_size) if name == "gated" else None
+        self.gate = nn.Linear(hidden_size, hidden_size) if kind == "gated" else None
 
     def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return u, which goes past the layer, and norm(u), which the layer reads, (..., H) each, for x (..., I)."""

@@ -20,7 +20,7 @@ def add_embedding(graph: ModelGraph, rows: Tensor, x: str) -> str:
 
 
 def add_linear(graph: ModelGraph, x: str, name: str, weight: Tensor, bias: Tensor, output: str) -> str:
-    """Add the nodes of a linear map W x + b, and return `output`, the name of the result.
+    """Add the nodes of a linear map W x + b.
 
     Args:
         graph: The graph.
@@ -29,6 +29,9 @@ def add_linear(graph: ModelGraph, x: str, name: str, weight: Tensor, bias: Tenso
         weight: W (O, I).
         bias: b (O,).
         output: Name of the result (..., O).
+
+    Returns:
+        The name of the result, `output`.
     """
     if graph.type == "float32":
         matrix = graph.weight(f"{name}.W", weight.T)
@@ -90,11 +93,14 @@ class BlockNodes:
         return graph.node("LayerNormalization", read, f"{self._name}.normalised", axis=-1, epsilon=norm.eps)
 
     def leave(self, h: str, last: bool) -> str:
-        """Add the nodes after the layer and return the name of the block's output.
+        """Add the nodes after the layer.
 
         Args:
             h: Name of the layer's output (T, B, H), or with `last` of its output at the last step (B, H).
             last: True to compute the output of the last step only, (B, H).
+
+        Returns:
+            The name of the block's output.
         """
         graph, u = self._graph, self._u
         if last:
