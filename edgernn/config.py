@@ -244,7 +244,7 @@ class DropoutConfig:
 
 @configuration
 class ModelConfig:
-    """Configuration of a SequenceModel: layers, audio front end, input, head, dropout and type of the weights."""
+    """Configuration of a SequenceModel: layers and blocks, front end, input, head, dropout and type of the weights."""
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
@@ -255,6 +255,13 @@ class ModelConfig:
     bidirectional: Annotated[
         bool, Field(description="Add a second cell to each layer, which reads the sequence backwards.")
     ] = False
+    block: Annotated[
+        Literal["linear", "gated"] | None,
+        Field(
+            description="Residual block around each layer: layer normalisation before it, and a linear map or a gated "
+            "linear unit after it. Default: none."
+        ),
+    ] = None
     frontend: FrontendConfig = FrontendConfig()
     input: InputConfig = InputConfig()
     head: HeadConfig = HeadConfig()

@@ -82,8 +82,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
 
     Raises:
         UsageError: torch.nn has no such module: the cell is not rnn, gru or lstm, an update rule skips neurons, the
-            layers differ in size, or the model has an imputer, an audio front end, low-rank weights or a
-            normalisation, or standardises its input.
+            layers differ in size, or the model has an imputer, an audio front end, residual blocks, low-rank weights
+            or a normalisation, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
@@ -105,6 +105,11 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         raise UsageError(
             "frontend: expected none, got logmel; torch.nn has no module that reads raw audio: convert a model without "
             "a front end"
+        )
+    if model.config.block is not None:
+        raise UsageError(
+            f"block: expected none, got {model.config.block}; torch.nn has no module with residual blocks: convert a "
+            "model without block"
         )
     if layers[0].kind != name:
         raise UsageError(

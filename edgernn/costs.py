@@ -12,6 +12,8 @@ flops_paper     operations as the SA-RNN paper counts them. The product with a r
                 added. Biases and point-wise operations are free
 frontend_macs   multiply-adds of a step of the audio front end, if the model has one, with a real FFT (`LogMel.macs`);
                 the other figures do not include them
+block_macs      multiply-adds of a step of the linear maps of the residual blocks, if the model has them
+                (`ResidualBlock.macs`); the other figures do not include them
 """
 
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ class Cost:
         flops_paper: Multiplications plus additions as the SA-RNN paper counts them, times `update_rate`. The product
             with a row of n weights counts as 2n - 1.
         frontend_macs: Multiply-adds of the audio front end, which `macs` and `macs_executed` do not include.
+        block_macs: Multiply-adds of the residual blocks around the layers, which the other figures do not include.
     """
 
     parameters: int
@@ -46,6 +49,7 @@ class Cost:
     macs_executed: float
     flops_paper: float
     frontend_macs: int = 0
+    block_macs: int = 0
 
 
 def cost(
@@ -122,8 +126,9 @@ def named_cost(
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     """Compute the cost of a model as the sum over its recurrent layers.
 
-    `parameters` and `weight_bytes` also count the output layer (head), the embedding and the audio front end. The
-    multiply-adds of the front end are in `frontend_macs`; those of the head are not counted.
+    `parameters` and `weight_bytes` also count the output layer (head), the embedding, the audio front end and the
+    residual blocks. The multiply-adds of the front end are in `frontend_macs`, and those of the blocks in `block_macs`;
+    those of the head are not counted.
 
     Args:
         model: The model.
@@ -135,7 +140,7 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     parts = [cost(layer.cell, layer.rule, update_rate, None, layer.imputer) for layer in model.recurrent_layers()]
     zeros = sum(layer.cell.held_zeros() for layer in model.recurrent_layers())
     parameters = sum(p.numel() for p in model.parameters()) - zeros
-    frontend = model.frontend if isinstance(model, SequenceModel) else None
+    frontend, blocks = (model.frontend, model.residual_blocks()) if isinstance(model, SequenceModel) else (None, [])
     return Cost(
         parameters=parameters,
         weight_bytes=4 * parameters - model.rounding.bytes_saved(model),
@@ -143,4 +148,5 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
         macs_executed=sum(p.macs_executed for p in parts),
         flops_paper=sum(p.flops_paper for p in parts),
         frontend_macs=0 if frontend is None else frontend.macs(),
+        block_macs=sum(block.macs() for block in blocks),
     )

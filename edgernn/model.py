@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgernn.blocks import ResidualBlock
 from edgernn.cells.base import Cell, State
 from edgernn.config import ModelConfig
+from edgernn.config_checks import check_together
 from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
+from edgernn.heads import make_head
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve_imputer
-from edgernn.setting_checks import check_together
-from edgernn.tied_head import TiedHead
 from edgernn.weight_types import Rounding
 
 
@@ -167,6 +168,7 @@ class SequenceModel(RecurrentModel):
     rank: Rank of low-rank recurrent weights (`LowRank`).
     density: Share of nonzero blocks in sparse recurrent weights (`BlockSparse`), which `prune` selects in training.
     norm: "layer" or "recurrent-batch". The latter has statistics per step, up to step norm_steps (`cells.norm`).
+    block: "linear" or "gated", the residual block around each layer (`edgernn.blocks`).
     imputer: "gru-d" or "rits". x is then (T, B, 3F): F values with gaps, masks, times since measured (`imputers`).
     vocabulary: Number of words. x is then (T, B) integers below it. The layers read rows of the embedding
         E (vocabulary, I), which starts as U(-0.1, 0.1).
@@ -179,7 +181,8 @@ class SequenceModel(RecurrentModel):
     mask_steps, mask_channels: Largest numbers of successive steps and channels of the first layer's input that are
         masked in each sequence (`dropout.masked`).
 
-    Dropout and masks act in training mode only.
+    Dropout and masks act in training mode only. With `block`, dropout_input and dropout_hidden drop what the layers
+    read, norm(u), and not what goes past them.
     Source of dropout, `tied` and `last_size`: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language
     Models", 2017, https://arxiv.org/abs/1708.02182.
 
@@ -220,33 +223,23 @@ class SequenceModel(RecurrentModel):
             nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         first = None if self.imputer_type is None else self.imputer_type(size, config.hidden_size)
         widths = [size] + [hidden * self.directions for hidden in config.sizes]
+        has_block = config.block is not None
         self.layers = nn.ModuleList(
-            config.layer.make(widths[i], hidden, None if i else first)
+            config.layer.make(hidden if has_block else widths[i], hidden, None if i else first)
             for i, hidden in enumerate(config.sizes)
             for _ in range(self.directions)
         )
+        self.blocks = nn.ModuleList(
+            ResidualBlock(config.block, widths[i], hidden, self.rounding)
+            for i, hidden in enumerate(config.sizes)
+            if config.block
+        )
         self.width = widths[-1]
-        self.head = self._head()
+        self.head = make_head(config, self.width, self.embedding)
         for name, numbers in (("input_mean", config.input.mean), ("input_std", config.input.std)):
             self.register_buffer(name, torch.tensor(numbers).expand(size).clone())
         for layer in self.recurrent_layers():
             check_weights(layer, config.dropout.weight)
-
-    def _head(self) -> nn.Linear | TiedHead | None:
-        size, words = self.config.head.size, self.config.input.vocabulary
-        if not self.config.head.tied:
-            return None if size is None else nn.Linear(self.width, size)
-        if self.embedding is None:
-            raise UsageError(
-                "tied: expected a vocabulary, whose embedding the head shares; set vocabulary, or leave out tied"
-            )
-        if size != words:
-            raise UsageError(f"tied: expected output_size={words}, the size of the vocabulary, got {size}")
-        if self.width != self.config.input.size:
-            hint = "; leave out tied" if self.config.bidirectional else "; set hidden_size or, if layers > 1, last_size"
-            expected = f"a last layer with {self.config.input.size} outputs, the width of the embedding"
-            raise UsageError(f"tied: expected {expected}, got {self.width} outputs{hint}")
-        return TiedHead(self.embedding)
 
     @property
     def input_size(self) -> int:
@@ -275,6 +268,10 @@ class SequenceModel(RecurrentModel):
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the `RecurrentLayer` objects, first layer first; a bidirectional layer has two, forward first."""
         return list(self.layers)  # type: ignore[arg-type]
+
+    def residual_blocks(self) -> list[ResidualBlock]:
+        """List the residual blocks around the layers, first layer first; empty for a model without blocks."""
+        return list(self.blocks)  # type: ignore[arg-type]
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -331,8 +328,9 @@ class SequenceModel(RecurrentModel):
         dropout = self.config.dropout
         if self.training:
             y = masked(y, dropout.steps, dropout.channels)
-        tops: list[Tensor] = []
         for i in range(0, len(layers), self.directions):
+            block = self.residual_blocks()[i] if self.blocks else None
+            u, y = (y, y) if block is None else block.enter(y)
             if self.training:
                 y = locked(y, dropout.hidden if i else dropout.input)
             outputs, tops = [], []
@@ -347,9 +345,10 @@ class SequenceModel(RecurrentModel):
                 tops.append(final[0])
                 last += final
                 self.traces.append(trace if background is None else dataclasses.replace(trace, background=background))
+            if self.output == "last" and i + self.directions == len(layers):
+                outputs, u = tops, u[-1]
             y = outputs[0] if self.directions == 1 else torch.cat(outputs, -1)
-        if self.output == "last":
-            y = tops[0] if self.directions == 1 else torch.cat(tops, -1)
+            y = y if block is None else block.leave(u, y)
         return y, tuple(last)
 
     def _steps(self, y: Tensor, reverse: bool) -> tuple[Tensor | None, Tensor | None]:

@@ -67,8 +67,10 @@ def _set_thresholds(model: SequenceModel, rate: float) -> None:
     layers = model.recurrent_layers()
     if layers[0].rule.kind is not Kind.COLUMN:
         return
-    x = torch.randn(_STEPS, _BATCH, layers[0].input_size)
+    blocks = model.residual_blocks()
+    x = torch.randn(_STEPS, _BATCH, model.config.features if blocks else layers[0].input_size)
     for i in range(0, len(layers), model.directions):
+        u, x = blocks[i].enter(x) if blocks else (x, x)
         outputs = []
         for direction, layer in enumerate(layers[i : i + model.directions]):
             seen = x.flip(0) if direction else x
@@ -77,6 +79,7 @@ def _set_thresholds(model: SequenceModel, rate: float) -> None:
             y = layer(seen)[0]
             outputs.append(y.flip(0) if direction else y)
         x = torch.cat(outputs, -1)
+        x = blocks[i].leave(u, x) if blocks else x
 
 
 def _halve(theta: Tensor, rate: float, share: Callable[[Tensor], float]) -> None:

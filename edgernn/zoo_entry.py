@@ -27,7 +27,7 @@ from edgernn.training.tasks import Task, find_task
 # limits in bytes: of all models, and of the example of one
 MOST, MOST_EXAMPLE = 8_000_000, 200_000
 # figures of result.json that describe the work
-_WORK = ("parameters", "macs", "macs_executed", "frontend_macs", "skip_percent")
+_WORK = ("parameters", "macs", "macs_executed", "frontend_macs", "block_macs", "skip_percent")
 
 
 def add_model(

@@ -39,6 +39,7 @@ def card(
         The text of the card.
     """
     task, metric = config["task"], result["metric"]
+    block_macs = sum(block.macs() for block in model.residual_blocks())
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
     rows = [
@@ -49,6 +50,7 @@ def card(
         ("parameters", f"{result['parameters']:,}"),
         ("multiply-adds a step, executed / dense", f"{result['macs_executed']:,.0f} / {result['macs']:,}"),
         *([("multiply-adds a step, front end", f"{model.frontend.macs():,}")] if model.frontend is not None else []),
+        *([("multiply-adds a step, blocks", f"{block_macs:,}")] if block_macs else []),
         ("flops_paper a step", f"{result['flops_paper']:,.0f}"),
         ("trained for", f"{result['steps']:,} steps, {result['seconds']:.0f} s on {config['machine']}"),
         ("seed", f"{config['seed']}"),
@@ -120,6 +122,7 @@ def _sizes(model: SequenceModel) -> str:
         text += f"{settings.name} ({settings.normalise}) of {settings.hop} samples a step, "
     text += f"I={model.config.features}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
     text += f", the last one of {model.last_size}" * (model.last_size is not None)
+    text += "" if model.config.block is None else f", {model.config.block} blocks"
     return text + ", bidirectional" * model.bidirectional
 
 

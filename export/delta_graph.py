@@ -7,7 +7,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edgernn.export.graph import IR_VERSION, ModelGraph, add_layer, define_functions, layer_functions
+from edgernn.export.graph import IR_VERSION, add_layer, define_functions, layer_functions
+from edgernn.export.model_graph import ModelGraph
 from edgernn.export.recurrent_nodes import RecurrentNode, RecurrentNodes, values_read
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Delta

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor, nn
+from onnx import TensorProto, helper
+from torch import Tensor
 
 from edgernn import __version__
 from edgernn.cells.norm import RecurrentBatchNorm
@@ -20,87 +19,20 @@ from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.export.frontend import add_frontend
 from edgernn.export.kernels import Kernel, find_kernel
+from edgernn.export.linear_maps import BlockNodes, add_embedding, add_head
+from edgernn.export.model_graph import ModelGraph
 from edgernn.export.trace import OPSET, layer_function, layer_weights, op_attributes, op_inputs, op_outputs
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 from edgernn.program import ProgramError
 from edgernn.runtime.library import DOMAIN, MOST_OPS, OP, SCHEMA, op_names
 from edgernn.settings import record
-from edgernn.tied_head import TiedHead
-from edgernn.weight_types import WEIGHTS, whole
+from edgernn.weight_types import WEIGHTS
 
 # IR version that ONNX Runtime reads since 1.17
 IR_VERSION = 9
 # in place of OP in the names of functions for which the native library has no kernel
 PORTABLE = "Portable"
-
-
-class ModelGraph:
-    """Builder of an ONNX graph's nodes and initialisers; `type` is the storage type of matrices, such as int8."""
-
-    def __init__(self, type: str = "float32") -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-        self.type = type
-
-    def weight(self, name: str, value: Any) -> str:
-        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-    def matrix(self, name: str, value: Tensor) -> str:
-        """Add a weight as an initialiser and return the name of its float32 value in the graph.
-
-        A learned matrix is stored in the type of the export, such as int8; nodes then convert it to float32.
-        """
-        if self.type == "float32" or value.ndim != 2 or not isinstance(value, nn.Parameter):
-            return self.weight(name, value)
-        return self.floats(name, self.kept(name, value))
-
-    def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Store a matrix as bfloat16 or int8; return the names of its initialiser and of its int8 scales (or None)."""
-        names = self.kept_names(name)
-        if names[1] is None:
-            self._bfloat16(names[0], value)
-        else:
-            q, scale = whole(value)
-            self.weight(names[0], q)
-            self._bfloat16(names[1], scale)
-        return names
-
-    def _bfloat16(self, name: str, value: Tensor) -> None:
-        raw = value.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
-        self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
-
-    def kept_names(self, name: str) -> tuple[str, str | None]:
-        """Return the names of a stored matrix's initialisers: values (bfloat16 or int8), and int8 scales or None."""
-        return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
-
-    def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """Add nodes that convert a stored matrix, or rows of it, to float32; return `name`, the name of the result.
-
-        `kept` is the pair of the names of the bfloat16 or int8 values, and of the int8 scales (rows, 1) or None.
-        """
-        value, scale = kept
-        if scale is None:
-            return self._cast(value, name)
-        return self.node("Mul", [self._cast(value, f"{name}.q32"), self._cast(scale, f"{name}.s32")], name)
-
-    def _cast(self, value: str, output: str) -> str:
-        return self.node("Cast", [value], output, to=TensorProto.FLOAT)
-
-    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [output], output, **attributes))
-        return output
-
-    def reversed(self, value: str, output: str) -> str:
-        """Add a node that reverses the first axis (time) of `value`; return `output`, the name of the result."""
-        ends = (("last", [-1]), ("first", [-(2**31)]), ("time", [0]), ("back", [-1]))
-        known = {w.name for w in self.weights}
-        for name, number in ends:
-            if f"reverse.{name}" not in known:
-                self.weight(f"reverse.{name}", np.array(number, np.int64))
-        return self.node("Slice", [value, *(f"reverse.{name}" for name, _ in ends)], output)
 
 
 def build(
@@ -126,29 +58,28 @@ def build(
     graph = ModelGraph(weights)
     x = "x"
     if model.embedding is not None:
-        x = _embedded(graph, model.embedding.weight, x)
+        x = add_embedding(graph, model.embedding.weight, x)
     if model.frontend is not None:
         x = add_frontend(graph, model.frontend, x)
     if model.standardises:
         mean, std = graph.weight("input.mean", model.input_mean), graph.weight("input.std", model.input_std)
         x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
     counters: dict[str, list[str]] = {"updates": [], "macs": []}
-    tops: list[str] = []
+    blocks = model.residual_blocks()
     for i in range(0, len(layers), model.directions):
-        is_top = i + model.directions == len(layers)
-        outputs, tops = [], []
+        # the model's output at the last step only is that of the last layer
+        last = model.output == "last" and i + model.directions == len(layers)
+        block = BlockNodes(graph, blocks[i], f"layer{i}") if blocks else None
+        x = x if block is None else block.enter(x)
+        outputs = []
         for direction in range(model.directions):
             name = f"layer{i // model.directions}{'.reverse' * direction}"
             layer, function = layers[i + direction], functions[i + direction]
-            needs_y = not is_top or model.output == "all"
-            y, last = add_layer(graph, layer, function, name, x, needs_y, bool(direction), counters)
-            outputs.append(y)
-            tops.append(last)
-        if outputs[0]:
-            x = outputs[0] if len(outputs) == 1 else graph.node("Concat", outputs, f"layer{i}.outputs", axis=-1)
-    if model.output == "last":
-        x = tops[0] if len(tops) == 1 else graph.node("Concat", tops, "tops", axis=-1)
-    _head(graph, model, x)
+            y, top = add_layer(graph, layer, function, name, x, not last, bool(direction), counters)
+            outputs.append(top if last else y)
+        x = outputs[0] if len(outputs) == 1 else graph.node("Concat", outputs, f"layer{i}.outputs", axis=-1)
+        x = x if block is None else block.leave(x, last)
+    add_head(graph, model, x)
     for name, values in counters.items():
         if values:
             _sum(graph, values, name)
@@ -163,16 +94,6 @@ def build(
     helper.set_model_props(result, {"edgernn": json.dumps(metadata, separators=(",", ":"))})
     onnx.checker.check_model(result, full_check=True)
     return result
-
-
-def _embedded(graph: ModelGraph, rows: Tensor, x: str) -> str:
-    """Add nodes that look up the rows of the embedding for word indices x, as float32; return the result's name."""
-    if graph.type == "float32":
-        return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
-    value, scale = graph.kept("embedding.E", rows)
-    gathered = graph.node("Gather", [value, x], "embedding.rows.kept")
-    scales = None if scale is None else graph.node("Gather", [scale, x], "embedding.rows.s")
-    return graph.floats("embedding.rows", (gathered, scales))
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
@@ -303,23 +224,6 @@ def add_layer(
     return y, outputs[op_outputs(layer).index(f"{layer.states[0]}_next")]
 
 
-def _head(graph: ModelGraph, model: SequenceModel, x: str) -> None:
-    if model.head is None:
-        graph.node("Identity", [x], "y")
-        return
-    tied = isinstance(model.head, TiedHead)
-    if graph.type != "float32":
-        # a tied head reads the stored matrix of the embedding
-        kept = graph.kept_names("embedding.E") if tied else graph.kept("head.W.T", model.head.weight)
-        weight = graph.node("Transpose", [graph.floats("head.W.T", kept)], "head.W", perm=[1, 0])
-    elif tied:
-        weight = graph.node("Transpose", ["embedding.E"], "embedding.E.T", perm=[1, 0])
-    else:
-        weight = graph.weight("head.W", model.head.weight.T)
-    bias = graph.weight("head.b", model.head.bias)
-    graph.node("Add", [graph.node("MatMul", [x, weight], "head.product"), bias], "y")
-
-
 def _sum(graph: ModelGraph, values: list[str], output: str) -> None:
     total = values[0]
     for i, value in enumerate(values[1:], 1):
@@ -367,7 +271,7 @@ def _metadata(model: SequenceModel, functions: list[LayerFunction]) -> dict[str,
     cost, idle = model_cost(model), model_cost(model, 0.0)
     non_recurrent = sum(
         p.numel()
-        for part in (model.embedding, model.frontend, model.head)
+        for part in (model.embedding, model.frontend, model.blocks, model.head)
         if part is not None
         for p in part.parameters()
     )
@@ -390,6 +294,7 @@ def _metadata(model: SequenceModel, functions: list[LayerFunction]) -> dict[str,
             "flops_paper": cost.flops_paper,
             "flops_paper_idle": idle.flops_paper,
             "frontend_macs": cost.frontend_macs,
+            "block_macs": cost.block_macs,
         },
     }
 

@@ -12,6 +12,8 @@ from edgernn.files import MODEL
 from edgernn.runtime.library import SCHEMA
 
 Check = Callable[[Any], bool]
+# kinds of residual block around a layer
+BLOCKS = ("linear", "gated")
 
 
 def _is_number(value: Any) -> bool:
@@ -128,6 +130,9 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
     if not _is_frontend(settings := info["model"].get("frontend", {"name": None})):
         got = f"expected a table with a name and sizes, got {settings!r:.50}"
         raise EdgernnError(f"{path}: model.frontend in its edgernn metadata: {got}; export the model again")
+    if (kind := info["model"].get("block")) not in (None, *BLOCKS):
+        got = f"expected null or one of {', '.join(BLOCKS)}, got {kind!r:.50}"
+        raise EdgernnError(f"{path}: model.block in its edgernn metadata: {got}; update edgernn")
     return info
 
 
@@ -157,6 +162,13 @@ def frontend(info: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the settings of a file's audio front end from its description (`read_info`), or None without one."""
     settings: dict[str, Any] = info["model"].get("frontend", {})
     return None if settings.get("name") is None else settings
+
+
+def block(info: Mapping[str, Any]) -> str | None:
+    """Return the kind of residual block around a file's layers, "linear" or "gated", or None without blocks."""
+    # a file of an earlier version lacks the entry
+    kind: str | None = info["model"].get("block")
+    return kind
 
 
 def feature_size(info: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import write_bytes
 from edgernn.runtime.fourier import frequency_order
-from edgernn.runtime.info import feature_size, frontend, layer_sizes, read_info, read_model
+from edgernn.runtime.info import block, feature_size, frontend, layer_sizes, read_info, read_model
 from edgernn.runtime.interface import FLOATS, INTEGERS, Value, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
@@ -21,8 +21,8 @@ from edgernn.runtime.weights import Weight, Weights, parse
 if TYPE_CHECKING:
     import onnx
 
-# the layout is that of runtime/csrc/packed/file.h
-VERSION = 4
+# the layout is that of runtime/csrc/packed/file.h; a model without blocks is packed in the older version
+VERSION, VERSION_WITHOUT_BLOCKS = 5, 4
 _MAGIC = b"EDGERNN\0"
 HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIIIII"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
 CELL = struct.Struct("<60s9I")
@@ -32,6 +32,8 @@ _NAME = 60
 INTS = ("gates", "vectors", "layout", "update", "mid", "map")
 NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 STANDARDISES, HAS_HEAD = 1, 2
+# flag of each kind of residual block
+BLOCKS = {"linear": 4, "gated": 8}
 # alignment of arrays in the file
 _ALIGNMENT = 64
 # normalisations of a front end in the file, in the order of the C++ enum Normalisation
@@ -150,11 +152,18 @@ class _Packer:
                     self._tensors.append(Weight(start))
                 else:
                     self._add(name)
+            if (kind := block(info)) is not None:
+                self._flags |= BLOCKS[kind]
+                self._add_block(f"{node.name}.block", kind)
         if "head.b" in self._weights:
             self._flags |= HAS_HEAD
             # a tied head shares the embedding's matrix
             self._add("head.W.T" if "head.W.T" in self._weights else "embedding.E")
             self._add("head.b")
+        if block(info) is None and any(".block." in name for name in self._weights):
+            raise EdgernnError(
+                f"{path}: metadata: expected the kind of its residual blocks, got none; export the model again"
+            )
         names = list(dict.fromkeys(node.op_type for node in nodes))
         if len(names) != len(info["kernels"]):
             kernels = ", ".join(info["kernels"])
@@ -205,6 +214,20 @@ class _Packer:
         heard = [width for name, width in states.items() if name.startswith("frontend.")]
         self._tensors += [Weight(np.zeros(width, np.float32)) for width in heard]
 
+    def _add_block(self, name: str, kind: str) -> None:
+        """Add the tensors of the residual block around a layer; their names in the ONNX file begin with `name`."""
+        if f"{name}.encoder.b" in self._weights:
+            self._add_linear(f"{name}.encoder")
+        for part in ("scale", "shift"):
+            self._add(f"{name}.norm.{part}")
+        self._add_linear(f"{name}.linear")
+        if kind == "gated":
+            self._add_linear(f"{name}.gate")
+
+    def _add_linear(self, name: str) -> None:
+        self._add(f"{name}.W.T")
+        self._add(f"{name}.b")
+
     def _add(self, name: str) -> None:
         self._tensors.append(self._weights[name])
 
@@ -235,7 +258,7 @@ class _Packer:
         output, audio = info["model"]["head"]["size"] or layer_sizes(info)[-1], frontend(info)
         header = HEADER.pack(
             _MAGIC,
-            VERSION,
+            VERSION_WITHOUT_BLOCKS if block(info) is None else VERSION,
             SCHEMA,
             HEADER.size + len(body),
             zlib.crc32(body),

@@ -38,8 +38,9 @@ def run_stream(
         Dict with these keys. `recording`: path of the wav file. `seconds`: its length without the remainder.
         `detections`: a list of dicts with the keys `seconds` (time from the start), `word` and `score` (average
         probability). `backend`: "native" or "portable". `skip_percent`: percentage of neuron updates that were skipped.
-        Three counts are per second of audio: `updates_a_second`, the neuron updates; `macs_a_second`, the multiply-adds
-        of the layers; and `frontend_macs_a_second`, those of the front end, which computes features from the samples.
+        Four counts are per second of audio: `updates_a_second`, the neuron updates; `macs_a_second`, the multiply-adds
+        of the layers; `frontend_macs_a_second`, those of the front end, which computes features from the samples; and
+        `block_macs_a_second`, those of the residual blocks around the layers.
 
     Raises:
         UsageError: The model does not read audio or has no names of classes, or the recording is shorter than a step.
@@ -78,7 +79,7 @@ def run_stream(
         scores[t] = y
         updates += session.neurons if session.updates is None else int(session.updates.sum())
         macs += session.info["macs"] if session.macs is None else int(session.macs.sum())
-    seconds = count * hop / rate
+    seconds, cost = count * hop / rate, session.info["cost"]
     return {
         "recording": str(source),
         "seconds": seconds,
@@ -90,5 +91,6 @@ def run_stream(
         "skip_percent": 100 * (1 - updates / (count * session.neurons)),
         "updates_a_second": updates / seconds,
         "macs_a_second": macs / seconds,
-        "frontend_macs_a_second": session.info["cost"].get("frontend_macs", 0) * rate / hop,
+        # files of earlier versions lack both
+        **{f"{part}_macs_a_second": cost.get(f"{part}_macs", 0) * rate / hop for part in ("frontend", "block")},
     }

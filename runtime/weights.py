@@ -39,14 +39,14 @@ class Weights(Mapping[str, Weight]):
     """Mapping from the names of an exported file's weights to `Weight` objects.
 
     The names are the same for all storage types: they lack the ending that marks the type in the file, such as .q of an
-    int8 matrix. The matrix of the head (the linear layer that computes the O outputs y) is always head.W.T (O, H); a
-    float32 file stores its transpose. Lookup raises EdgernnError for a weight that is missing or cannot be read.
+    int8 matrix. The matrix of a linear map, such as the head, is always NAME.W.T (O, I); a float32 file stores its
+    transpose. Lookup raises EdgernnError for a weight that is missing or cannot be read.
     """
 
     def __init__(self, model: "onnx.ModelProto", path: Path) -> None:
         from onnx import TensorProto
 
-        # export/graph.py stores a bfloat16 matrix as NAME.b, and an int8 matrix as NAME.q with the scales NAME.s
+        # export/model_graph.py stores a bfloat16 matrix as NAME.b, and an int8 matrix as NAME.q with the scales NAME.s
         suffixes = {TensorProto.FLOAT: "", TensorProto.BFLOAT16: ".b", TensorProto.INT8: ".q"}
         self._path, self._tensors = path, {tensor.name: tensor for tensor in model.graph.initializer}
         # from the name of each weight to that of its initializer
@@ -54,13 +54,13 @@ class Weights(Mapping[str, Weight]):
         for name, tensor in self._tensors.items():
             suffix = suffixes.get(tensor.data_type)
             if suffix is not None and name.endswith(suffix):
-                self._names["head.W.T" if name == "head.W" else name.removesuffix(suffix)] = name
+                self._names[f"{name}.T" if _is_transposed(name) else name.removesuffix(suffix)] = name
 
     def __getitem__(self, name: str) -> Weight:
         if name not in self._names:
             raise EdgernnError(f"{self._path}: expected the weight {name:.50}, got none; export the model again")
         initializer = self._names[name]
-        if initializer == "head.W":
+        if _is_transposed(initializer):
             return Weight(self._read(initializer).T)
         values = self._read(initializer)
         if values.dtype != np.int8:
@@ -96,6 +96,11 @@ class Weights(Mapping[str, Weight]):
             f"{self._path}: the weight {name:.50}: expected raw float32, bfloat16 or int8 data, one number for each "
             "element of its shape; export the model again"
         )
+
+
+def _is_transposed(name: str) -> bool:
+    """Return True if a float32 file stores the transpose of a matrix under this name: in the head and in blocks."""
+    return name == "head.W" or (".block." in name and name.endswith(".W"))
 
 
 def _floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

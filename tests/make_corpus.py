@@ -35,17 +35,22 @@ def models() -> dict[str, edgernn.SequenceModel]:
     for normalise in ("log", "floor", "pcen"):
         name = f"{normalise}-mel"
         drawn[name] = contractive("gru", **SIZES | {"input_size": 3}, **audio, normalise=normalise, mean=0.5)
+    # an encoder at the beginning and at the end
+    for block in ("linear", "gated"):
+        drawn[f"{block}-blocks"] = contractive("mingru", **SIZES, layers=2, last_size=4, block=block)
+    drawn["blocks-that-skip"] = contractive("gru", "selective", **SIZES | {"input_size": 3}, block="gated")
     for imputer in edgernn.imputers.IMPUTERS:
         drawn[imputer] = contractive("lstm", "phased", **SIZES | {"input_size": 3}, imputer=imputer)
     return drawn
 
 
 def exported_files() -> dict[str, bytes]:
-    """Exported files that cover words, imputers, layers, directions, heads and weight types."""
+    """Exported files that cover words, imputers, layers, blocks, directions, heads and weight types."""
     sizes = {"input_size": 3, "hidden_size": 4, "output_size": 2}
     words = {"input_size": 4, "hidden_size": 4, "output_size": 5, "vocabulary": 5, "tied": True, "output": "all"}
     chosen = {
         "both-directions": (contractive("fastgrnn", "skip", **sizes, bidirectional=True), "bfloat16"),
+        "blocks": (contractive("mingru", **sizes, layers=2, block="gated"), "int8"),
         "imputer": (contractive("lstm", "phased", **sizes | {"output_size": None}, imputer="gru-d"), "float32"),
         "layers": (contractive("gru", "selective", **sizes, layers=2, mean=0.5, std=2.0), "float32"),
         "words": (contractive("lstm", **words), "int8"),
@@ -77,7 +82,7 @@ def main() -> None:
         (MODELS / f"{name}.onnx").write_bytes(content)
     for name, model in models().items():
         (FOLDER / name).write_bytes(packed_alone(model))
-    for name in ("always", "selective", "skip", "rits", "words"):
+    for name in ("always", "selective", "skip", "rits", "words", "gated-blocks"):
         for number_type in (1, 2):
             (FOLDER / f"{name}-{number_type}").write_bytes(retyped((FOLDER / name).read_bytes(), number_type))
 

@@ -42,6 +42,7 @@ def models() -> dict[str, tuple[SequenceModel, str]]:
         "imputer": (contractive("lstm", "phased", **SIZES, imputer="gru-d"), "bfloat16"),
         "audio": (contractive("fastgrnn", "random", **SIZES, **audio, normalise="pcen"), "float32"),
         "low-rank": (contractive("gru", "skip", **SIZES, rank=2), "float32"),
+        "blocks": (contractive("mingru", **SIZES, layers=2, block="gated"), "int8"),
         "last-input": (contractive("t-lstm", "clockwork", **SIZES), "float32"),
     }
 

@@ -16,7 +16,7 @@ def test_the_fuzzer_starts_from_models(name):
     assert stepper.step(), stepper.refusal()
 
 
-@pytest.mark.parametrize("name", ["both-directions", "imputer", "layers", "words"])
+@pytest.mark.parametrize("name", ["blocks", "both-directions", "imputer", "layers", "words"])
 @pytest.mark.parametrize("backend", ["native", "portable"])
 def test_mutants_are_made_of_models(name, backend):
     session = Session(MODELS / f"{name}.onnx", backend=backend)

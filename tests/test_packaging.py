@@ -34,7 +34,7 @@ def test_library_is_small():
     The rule delta takes 60 kB: it has a driver of its own. The rule topk takes 29 kB: products of the rows without the
     update gate for each of 4 cells, and the selection of the largest scores.
     """
-    assert Path(library_path()).stat().st_size <= 1_375_000
+    assert Path(library_path()).stat().st_size <= 1_380_000
 
 
 def test_library_needs_nothing():

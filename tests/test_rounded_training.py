@@ -90,6 +90,7 @@ LAYERS = {
     "two stages": {"cell": "gru-before"},
     "low rank": {"cell": "gru", "rank": 4},
     "imputer": {"cell": "gru", "imputer": "rits", "input_size": 9},
+    "gated blocks": {"cell": "mingru", "block": "gated", "layers": 2},
 }
 WORDS = {"cell": "lstm", "input_size": 17, "vocabulary": 40, "output_size": 40, "tied": True, "output": "all"}
 MODELS = {**LAYERS, "words": WORDS}

@@ -24,6 +24,7 @@ models = pytest.mark.parametrize(
         *(pytest.param("gru", rule, {"layers": 2}, id=rule) for rule in RULES),
         pytest.param("t-lstm", "selective", {"mean": 0.5, "std": 2.0}, id="last input"),
         pytest.param("gru-before", "selective", {"input_size": 9, "imputer": "gru-d"}, id="imputer"),
+        pytest.param("mingru", "always", {"layers": 2, "block": "gated"}, id="blocks"),
         pytest.param("lstm", "always", {"vocabulary": 11, "input_size": 4, "output": "all"}, id="words"),
     ],
 )

@@ -133,6 +133,7 @@ def test_a_recording_runs_step_by_step(model, recording, capsys):
     assert result["updates_a_second"] == pytest.approx(session.updates.sum() / 2.98)
     assert result["macs_a_second"] == pytest.approx(session.macs.sum() / 2.98, rel=0.01)
     assert result["skip_percent"] == pytest.approx(100 * (1 - session.updates.mean() / 16))
+    assert result["block_macs_a_second"] == 0
     assert result["frontend_macs_a_second"] == 50 * session.info["cost"]["frontend_macs"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -273,6 +273,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "macs_executed": cost.macs_executed,
         "flops_paper": cost.flops_paper,
         "frontend_macs": cost.frontend_macs,
+        "block_macs": cost.block_macs,
     }
 
 

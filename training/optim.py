@@ -117,7 +117,8 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
     """
     if config.start.name == "cell":
         return
-    norms = {p for module in model.modules() if isinstance(module, tuple(NORMS.values())) for p in module.parameters()}
+    kinds = (*NORMS.values(), nn.LayerNorm)
+    norms = {p for module in model.modules() if isinstance(module, kinds) for p in module.parameters()}
     for parameter in model.parameters():
         if parameter in norms:
             continue

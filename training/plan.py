@@ -12,12 +12,12 @@ import torch
 import edgernn
 from edgernn.cell_files import is_cell_file, source_of
 from edgernn.config import InputConfig, ModelConfig
+from edgernn.config_checks import check_together
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
 from edgernn.machine import processor
 from edgernn.model import RecurrentModel
 from edgernn.names import resolve
-from edgernn.setting_checks import check_together
 from edgernn.settings import Values, bind, build, fields_of, options_of, record
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names

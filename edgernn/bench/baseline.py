@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.info import feature_size, layer_sizes
+from edgernn.runtime.info import block, feature_size, layer_sizes
 from edgernn.runtime.onnx_gates import ONNX_GATES, to_onnx_order
 from edgernn.runtime.weights import Weight
 
@@ -76,15 +76,16 @@ def is_same(kind: str, info: dict[str, Any]) -> bool:
         info: Metadata of the exported file.
 
     Returns:
-        True if the functions are the same, so that the operator can use the file's weights.
+        True if the functions are the same, so that the operator can use the file's weights. Layers in residual blocks
+        are not, as the operator has no block.
     """
-    return bool(info["kernels"] == [kind])
+    return bool(info["kernels"] == [kind]) and block(info) is None
 
 
 def baseline(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], source: onnx.GraphProto | None = None
 ) -> onnx.ModelProto:
-    """Build a stack of ONNX GRU or LSTM operators with the output layer (head) of an exported file.
+    """Build a stack of ONNX GRU or LSTM operators, without residual blocks, with the head of an exported file.
 
     Args:
         kind: The operator, gru or lstm.

@@ -290,9 +290,9 @@ def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> 
     """
     cost = info["cost"]
     idle = cost["flops_paper_idle"]
-    # files of earlier versions lack the key frontend_macs
+    # files of earlier versions lack the keys frontend_macs and block_macs
     costs = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
-    costs["frontend_macs"] = cost.get("frontend_macs", 0)
+    costs |= {name: cost.get(name, 0) for name in ("frontend_macs", "block_macs")}
     costs |= {"parameters": cost["parameters"], "flops_paper": idle + rate * (cost["flops_paper"] - idle)}
     for kind in ("gru", "lstm"):
         costs[f"parameters_{kind}"] = parameters(kind, info)

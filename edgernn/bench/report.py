@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.files import write_json, write_text
-from edgernn.runtime.info import layer_sizes
+from edgernn.runtime.info import block, layer_sizes
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -19,6 +19,7 @@ def markdown(report: dict[str, Any]) -> str:
     last = layer_sizes(info)[-1]
     sizes += f", the last one of {last}" * (last != model["hidden_size"])
     sizes += ", bidirectional" * model["bidirectional"]
+    sizes += f", {block(info)} blocks" if block(info) else ""
     lines = [
         f"### {model['layer']['cell']['name']} + {model['layer']['rule']['name']}, {sizes}",
         "",
@@ -40,6 +41,8 @@ def markdown(report: dict[str, Any]) -> str:
             f"| {t['call_p50_us']:.4g} | {t['call_p90_us']:.4g} | {t['call_p99_us']:.4g} "
             f"| {t['steps_per_second']:,.0f} | {t['times_faster_than_gru']:.2f} x |"
         )
+    if block(info):
+        lines += ["", "ONNX Runtime's GRU and LSTM are timed without the blocks around the layers."]
     lines += ["", "| cost of a step | |", "|---|---:|"]
     lines += [
         f"| parameters (recurrent) | {costs['parameters']:,} ({-costs['parameters_saved_percent_lstm']:+.1f} % "
@@ -47,6 +50,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"| macs | {costs['macs']:,} |",
         f"| macs_executed ({costs['macs_executed_by']}) | {costs['macs_executed']:,.0f} |",
         *([f"| macs of the front end | {costs['frontend_macs']:,} |"] if costs["frontend_macs"] else []),
+        *([f"| macs of the blocks | {costs['block_macs']:,} |"] if costs["block_macs"] else []),
         f"| flops_paper | {costs['flops_paper']:,.0f} |",
         f"| neurons skipped | {report['skip_percent']:.1f} % |",
     ]

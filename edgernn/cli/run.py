@@ -24,9 +24,10 @@ def _text(result: dict[str, Any]) -> str:
     if result["skip_percent"] is not None:
         lines.append(f"updates skipped: {result['skip_percent']:.1f} %")
     if "macs_a_second" in result:
+        blocks = f", {result['block_macs_a_second']:,.0f} of the blocks" if result["block_macs_a_second"] else ""
         lines.append(
-            f"a second: {result['updates_a_second']:,.0f} updates, {result['macs_a_second']:,.0f} multiply-adds, and "
-            f"{result['frontend_macs_a_second']:,.0f} of the front end"
+            f"a second: {result['updates_a_second']:,.0f} updates, {result['macs_a_second']:,.0f} multiply-adds"
+            f"{blocks}, and {result['frontend_macs_a_second']:,.0f} of the front end"
         )
     return "\n".join(lines)
 

@@ -18,6 +18,8 @@ def _text(result: dict[str, Any]) -> str:
         line += f" ({'' if result['solved'] else 'not '}solved: the threshold is {result['threshold']:.3g})"
     minutes, seconds = divmod(round(result["seconds"]), 60)
     work = f"{result['macs']:,} multiply-adds per step"
+    if result["block_macs"]:
+        work += f", and {result['block_macs']:,} of the blocks"
     if result["skip_percent"] > 0:
         work = f"updates skipped: {result['skip_percent']:.1f} %: {result['macs_executed']:,.0f} of {work}"
     lines = [

@@ -139,10 +139,16 @@ def read_content(content: bytes, path: Path) -> ModelContent:
 
     Raises:
         EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
-        UsageError: A layer has an imputer or a normalisation, for which there is no C code. The error names the layer.
+        UsageError: The model has residual blocks, or a layer an imputer or a normalisation, for which there is no C
+            code. The error names the layer.
     """
     flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
+    if flags & sum(packed.BLOCKS.values()):
+        raise UsageError(
+            f"{path}: C code needs a model without residual blocks, got one with blocks; run the model with the native "
+            "library, or train it without the setting block"
+        )
     records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
     names = [_name_of(record, path) for record in records]
     # the library checks the file

@@ -163,6 +163,7 @@ class Heard:
             "macs_a_second": cost.macs_executed * second,
             "macs_a_second_dense": cost.macs * second,
             "frontend_macs_a_second": cost.frontend_macs * second,
+            "block_macs_a_second": cost.block_macs * second,
         }
 
 

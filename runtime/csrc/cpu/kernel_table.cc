@@ -8,6 +8,7 @@
 #include "cpu/driver_sparse.h"
 #include "cpu/linear.h"
 #include "cpu/pointwise.h"
+#include "cpu/residual_parts.h"
 #include "imputers/grud.h"
 #include "imputers/rits.h"
 #include "program/cell_functions.h"
@@ -97,6 +98,7 @@ constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...
   ((table.imputers[imputer++] = kImputerOf<AllImputers>), ...);
   table.linear = {&LinearMap::PackedBytes, &LinearMap::Pack, &LinearMap::ScratchBytes,
                   &LinearMap::Run};
+  table.residual = {&ResidualParts::Normalise, &ResidualParts::Add};
   return table;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of a model: a linear map of a batch.
+// A linear map of a batch: the head of a model, and maps of residual blocks.
 
 #ifndef EDGERNN_CPU_LINEAR_H_
 #define EDGERNN_CPU_LINEAR_H_

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds the model of a packed file in the caller's memory.
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "common/arena.h"
 #include "packed/model.h"
+#include "packed/read_linear.h"
 
 namespace edgernn {
 namespace {
-
-// Copies a vector to the arena as floats.
-float* Copy(const Tensor& vector, Arena* arena) {
-  const std::int64_t count = vector.shape[0];
-  float* const to = arena->Allocate<float>(count);
-  for (std::int64_t i = 0; to != nullptr && i < count; ++i) to[i] = vector.values[i];
-  return to;
-}
 
 class ModelBuilder {
   // A layer, and its op, which lives only while the model is built.
@@ -71,8 +65,8 @@ class ModelBuilder {
       Tensor mean, std;
       if (!file_.NextTensor("mean", {header.input}, &mean)) return false;
       if (!file_.NextTensor("std", {header.input}, &std)) return false;
-      model_.mean = Copy(mean, &arena_);
-      model_.std = Copy(std, &arena_);
+      model_.mean = CopyFloats(mean, &arena_);
+      model_.std = CopyFloats(std, &arena_);
     }
     model_.x = arena_.Allocate<float>(batch_ * header.input);
     model_.held = arena_.Allocate<float>(batch_ * model_.sizes.input);
@@ -91,6 +85,9 @@ class ModelBuilder {
       width = layers.back().model.sizes.hidden;
     }
     width_ = width;
+    std::int64_t widest = 0;
+    for (const Layer& layer : layers) widest = std::max(widest, layer.model.sizes.hidden);
+    BuildBlockWorkspace(widest);
     bool counts = false;
     for (const Layer& layer : layers) counts |= layer.model.skips;
     if (counts) {
@@ -142,12 +139,17 @@ class ModelBuilder {
     }
     const auto group_size = static_cast<std::int64_t>(record.group_size);
     ModelLayer& layer = built->model;
-    layer = {op, op.spec.skips, {}, nullptr, {}};
+    layer = {op, op.spec.skips, {}, nullptr, {}, {}};
     if (!op.CheckWeights(weights, group_size, &layer.sizes, &error)) return Refuse(error);
-    if (op.InputWidth(layer.sizes) != width) {
+    const bool has_block = file_.block() != BlockKind::kNone;
+    const std::int64_t inputs = has_block ? layer.sizes.hidden : width;
+    if (op.InputWidth(layer.sizes) != inputs) {
       return Refuse("layer " + std::to_string(index) + ": expected weights for " +
-                    std::to_string(width) + " inputs, got weights for " +
+                    std::to_string(inputs) + " inputs, got weights for " +
                     std::to_string(op.InputWidth(layer.sizes)));
+    }
+    if (has_block && op.spec.imputes) {
+      return Refuse("block: expected no imputer, got one in layer " + std::to_string(index));
     }
     if (index == 0 && op.spec.imputes) {
       if (model_.frontend.hop > 0) {
@@ -171,6 +173,10 @@ class ModelBuilder {
     layer.call.kept = arena_.Allocate(kept_bytes);
     if (layer.call.kept != nullptr) {
       std::memset(layer.call.kept, 0, static_cast<std::size_t>(kept_bytes));
+    }
+    if (has_block && !BuildBlock(&file_, model_.table->linear, file_.block(), width,
+                                 layer.sizes.hidden, &arena_, &layer.block)) {
+      return false;
     }
     model_.sizes.neurons += layer.sizes.hidden;
     Grow(op.ScratchBytes(layer.sizes, 1, batch_));
@@ -217,6 +223,19 @@ class ModelBuilder {
     }
   }
 
+  // Allocates what the blocks of layers with at most `hidden` neurons compute.
+  void BuildBlockWorkspace(std::int64_t hidden) {
+    if (file_.block() == BlockKind::kNone) return;
+    model_.has_blocks = true;
+    BlockWorkspace& workspace = model_.block_workspace;
+    workspace.u = arena_.Allocate<float>(batch_ * hidden);
+    workspace.branch = arena_.Allocate<float>(batch_ * hidden);
+    if (file_.block() == BlockKind::kGated) {
+      workspace.gate = arena_.Allocate<float>(batch_ * hidden);
+    }
+    Grow(model_.table->linear.scratch_bytes(hidden, batch_));
+  }
+
   bool BuildHead() {
     const PackedHeader& header = file_.header();
     const std::int64_t outputs = header.output;
@@ -225,15 +244,9 @@ class ModelBuilder {
       return Refuse("output: expected " + std::to_string(width_) + ", as there is no head, got " +
                     std::to_string(outputs));
     }
-    Tensor w, b;
-    if (!file_.NextTensor("W of the head", {outputs, width_}, &w)) return false;
-    if (!file_.NextTensor("b of the head", {outputs}, &b)) return false;
     const Linear& linear = model_.table->linear;
-    void* const packed = arena_.Allocate(linear.packed_bytes(width_, outputs));
-    if (packed != nullptr) linear.pack(w.values, b.values, width_, outputs, packed);
-    model_.head = packed;
     Grow(linear.scratch_bytes(outputs, batch_));
-    return true;
+    return ReadLinear(&file_, "the head", linear, width_, outputs, &arena_, &model_.head);
   }
 
   // Sets the failure and returns false.

@@ -154,9 +154,19 @@ void Step(EdgernnModel* model, const float* x, float* y) {
   for (std::int64_t b = 0; counts && b < batch; ++b) model->updates[b] = model->macs[b] = 0;
   for (std::int64_t i = 0; i < model->layer_count; ++i) {
     ModelLayer& layer = model->layers[i];
-    layer.call.x = x;
+    const std::int64_t hidden = layer.sizes.hidden;
+    BlockInput input{nullptr, x};
+    if (model->has_blocks) {
+      input = EnterBlock(*model->table, layer.block, hidden, batch, x, model->block_workspace,
+                         model->scratch);
+    }
+    layer.call.x = input.normalised;
     layer.op.Run(layer.sizes, layer.packed, layer.call, model->scratch);
     x = layer.call.state_out[0];
+    if (model->has_blocks) {
+      x = LeaveBlock(*model->table, layer.block, hidden, batch, input.u, x, model->block_workspace,
+                     model->scratch);
+    }
     if (!layer.skips) continue;
     for (std::int64_t b = 0; b < batch; ++b) {
       model->updates[b] += model->layer_updates[b];

@@ -76,10 +76,13 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
     return Fail(
         "expected a file that starts with EDGERNN, got another format; pack the model first");
   }
-  if (header_.version != kPackedVersion || header_.schema != kSchemaVersion) {
+  const bool is_known =
+      header_.version == kPackedVersion || header_.version == kVersionWithoutBlocks;
+  if (!is_known || header_.schema != kSchemaVersion) {
     return failure_.Set(EDGERNN_BAD_VERSION,
-                        "packed model: expected version " + std::to_string(kPackedVersion) +
-                            " and schema " + std::to_string(kSchemaVersion) + ", got " +
+                        "packed model: expected version " + std::to_string(kVersionWithoutBlocks) +
+                            " or " + std::to_string(kPackedVersion) + " and schema " +
+                            std::to_string(kSchemaVersion) + ", got " +
                             std::to_string(header_.version) + " and " +
                             std::to_string(header_.schema) + "; pack it again");
   }
@@ -106,6 +109,7 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
     return Fail("hop: expected a size up to " + std::to_string(kMaxSize) +
                 ", and 0 for words, got " + std::to_string(header_.hop));
   }
+  if (!CheckFlags()) return false;
   model_bytes_ = header_.bytes;
   model_checksum_ = header_.checksum;
   if (header_.names > 0) {
@@ -117,6 +121,20 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
   }
   return At(sizeof header_, header_.layers * std::uint64_t{sizeof(PackedLayer)} +
                                 header_.tensors * std::uint64_t{sizeof(PackedTensor)}) != nullptr;
+}
+
+bool PackedFile::CheckFlags() {
+  const std::uint32_t blocks = header_.flags & (kLinearBlocks | kGatedBlocks);
+  const bool may_have_blocks = header_.version == kPackedVersion;
+  if ((header_.flags & ~blocks) > (kStandardises | kHasHead) ||
+      blocks == (kLinearBlocks | kGatedBlocks) || (blocks != 0 && !may_have_blocks)) {
+    return Fail("flags: expected those of version " + std::to_string(header_.version) + ", got " +
+                std::to_string(header_.flags));
+  }
+  block_ = blocks == 0               ? BlockKind::kNone
+           : blocks == kLinearBlocks ? BlockKind::kLinear
+                                     : BlockKind::kGated;
+  return true;
 }
 
 bool PackedFile::ReadNames(const char** names) const {

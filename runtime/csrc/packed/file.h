@@ -7,7 +7,12 @@
 // settings (4,), see BuildFrontend, its window (window_size,), filters (bands, N/2 + 1), for pcen
 // alpha, delta and r (bands,), and the initial value of each of its states; mean and std (I,) if
 // the input is standardised; the weights of each layer, followed by the initial value (width,) of
-// each of its states; W (O, H) and b (O,) of the head, if there is one.
+// each of its states, and by the weights of the block around it, if there are blocks; W (O, H) and
+// b (O,) of the head, if there is one. The weights of a block are W (H, I) and b (H,) of its
+// encoder, if its input has a size I other than H; scale and shift (H,) of its normalisation;
+// W (H, H) and b (H,) of its linear map; and the same of its gate, if it has one.
+//
+// A file without blocks has version 4, so that libraries without blocks read it.
 //
 // The names of the outputs, if there are any, are the last part of the file. A saved state does not
 // depend on them, so it fits the file with and without names.
@@ -20,13 +25,17 @@
 
 #include "common/tensor.h"
 #include "edgernn.h"
+#include "packed/block.h"
 #include "program/check_cell.h"
 
 namespace edgernn {
 
-constexpr std::uint32_t kPackedVersion = 4;
+constexpr std::uint32_t kPackedVersion = 5;
+constexpr std::uint32_t kVersionWithoutBlocks = 4;
 constexpr std::uint32_t kStandardises = 1;
 constexpr std::uint32_t kHasHead = 2;
+constexpr std::uint32_t kLinearBlocks = 4;
+constexpr std::uint32_t kGatedBlocks = 8;
 
 struct PackedHeader {
   char magic[8];  // "EDGERNN"
@@ -104,6 +113,9 @@ class PackedFile {
 
   const PackedHeader& header() const { return header_; }
 
+  // The block around each layer.
+  BlockKind block() const { return block_; }
+
   // Size and checksum of the file without the names of the outputs.
   std::uint64_t model_bytes() const { return model_bytes_; }
   std::uint32_t model_checksum() const { return model_checksum_; }
@@ -138,9 +150,13 @@ class PackedFile {
   // Sets the failure and returns false.
   bool Fail(const std::string& message) const;
 
+  // Checks the flags and finds the kind of the blocks.
+  bool CheckFlags();
+
   Failure& failure_;
   const char* data_ = nullptr;
   PackedHeader header_{};
+  BlockKind block_ = BlockKind::kNone;
   std::uint64_t model_bytes_ = 0;
   std::uint32_t model_checksum_ = 0;
   std::uint32_t tensors_read_ = 0;

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "packed/file.h"
+#include "packed/read_linear.h"
 
 namespace edgernn {
 
@@ -19,12 +19,6 @@ constexpr double kTwoPi = 6.283185307179586;
 // Sets the failure and returns false.
 bool Refuse(Failure* failure, const std::string& message) {
   return failure->Set(EDGERNN_BAD_MODEL, "packed model: front end: " + message);
-}
-
-float* CopyFloats(const Tensor& tensor, std::int64_t count, Arena* arena) {
-  float* const to = arena->Allocate<float>(count);
-  for (std::int64_t i = 0; to != nullptr && i < count; ++i) to[i] = tensor.values[i];
-  return to;
 }
 
 // Reads the settings: energy_floor, the normalisation, rise and fall.
@@ -202,7 +196,7 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
                                ", N/2 + 1) for a power of two N from " +
                                std::to_string(to->window_size) + ", got " + Print(filters.shape));
   }
-  to->window = CopyFloats(window, to->window_size, arena);
+  to->window = CopyFloats(window, arena);
   BuildFilters(filters, to, arena);
   float* const cos = arena->Allocate<float>(half);
   float* const sin = arena->Allocate<float>(half);
@@ -217,7 +211,7 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
     for (const float** values : {&to->alpha, &to->delta, &to->r}) {
       Tensor tensor;
       if (!file->NextTensor("a parameter of pcen", {bands}, &tensor)) return false;
-      *values = CopyFloats(tensor, bands, arena);
+      *values = CopyFloats(tensor, arena);
     }
   }
   const auto add_state = [&](const char* name, std::int64_t width) {

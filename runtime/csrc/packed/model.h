@@ -9,6 +9,7 @@
 
 #include "common/op.h"
 #include "edgernn.h"
+#include "packed/block.h"
 #include "packed/file.h"
 #include "packed/frontend.h"
 
@@ -20,7 +21,8 @@ struct ModelLayer {
   bool skips;
   LayerSizes sizes;
   const void* packed;
-  Call call;  // one step, without x
+  Call call;    // one step, without x
+  Block block;  // around the layer, if the model has blocks
 };
 
 }  // namespace edgernn
@@ -42,6 +44,8 @@ struct EdgernnModel {
   EdgernnNonfinite on_nonfinite;
   float* held;              // (B, I): the last finite numbers of x; empty for a model of words
   std::int64_t* nonfinite;  // (B,): steps at which x had a number that is not finite
+  bool has_blocks;
+  edgernn::BlockWorkspace block_workspace;
   edgernn::ModelLayer* layers;
   std::int64_t layer_count;
   float* state;        // states of the front end and of all layers, (B, width) each

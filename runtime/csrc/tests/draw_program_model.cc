@@ -80,6 +80,25 @@ class Writer {
     }
   }
 
+  // Adds the linear map W (O, I), b (O,) with random numbers.
+  void AddLinear(std::int64_t inputs, std::int64_t outputs, int type, RandomGenerator* random,
+                 bool wild) {
+    const auto draw = [&] { return wild ? random->Wild() : random->Uniform(); };
+    AddTensor(outputs, inputs, type, draw);
+    AddTensor(outputs, 0, 0, draw);
+  }
+
+  // Adds the residual block around a layer.
+  void AddBlock(std::int64_t inputs, std::int64_t hidden, bool is_gated, RandomGenerator* random,
+                bool wild) {
+    const int type = random->OneIn(2) ? 0 : random->Below(3);
+    if (inputs != hidden) AddLinear(inputs, hidden, type, random, wild);
+    // the scale and the shift of the normalisation
+    for (int i = 0; i < 2; ++i) AddTensor(hidden, 0, 0, [&] { return random->Uniform(); });
+    AddLinear(hidden, hidden, type, random, wild);
+    if (is_gated) AddLinear(hidden, hidden, type, random, wild);
+  }
+
   template <class Draw>
   void AddTensor(std::int64_t rows, std::int64_t columns, int type, const Draw& draw) {
     edgernn::PackedTensor record{};
@@ -206,26 +225,32 @@ DrawnModel DrawProgramModel(std::uint64_t number) {
   RandomGenerator random(number);
   const bool wild = random.OneIn(4), has_head = random.OneIn(2), standardises = random.OneIn(4);
   const int layers = random.OneIn(4) ? 2 : 1;
+  const bool has_blocks = random.OneIn(4), is_gated = random.OneIn(2);
   bool is_valid = true;
   edgernn::PackedHeader header{};
+  if (has_blocks) header.flags |= is_gated ? edgernn::kGatedBlocks : edgernn::kLinearBlocks;
   Writer weights;
   std::int64_t width = 0;
   for (int i = 0; i < layers; ++i) {
     CellSource cell = DrawCell(&random);
-    std::shared_ptr<const Op> op = DrawOp(&random, cell, i == 0);
+    const bool may_impute = i == 0 && !has_blocks;
+    std::shared_ptr<const Op> op = DrawOp(&random, cell, may_impute);
     // an unmodified cell must not be refused: return an invalid file, which fails the test
     if (op == nullptr) return {{}, true};
     if (random.OneIn(2 * layers)) {
       is_valid = false;
       MutateCell(&random, &cell);
       // weights for the cell before the change, or after it if it is still valid
-      const std::shared_ptr<const Op> other = random.OneIn(2) ? DrawOp(&random, cell, i == 0) : op;
+      const std::shared_ptr<const Op> other =
+          random.OneIn(2) ? DrawOp(&random, cell, may_impute) : op;
       if (other != nullptr) op = other;
     }
     LayerSizes sizes{};
-    sizes.input = i > 0 ? width : DrawSize(&random);
+    const std::int64_t block_input = i > 0 ? width : DrawSize(&random);
+    sizes.input = has_blocks && random.OneIn(2) ? DrawSize(&random) : block_input;
     if (op->spec.imputes) sizes.input += sizes.input % 2;
-    sizes.hidden = op->spec.square ? sizes.input : DrawSize(&random);
+    // the layer in a block reads as many values as it has neurons
+    sizes.hidden = op->spec.square || has_blocks ? sizes.input : DrawSize(&random);
     sizes.rank = 1 + random.Below(4);
     const bool shares = op->kernel.rule->HasGroups() && random.OneIn(2);
     sizes.SetGroups(shares ? 1 + random.Below(static_cast<int>(sizes.hidden)) : 1);
@@ -237,7 +262,8 @@ DrawnModel DrawProgramModel(std::uint64_t number) {
       group_size += group_size != 0;
     }
     if (i == 0) {
-      header.input = static_cast<std::uint32_t>(op->InputWidth(sizes));
+      const std::int64_t inputs = has_blocks ? block_input : op->InputWidth(sizes);
+      header.input = static_cast<std::uint32_t>(inputs);
       if (standardises) {
         header.flags |= edgernn::kStandardises;
         for (int k = 0; k < 2; ++k) {
@@ -246,14 +272,14 @@ DrawnModel DrawProgramModel(std::uint64_t number) {
       }
     }
     weights.AddLayer(*op, cell, sizes, group_size, &random, wild);
+    if (has_blocks) weights.AddBlock(block_input, sizes.hidden, is_gated, &random, wild);
     width = sizes.hidden;
   }
   header.output = static_cast<std::uint32_t>(width);
   if (has_head) {
     header.flags |= edgernn::kHasHead;
     header.output = static_cast<std::uint32_t>(1 + random.Below(5));
-    weights.AddTensor(header.output, width, 0, [&random] { return random.Uniform(); });
-    weights.AddTensor(header.output, 0, 0, [&random] { return random.Uniform(); });
+    weights.AddLinear(width, header.output, 0, &random, false);
   }
   return {weights.Finish(header), is_valid};
 }

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of settings of a model that cannot be combined."""
+"""Checks of a model's settings that cannot be combined."""
 
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.frontends import FrontendConfig
+from edgernn.names import resolve_imputer
 from edgernn.settings import fields_of
 
 _FRONTEND = fields_of(FrontendConfig).values()
@@ -11,7 +12,8 @@ _FRONTEND = fields_of(FrontendConfig).values()
 
 def check_together(config: ModelConfig) -> None:
     """Raise UsageError if a model has settings that cannot be combined, such as `bidirectional` and `imputer`."""
-    words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
+    words = config.input.vocabulary is not None
+    imputes = resolve_imputer(config.layer.cell.name, config.layer.imputer) is not None
     if config.last_size is not None and config.layers == 1:
         raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
     if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
@@ -23,13 +25,23 @@ def check_together(config: ModelConfig) -> None:
             "bidirectional: expected false with an imputer, which reads the times since the last observation in one "
             "direction; train a model for each direction"
         )
-    if config.dropout.embedding and not words:
-        raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
+    if config.block is not None and config.bidirectional:
+        raise UsageError(
+            "block: expected none with bidirectional, as the residual block has one layer inside; leave out block, or "
+            "bidirectional"
+        )
+    if config.block is not None and imputes:
+        raise UsageError(
+            "block: expected none with an imputer, as the residual connection would pass on missing values; leave out "
+            "block, or use a cell without imputer"
+        )
     if config.weights != "float32" and config.layer.recurrent.density is not None:
         raise UsageError(
             f"weights: expected float32 with density, as block-sparse weights cannot be rounded, got {config.weights}; "
             "leave out one of the two"
         )
+    if config.dropout.embedding and not words:
+        raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
     _check_frontend(config)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
