@@ -12,6 +12,7 @@ import math
 from typing import Unpack
 
 import torch
+from torch import Tensor
 
 from edgernn.cells.base import Cell, Gate, Gates, Parts, State
 from edgernn.cells.vector import Vector
@@ -45,6 +46,10 @@ class LRU(Cell):
         "theta": Vector("H", map=lambda theta: torch.tan(torch.exp(theta) / 2)),
         "gamma": Vector("H", map=torch.exp),
     }
+
+    nu: Tensor
+    theta: Tensor
+    gamma: Tensor
 
     def __init__(
         self,
