@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from edgernn.bench.microcontroller import missing_tool, targets
-from edgernn.cells import CELLS
+from edgernn.cells import COMPILED
 from edgernn.cli import bench as bench_command
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
@@ -29,7 +29,7 @@ def is_printed(rule):
 
 
 def test_every_cell_and_op_is_in_the_table():
-    for cell in CELLS.values():
+    for cell in COMPILED.values():
         for form in cell.forms():
             table = equations.built_in_cell(form.form)
             assert table is not None
