@@ -153,7 +153,7 @@ def packed() -> str:
     how = (
         f"Memory for one sequence with {report['machine']['instruction_set']}. For 64-bit Arm, stripped, the library "
         f"takes {mb(arm['library'])} MB and the program, which needs no other file but the model, "
-        f"{mb(arm['program'])} MB; both have every cell under every rule."
+        f"{mb(arm['program'])} MB; both run every cell under every rule that it goes with."
     )
     head = "| model | file, bytes | memory, bytes | file with int8 | memory with int8 |\n|---|---:|---:|---:|---:|"
     return f"{head}\n{rows}\n\n{filled(how)}"

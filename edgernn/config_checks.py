@@ -42,7 +42,7 @@ def check_together(config: ModelConfig) -> None:
         )
     if config.dropout.embedding and not words:
         raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
-    _check_frontend(config)
+    _check_frontend(config, imputes)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
             "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels beside it, as its input is "
@@ -50,8 +50,11 @@ def check_together(config: ModelConfig) -> None:
         )
 
 
-def _check_frontend(config: ModelConfig) -> None:
-    """Raise UsageError if a setting cannot be combined with the audio front end, or needs one that the model lacks."""
+def _check_frontend(config: ModelConfig, imputes: bool) -> None:
+    """Raise UsageError if a setting cannot be combined with the audio front end, or needs one that the model lacks.
+
+    `imputes` is True if the model has an imputer.
+    """
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:
@@ -59,7 +62,7 @@ def _check_frontend(config: ModelConfig) -> None:
                 f"{changed[0]}: expected a front end, got none; set frontend=logmel, or leave out {changed[0]}"
             )
         return
-    if config.input.vocabulary is not None or config.layer.imputer is not None:
+    if config.input.vocabulary is not None or imputes:
         raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave them out")
     if size != frontend.hop:
         raise UsageError(

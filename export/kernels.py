@@ -77,8 +77,8 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         return Kernel(layer.kind)
     if rule.kind is Kind.GATE:
         raise ProgramError(
-            f"{cell.name}: the native library has no kernel for a user-defined cell with the rule {rule.name}; run the "
-            "model with backend portable (standard ONNX operators), or use a built-in cell"
+            f"{cell.name}: the native library has no kernel for this cell with the rule {rule.name}; run the model "
+            "with backend portable (standard ONNX operators), or use gru, gru-before, pru or fastgrnn-split"
         )
     try:
         return Kernel(layer.kind_of("*"), cell_program(cell))

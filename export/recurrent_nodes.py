@@ -310,6 +310,6 @@ def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
 
 
 def _is_carried(graph: onnx.GraphProto, name: str) -> bool:
-    """Return True if a value is an input of the graph, or a part or another form of one."""
+    """Return True if a value is an input of the graph, or comes from one by moves alone, such as a slice or reshape."""
     inputs = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
     return bool(_ancestors(graph, name, _MOVES)[1] & inputs)

@@ -9,7 +9,7 @@ import torch
 from edgernn.errors import UsageError, nearest
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
-from edgernn.weight_types import WEIGHTS, Rounding, matrices, rounded_matrix
+from edgernn.weight_types import WEIGHTS, matrices, rounded_matrix
 
 # allowed error of int8 in the native library, which multiplies 16-bit integers
 WHOLE_NUMBERS = 1e-3
@@ -63,7 +63,8 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
     with torch.no_grad():
         for parameter in matrices(model).values():
             parameter.copy_(rounded_matrix(rounded_matrix(parameter, model.rounding.weights), weights))
-    model.rounding = Rounding()
+    # the blocks of the model share this object
+    model.rounding.weights = "float32"
     return model
 
 

@@ -13,7 +13,8 @@ from edgernn.runtime.library import SCHEMA
 
 Check = Callable[[Any], bool]
 # kinds of residual block around a layer
-BLOCKS = ("linear", "gated")
+# flag of a packed model by kind of its residual blocks
+BLOCKS = {"linear": 4, "gated": 8}
 
 
 def _is_number(value: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import write_bytes
 from edgernn.runtime.fourier import frequency_order
-from edgernn.runtime.info import block, feature_size, frontend, layer_sizes, read_info, read_model
+from edgernn.runtime.info import BLOCKS, block, feature_size, frontend, layer_sizes, read_info, read_model
 from edgernn.runtime.interface import FLOATS, INTEGERS, Value, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
@@ -32,8 +32,6 @@ _NAME = 60
 INTS = ("gates", "vectors", "layout", "update", "mid", "map")
 NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 STANDARDISES, HAS_HEAD = 1, 2
-# flag of each kind of residual block
-BLOCKS = {"linear": 4, "gated": 8}
 # alignment of arrays in the file
 _ALIGNMENT = 64
 # normalisations of a front end in the file, in the order of the C++ enum Normalisation

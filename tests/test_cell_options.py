@@ -130,6 +130,12 @@ def test_lru_starts_in_a_ring():
     assert abs(cell.W.var() - 1 / 8) < 0.01
 
 
+def test_lru_of_a_narrow_ring_starts_with_finite_parameters():
+    cell = CELLS["lru"](3, 512, r_min=0.9999999, r_max=1.0)
+    assert all(torch.isfinite(parameter).all() for parameter in cell.parameters())
+    assert torch.exp(-torch.exp(cell.nu)).max() < 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

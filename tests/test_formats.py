@@ -240,7 +240,7 @@ def test_bad_outcomes_are_named(tmp_path):
         ({"row_start": np.array([0, 8, 7], np.int32)}, "row_start: expected 3 non-decreasing numbers from 0 to 7"),
         ({"row_start": np.array([0, 7], np.int32)}, "row_start: expected 3 non-decreasing"),
         ({"minute": np.array([0, 210, 0, 0, 0, 7, 2881], np.int16)}, "minute: expected 0 to 2880, got 0 to 2881"),
-        ({"minute": np.zeros(6, np.int16)}, "minute: expected 7 numbers, as many as in value, got 6"),
+        ({"minute": np.zeros(6, np.int16)}, "minute: expected 7 numbers, as the array 'value' has, got 6"),
         ({"param": np.full(7, 42, np.uint8)}, "param: expected numbers below 42, got 42"),
         ({"value": np.full(7, np.inf, np.float32)}, "value: expected finite numbers"),
         ({"value": np.zeros(7)}, r"value: expected float32 of rank 1, got float64 \(7,\)"),

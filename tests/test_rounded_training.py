@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from edgernn.costs import model_cost
 from edgernn.dropout import with_dropped_weights
 from edgernn.errors import EdgernnWarning, UsageError
 from edgernn.export import to_onnx
+from edgernn.export.rounding import rounded as rounded_copy
 from edgernn.layer import RecurrentLayer
 from edgernn.runtime import Session
 from edgernn.store import load_model, read_tensors
@@ -367,3 +369,15 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     with pytest.raises(UsageError, match="weights: the network of the task sentence-vae has no such setting"):
         train("sentence-vae", "lstm", out=tmp_path / "run", settings={"weights": "int8"})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("block", [None, "linear", "gated"])
+@pytest.mark.parametrize(("trained", "weights"), list(product(["int8", "bfloat16"], ["float32", "int8", "bfloat16"])))
+def test_a_rounded_copy_rounds_nothing(block, trained, weights):
+    model, x = make("gru", trained, block=block, layers=2)
+    copy = rounded_copy(model.eval(), weights)
+    plain = edgernn.SequenceModel(dataclasses.replace(model.config, weights="float32")).eval()
+    plain.load_state_dict(copy.state_dict())
+    torch.testing.assert_close(copy(x)[0], plain(x)[0], rtol=0, atol=0)
+    # the model itself still rounds
+    assert model.rounding.weights == trained

@@ -47,7 +47,10 @@ def test_the_table_says_how_many_seeds_decided(tmp_path):
     assert sorted(len(row["seeds"]) for row in report["rows"]) == [1, 1, 1, 2, 2, 2]
     assert all(row["chosen"] == (len(row["seeds"]) == 2) for row in report["rows"])
     assert "with 1 of the 2 seeds" in (tmp_path / "runs" / "table.md").read_text()
-    for old, new in (("search-seeds = 1", "search-seeds = 3"), ("[search]\nlr = [0.01, 0.001]", "")):
+    for old, new, message in (
+        ("search-seeds = 1", "search-seeds = 3", "expected at most 2, the value of seeds, got 3"),
+        ("[search]\nlr = [0.01, 0.001]", "", r"expected a table \[search\] with it, got none"),
+    ):
         file.write_text(SWEEP.replace("seeds = 2", "seeds = 2\nsearch-seeds = 1").replace(old, new))
-        with pytest.raises(EdgernnError, match="search-seeds: expected at most seeds, 2, and a table"):
+        with pytest.raises(EdgernnError, match=f"search-seeds: {message}"):
             load_sweep(file, tmp_path / "other")

@@ -42,8 +42,8 @@ def test_other_cells_are_refused(cell):
     with pytest.raises(edgernn.UsageError) as error:
         edgernn.SequenceModel(cell, 3, 4, rule="topk")
     assert str(error.value) == (
-        f"rule: expected a cell with an update gate for the rule topk, got {cell}, which has none; use one of gru, "
-        "gru-before, pru, fastgrnn-split, or another rule"
+        f"rule: expected a cell with an update gate for the rule topk, got {cell}, which declares none; use one of "
+        "gru, gru-before, pru, fastgrnn-split, or another rule"
     )
 
 

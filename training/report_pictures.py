@@ -214,9 +214,9 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """Two plots of a column, over λ and over the percentage of skipped updates, with a curve for each row name.
+    """Two plots of one column of a table: against λ, and against the percentage of skipped updates.
 
-    λ is the weight of the penalty on updates in the loss (setting lambda).
+    Rows with the same name form a curve. λ is the weight of the penalty on updates in the loss (setting lambda).
     """
 
     kind = "tradeoff"

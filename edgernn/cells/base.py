@@ -257,11 +257,11 @@ class Cell(nn.Module, abc.ABC):
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def kept_macs(self, update_gate: bool = False) -> int:
-        """Count the multiply-adds of R h in the gates that `mid` reads, as far as kernels may skip them at a step.
+        """Count those multiply-adds of R h that kernels skip if neurons did not change, in gates that `mid` reads.
 
         Kernels keep R h from the last step, and add only what changed neurons contribute. The count is 0 if R is
-        low-rank or block-sparse, because kernels then compute R h anew at each step. With the argument True it includes
-        the gate `update_gate`.
+        low-rank or block-sparse, because kernels then compute R h anew at each step. With the argument True, the gate
+        that decides the updates (attribute `update_gate`) is counted, too.
         """
         whole = self.recurrent.rank is None and not self.is_sparse
         return whole * (self.mid_size * self.mid_macs(0, self.hidden_size) + update_gate * self.update_gate_macs()[1])

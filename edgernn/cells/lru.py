@@ -74,6 +74,8 @@ class LRU(Cell):
         # away from 0 and 1, at which the logarithms are infinite
         share, phase = torch.empty(2, self.hidden_size).uniform_(1e-4, 1 - 1e-4)
         squares = self.r_min**2 + share * (self.r_max**2 - self.r_min**2)
+        # nor rounded to 1 by a narrow ring
+        squares.clamp_(max=1 - 2**-20)
         self.nu.copy_(torch.log(-torch.log(squares) / 2))
         self.theta.copy_(torch.log(self.max_phase * phase))
         self.gamma.copy_(torch.log1p(-squares) / 2)

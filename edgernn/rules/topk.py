@@ -52,8 +52,8 @@ class TopK(UpdateRule):
 
         names = ", ".join(name for name, known in CELLS.items() if known.update_gate is not None)
         return (
-            f"rule: expected a cell with an update gate for the rule {cls.name}, got {cell.name}, which has none; use "
-            f"one of {names}, or another rule"
+            f"rule: expected a cell with an update gate for the rule {cls.name}, got {cell.name}, which declares none; "
+            f"use one of {names}, or another rule"
         )
 
     def fit(self, cell: Cell) -> None:

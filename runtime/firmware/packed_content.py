@@ -27,6 +27,7 @@ from edgernn.runtime.firmware.equations import (
     built_in_rules,
     cell_table,
 )
+from edgernn.runtime.info import BLOCKS
 from edgernn.runtime.stepper import memory
 from edgernn.runtime.weights import Weight
 
@@ -144,7 +145,7 @@ def read_content(content: bytes, path: Path) -> ModelContent:
     """
     flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
-    if flags & sum(packed.BLOCKS.values()):
+    if flags & sum(BLOCKS.values()):
         raise UsageError(
             f"{path}: C code needs a model without residual blocks, got one with blocks; run the model with the native "
             "library, or train it without the setting block"

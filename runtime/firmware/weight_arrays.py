@@ -40,7 +40,7 @@ def gate_matrix(layer: LayerContent, name: str, term: int, gates: Sequence[int],
 
 
 def gate_biases(layer: LayerContent, gates: Sequence[int]) -> NDArray[np.float32]:
-    """Return the biases (rows, gates) of the gates with these indices, 0 for a gate without bias."""
+    """Return the biases (H or size of m, gates) of the gates with these indices, 0 for a gate without bias."""
     rows, biased = gate_rows(layer, "b", 0), biased_gates(layer)
     count = layer.cell.rows(gates[0], layer.hidden, layer.inputs)
     biases = np.zeros((count, len(gates)), np.float32)

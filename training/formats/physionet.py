@@ -110,7 +110,7 @@ def _checked(path: Path, stays: Stays) -> Stays:
         if len(getattr(stays, name)) != M:
             got = len(getattr(stays, name))
             raise EdgernnError(
-                f"{path}: {name}: expected {M} numbers, as many as in value, got {got}; download it again"
+                f"{path}: {name}: expected {M} numbers, as the array 'value' has, got {got}; download it again"
             )
     if (np.diff(stays.record_id) <= 0).any():
         raise EdgernnError(f"{path}: record_id: expected ascending numbers, got others; sort the stays by number")

@@ -145,10 +145,10 @@ class Layout:
 
     @property
     def decision_size(self) -> str:
-        """Symbol of the size of e and of the update rule's weights, except weights with a single value.
+        """Letter of the size of an update decision's vectors: "U" if groups of neurons share decisions, else "H".
 
-        The symbol is "U", the number of groups, if groups of neurons share update decisions. Otherwise it is "H". The
-        vector e is the part of the rule's score that depends on the input x alone (`UpdateRule.project`).
+        U is the number of groups. The vectors are e, the part of the rule's score that depends on x alone
+        (`UpdateRule.project`), and the rule's weights, except weights with a single value.
         """
         return "U" if self.group_size > 1 else "H"
 

@@ -196,10 +196,14 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     contents = {target: source.read_bytes() for target, source in files.items() if not target.is_file()}
     names = tuple(dict.fromkeys(name for group in groups for name in group.vary))
     first = len(seeds) if file.search_seeds is None else file.search_seeds
-    if first > len(seeds) or (file.search_seeds is not None and not file.search):
+    if first > len(seeds):
         raise EdgernnError(
-            f"{path}: search-seeds: expected at most seeds, {len(seeds)}, and a table [search], got {first}; lower it "
-            "or leave it out"
+            f"{path}: search-seeds: expected at most {len(seeds)}, the value of seeds, got {first}; lower it, or leave "
+            "it out"
+        )
+    if file.search_seeds is not None and not file.search:
+        raise EdgernnError(
+            f"{path}: search-seeds: expected a table [search] with it, got none; add the table, or leave it out"
         )
     return Sweep(path, task, seeds, first, names, tuple(file.search), tuple(rows.values()), contents)
 
