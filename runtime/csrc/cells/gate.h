@@ -116,10 +116,9 @@ struct GateList {
 //                        parameters of size M or 1, and x if M is I, otherwise the states
 //   kMidVanishes         true: m is zero where the states are zero
 //   kReadsLast           true: W has 2I columns, for x_t and then x_{t-1}; there is no m
-//   kUpdateGate          {index, sign} of the gate, with no terms but kX, kH and kBias, that
-//   decides
-//                        how much of its new value a neuron takes: more where sign times the gate's
-//                        pre-activation is larger
+//   kUpdateGate          {index, sign} of the gate that decides how much of its new value a neuron
+//                        takes: more where sign times its pre-activation is larger; it has no terms
+//                        but kX, kH and kBias
 //   kSquare              true: I must be H. p has the neuron's x after its gates; Mid reads x, the
 //                        states, all parameters and the gates marked kMid
 template <class Cell>

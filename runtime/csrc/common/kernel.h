@@ -206,8 +206,7 @@ struct KernelTable {
   const char* isa;
   bool dots;  // int8 products use dot-product instructions (AVX-512 VNNI, Arm dotprod)
   const CellKernel* cells[Cells::kCount];
-  // for rules of the kind kGate: the cells with the update gate summed first; null: the cell has
-  // none
+  // for rules of the kind kGate: the cells with the update gate summed first; null for no such gate
   const CellKernel* gated_cells[Cells::kCount];
   const CellFunctions* program;  // functions of cells that are defined in a file
   Driver drivers[Rules::kCount];
