@@ -151,7 +151,7 @@ def test_low_rank_weights_and_own_cells_run_as_standard_operators(tmp_path):
 
     for model, reason in (
         (contractive("gru", "topk", rank=2), "no kernel for low-rank weights with the rule topk"),
-        (contractive(Own, "topk"), "own: the native library has no kernel for a user-defined cell with the rule topk"),
+        (contractive(Own, "topk"), "own: the native library has no kernel for this cell with the rule topk"),
     ):
         assert reason in without_kernel(model.recurrent_layers())
         (check,) = to_onnx(model, tmp_path / "m.onnx")
