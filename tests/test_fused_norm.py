@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from edgernn.cells import CELLS
+from edgernn.cells import COMPILED
 from edgernn.cells.norm import Norm
 from edgernn.errors import UsageError
 from edgernn.layer import COUNT, RecurrentLayer
@@ -31,7 +31,7 @@ def _library() -> Iterator[None]:
 
 def make(cell: str, I: int, H: int, **options: Any) -> RecurrentLayer:
     """Make a layer with random gains, shifts and averages."""
-    layer = RecurrentLayer(CELLS[cell](I, H, norm=Norm("recurrent-batch", STEPS), **options), RULES["always"](I, H))
+    layer = RecurrentLayer(COMPILED[cell](I, H, norm=Norm("recurrent-batch", STEPS), **options), RULES["always"](I, H))
     for norm in layer.cell.norms.values():
         torch.nn.init.uniform_(norm.gain, -1, 1)
         torch.nn.init.normal_(norm.mean, std=0.3)
@@ -84,7 +84,7 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, step: int = 0) -> None:
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", COMPILED)
 def test_forward_gradients_and_averages_equal_the_loop(
     cell: str, size: tuple[int, int, int, int], training: bool
 ) -> None:
@@ -190,7 +190,7 @@ def test_what_the_kernels_cannot_do_is_left_to_the_loop() -> None:
         ("recurrent-batch", "selective", "both a normalisation and the rule selective"),
         ("recurrent-batch", "skip", "both a normalisation and the rule skip"),
     ):
-        other = RecurrentLayer(CELLS["lstm"](3, 5, norm=Norm(norm, STEPS)), RULES[rule](3, 5))
+        other = RecurrentLayer(COMPILED["lstm"](3, 5, norm=Norm(norm, STEPS)), RULES[rule](3, 5))
         assert cpu.why_not(other) is not None
         with pytest.raises(UsageError, match=why):
             cpu.CpuUnroller(other)
