@@ -223,9 +223,11 @@ class RecurrentLayer(nn.Module):
             sums = self.cell.sums(self.cell.project(sent_x, t), sent_h, constants, t)
             decision = replace(decision, sums=self.cell.joined_sums(sums))
             new = self.cell.finish(sums, x, old, constants, t)
-        else:
-            sums = self.cell.sums(a, masked[0], constants, t) if sums is None else sums
+        elif sums is not None:
             new = blend(decision.u, self.cell.finish(sums, x, masked, constants, t), old)
+        else:
+            # a user's cell may override step()
+            new = blend(decision.u, self.cell.step(a, x, masked, constants, t), old)
         if t is not None:
             further[COUNT] = t + 1
         return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)

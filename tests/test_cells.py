@@ -8,6 +8,7 @@ import torch
 import edgernn
 from edgernn.cells import CELLS
 from edgernn.costs import cost, named_cost
+from edgernn.layer import RecurrentLayer
 from edgernn.names import COMBINATIONS
 from edgernn.rules import RULES
 from tests import oracle
@@ -336,3 +337,22 @@ def test_wrong_shapes_are_named(shape):
         model(torch.zeros(shape))
     with pytest.raises(edgernn.UsageError, match="state: expected 1 tensors"):
         model(torch.zeros(1, 1, 3), (torch.zeros(1, 4),) * 2)
+
+
+@pytest.mark.parametrize("rule", ["always", "selective"])
+def test_a_layer_runs_the_step_that_a_cell_overrides(rule):
+    class Halved(CELLS["gru"]):
+        name = "halved"
+
+        def step(self, a, x, state, constants, t=None):
+            return tuple(s / 2 for s in super().step(a, x, state, constants, t))
+
+    torch.manual_seed(0)
+    halved = RecurrentLayer(Halved(2, 3), RULES[rule](2, 3))
+    plain = RecurrentLayer(CELLS["gru"](2, 3), RULES[rule](2, 3))
+    plain.load_state_dict(halved.state_dict())
+    if rule == "selective":
+        halved.rule.force(1.0)
+        plain.rule.force(1.0)
+    x = torch.randn(1, 4, 2)
+    torch.testing.assert_close(2 * halved(x)[0], plain(x)[0])
