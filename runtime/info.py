@@ -12,8 +12,7 @@ from edgernn.files import MODEL
 from edgernn.runtime.library import SCHEMA
 
 Check = Callable[[Any], bool]
-# kinds of residual block around a layer
-# flag of a packed model by kind of its residual blocks
+# kinds of residual block around a layer, with the flag of each in a packed model
 BLOCKS = {"linear": 4, "gated": 8}
 
 

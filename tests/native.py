@@ -70,7 +70,7 @@ def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
 
 
 def oracle_result(cell: str, rule: str, inputs: Inputs, weight_bits: int = 32) -> oracle.Result:
-    hidden = next(inputs[name].shape[1] for name in ("h", "s", "re") if name in inputs)
+    hidden = inputs[layer(cell.partition("/")[0], "always", 5, 3).states[0]].shape[1]
     module = layer(cell, rule, hidden, inputs["X"].shape[2])
     row = oracle.row_of(module.cell.name if cell in VARIANTS else cell, inputs["X"].shape[2], hidden)
     if module.cell.variant == "from-x":

@@ -72,7 +72,7 @@ def run(
 ) -> list[np.ndarray]:
     """Run the op; return y, the states, updates and macs. in_place: Final states overwrite initial states."""
     T, B, I = feed["X"].shape
-    H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
+    H = feed[layer(cell.partition("/")[0], "always", 5, 3).states[0]].shape[1]
     module = layer(cell, rule, H, I)
     sizes = Sizes(I, H, int(cell.partition("/")[2] or 0), "forget" in cell, module.rule.group_size)
     packed = np.full(library.packed_bytes(module.kind, sizes), 255, np.uint8)

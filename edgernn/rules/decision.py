@@ -38,7 +38,7 @@ class Decision:
 
 
 class Kind(enum.Enum):
-    """What one decision of an update rule is about, such as a neuron or a whole sample, and what it follows from."""
+    """Object of one decision of an update rule, such as a neuron or a whole sample, and the values that decide."""
 
     TIME = enum.auto()
     """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
