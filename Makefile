@@ -79,7 +79,7 @@ CHECKS := check-format check-types check-wheel check-wheels check-sdk check-inst
     check-sanitizers check-calls check-fuzz check-threads check-faults check-readers check-supply-chain \
     check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser
+.PHONY: setup demo test quick checks list-checks $(CHECKS) check-fuzz32 sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser
 
 setup: $(STAMP)
 
@@ -211,6 +211,9 @@ quick: setup
 	$(BIN)/python -m pytest $(SPREAD) --sample $(SAMPLE)
 
 checks: $(CHECKS)
+
+list-checks:
+	@echo $(CHECKS)
 
 check-types: setup
 	$(BIN)/python -m pytest tests/checks/types.py
