@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the page of promises, from docs/results."""
+"""Tables of the page docs/background/promises.md, from the JSON files in docs/results."""
 
 import json
 from typing import Any

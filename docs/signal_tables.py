@@ -41,7 +41,7 @@ def signal(task: str) -> str:
 
 
 def _is_dense(row: dict[str, Any]) -> bool:
-    """Return True for a row whose model updates every neuron at every step, with full weights."""
+    """Return True for a row whose model updates every neuron at every step, with dense weights of full rank."""
     return row["rule"] == "always" and not {"rank", "density"} & row["settings"].keys()
 
 

@@ -301,8 +301,8 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
     for result in results:
         if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
             raise ProgramError(
-                f"results: expected tensors of shape (rows, {width}), got another shape or no tensor; return one value "
-                "for each neuron, or for each sample if the rule decides once per sample"
+                f"equations: expected to return tensors of shape (B, {width}), got another shape or no tensor; return one "
+                "value for each sample and neuron, or one for each sample if the rule decides once per sample"
             )
     return builder.finish([values[result].number for result in results])
 

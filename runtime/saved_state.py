@@ -26,7 +26,8 @@ class Model:
     Attributes:
         bytes: Size in bytes of the packed model: the file for C programs, with all layers and weights.
         checksum: CRC-32 checksum of the packed model.
-        states: Dict from the name of each state to H, its number of values for one stream, in the order of the bytes.
+        states: Dict from the name of each state to H, its number of values for one stream. The saved bytes hold the
+            states in the order of this dict.
         inputs: I, the number of values in x at one step, or 0 for a model that reads words.
     """
 

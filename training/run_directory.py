@@ -237,7 +237,7 @@ class RunDirectory:
             position = _POSITION.validate_json(metadata["position"], strict=True)
             # a parameter without a gradient so far has no optimiser state, so only the number of tensors can be checked
             if len(tensors) != int(metadata["tensors"]):
-                raise ValueError(f"{len(tensors)} tensors in place of {metadata['tensors']}")
+                raise ValueError(f"the file has {len(tensors)} tensors, but its header lists {metadata['tensors']}")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise EdgernnError(
                 f"{path}: expected a whole checkpoint, got a corrupt one ({error}); train again, with another --out"

@@ -29,7 +29,7 @@ class EINS(ForgetBias):
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
     h_t = o_t ⊙ tanh(N(c_t))
 
-    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (2I, I) for d, e; R (I, H) for d; V (4H, I) for f, i, o, a;
+    Shapes: x and v (B, I), h and c (B, H), W (2I, I) for d, e; R (I, H) for d; V (4H, I) for f, i, o, a;
     b (I,) for d.
     Gates and other pre-activations: d, e, f, i, o, a. h_0 = c_0 = 0. This is the paper's System 4.1.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.

@@ -84,7 +84,7 @@ class LowRank(Recurrent):
     The product R Q has one row for each row of the gates that read h. Low rank saves weights and multiply-adds if
     rank < rows·H / (rows + H). The initial R and Q are drawn from a uniform distribution such that the elements of R Q
     have the variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
-    Source: Kusupati et al. 2018, arXiv:1901.02358, who also use low-rank weights.
+    Source: Kusupati et al. 2018, arXiv:1901.02358, the paper of the cell `fastgrnn`, which has low-rank weights.
     """
 
     rank: int  # type: ignore[misc]
