@@ -14,8 +14,8 @@ reference/recipes.md, reference/files.md
                             the module docstrings of recipes and run directories
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
-background/signals/*.md     the front of a sweep, docs/results/sweep-TASK.json
-background/promises.md      tables of faults, long streams, times of steps and of the hardened library
+background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK.json
+background/promises.md      tables of the promises, injected faults, long streams and times of steps
 how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
                             `measure_firmware`
@@ -257,7 +257,7 @@ def performance(folder: Path = RESULTS) -> str:
 def _over_skips(
     folder: Path, name: str, module: str, title: str, format_table: Callable[[dict[str, Any]], str]
 ) -> list[str]:
-    """Return a table over skipped updates and its picture, from the files NAME.json and NAME.png of a folder."""
+    """Return a table by share of skipped updates, and its plot, from NAME.json and NAME.png in a folder."""
     measured, plot = folder / f"{name}.json", folder / f"{name}.png"
     parts = [f"The command is `python -m edgernn.bench.{module} --out docs/results`."]
     if not measured.is_file():

@@ -102,7 +102,7 @@ def light() -> str:
 
 
 def groups() -> str:
-    """Return tables of the score and the time of groups of neurons, by `edgernn reproduce groups-NAME`."""
+    """Return tables of scores and times of models that skip neurons in groups, by `edgernn reproduce groups-NAME`."""
     reports = {table: json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8")) for table in GROUP_TABLES}
     scores, times, timed = [], [], []
     for table, (title, column, factor) in GROUP_TABLES.items():
@@ -134,7 +134,7 @@ def groups() -> str:
 
 
 def _compared(values: list[float], base: list[float]) -> str:
-    """Format a mean and its difference from the mean of `base`, by a paired t-test over seeds."""
+    """Format a mean and its difference from the mean of `base`, with the interval of a paired t-test over seeds."""
     difference = mean_difference(values, base, paired=True)
     low, high = difference.interval or (0.0, 0.0)
     text = f"{difference.value:+.1f} ± {(high - low) / 2:.1f}".replace("-", "−")

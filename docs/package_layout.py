@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkDocs hook that links the source folders as they are installed, so that mkdocstrings finds every module."""
+"""MkDocs hook that links the source folders in the layout of the installed package, for mkdocstrings."""
 
 from pathlib import Path
 from typing import Any

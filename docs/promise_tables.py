@@ -101,7 +101,7 @@ def promises() -> str:
 
 
 def faults() -> str:
-    """Return the counts of faults by command and kind, measured by `make check-faults`."""
+    """Return the counts of injected faults, such as a full disk, by command and kind, from `make check-faults`."""
     report = _report("faults")
     kinds = sorted({kind for counts in report["counts"].values() for kind in counts})
     lines = [f"| command | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]

@@ -4,8 +4,9 @@
 Set the block with `SequenceModel(..., block="linear")` or `block="gated"`; on the command line with `block=gated`. It
 goes with any cell and update rule. A bidirectional model and one with an imputer have no blocks.
 
-Saves: nothing. A block adds one (`linear`) or two (`gated`) matrices (H, H) to a layer, and its first layer a matrix
-(H, I) if I and H differ. `block_macs` in results and reports counts them.
+Saves: nothing. A block adds one (`linear`) or two (`gated`) matrices (H, H) to its layer. The block of the first layer
+also adds a matrix (H, I) if I and H differ. `block_macs` in results and reports counts the multiply-adds of these
+matrices in one step.
 Choose it for two layers or more, above all of a cell whose gates read only the input: `mingru`, `minlstm`, `lru` and
 `sru`.
 """
@@ -24,8 +25,8 @@ class ResidualBlock(nn.Module):
     y_t = u_t + A h_t + a                      block="linear"
     y_t = u_t + (A h_t + a) ⊙ σ(G h_t + g)     block="gated"
 
-    norm is layer normalisation over the H values, with a learned scale and shift (H,), which adds 1e-5 to the variance.
-    x_t is the input of the model for the first layer, and y_t of the layer before for the others.
+    norm is layer normalisation over the H values, with a learned scale and shift (H,). It adds 1e-5 to the variance.
+    x_t is the input of the model in the first block, and the output y_t of the previous block in all others.
     Shapes: x (..., I), u, h and y (..., H), E (H, I), A and G (H, H), e, a and g (H,).
     Source: Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", ICML 2023,
     https://arxiv.org/abs/2303.06349; and Feng et al., "Were RNNs All We Needed?", 2024,
@@ -35,7 +36,7 @@ class ResidualBlock(nn.Module):
         kind: "linear" or "gated".
         input_size: I, the size of the block's input.
         hidden_size: H, the number of neurons of the layer, and the size of the block's output.
-        rounding: Rounding of the matrices in forward passes, that of the model. Default: none.
+        rounding: The model's rounding, which is applied to the block's matrices in forward passes. Default: none.
 
     Attributes:
         name: Name of the setting, for the reference page.

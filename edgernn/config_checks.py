@@ -27,8 +27,8 @@ def check_together(config: ModelConfig) -> None:
         )
     if config.block is not None and config.bidirectional:
         raise UsageError(
-            "block: expected none with bidirectional, as the residual block has one layer inside; leave out block, or "
-            "bidirectional"
+            "block: expected none with bidirectional, as a residual block can hold only a layer of one direction; "
+            "leave out block, or bidirectional"
         )
     if config.block is not None and imputes:
         raise UsageError(

@@ -87,7 +87,8 @@ def _pow(a: _Value, exponent: Any) -> _Value:
     if isinstance(exponent, _Value) or exponent not in powers:
         exponent = "a tensor" if isinstance(exponent, _Value) else exponent
         raise ProgramError(
-            f"torch's pow: expected the exponent -2, -1, -1/2, 1/2, 1, 2, 3 or 4, got {exponent}; write products"
+            f"torch's pow: expected the exponent -2, -1, -1/2, 1/2, 1, 2, 3 or 4, got {exponent}; use one of these, or "
+            "write the power as a product"
         )
     return powers[exponent](a)
 
@@ -301,8 +302,8 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
     for result in results:
         if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
             raise ProgramError(
-                f"equations: expected to return tensors of shape (B, {width}), got another shape or no tensor; return one "
-                "value for each sample and neuron, or one for each sample if the rule decides once per sample"
+                f"equations: expected to return tensors of shape (B, {width}), got another shape or no tensor; return "
+                "one value for each sample and neuron, or one for each sample if the rule decides once per sample"
             )
     return builder.finish([values[result].number for result in results])
 

@@ -101,7 +101,10 @@ class Rounding:
         return {name: self.matrix(parameter, module.training) for name, parameter in matrices(module).items()}
 
     def bytes_saved(self, module: nn.Module) -> int:
-        """Count the bytes that the matrices of a module take less in a file than as float32; int8 has scales a row."""
+        """Count the bytes that this type of weight saves for the matrices of a module, compared with float32.
+
+        An int8 matrix also stores a scale of two bytes for each row, which is subtracted.
+        """
         bits = WEIGHTS[self.weights]
         saved = sum(parameter.numel() * (32 - bits) // 8 for parameter in matrices(module).values())
         scales = sum(2 * len(parameter) for parameter in matrices(module).values()) if self.weights == "int8" else 0

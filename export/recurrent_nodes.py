@@ -48,10 +48,10 @@ _INPUTS = {
 
 @dataclass
 class RecurrentNode:
-    """An operator GRU or LSTM of an ONNX graph that can be replaced.
+    """An operator GRU or LSTM of an ONNX graph that a layer with the update rule delta can replace.
 
     Attributes:
-        name: Name of the new node. No other name in the graph is this one, or begins with it and a dot.
+        name: Name of the new node. It is unique in the graph, where no other name begins with this name and a dot.
         index: Index of the operator in the graph's list of nodes.
         node: The operator.
         cell: edgernn's cell with the operator's weights.
@@ -159,14 +159,17 @@ def _names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _hidden(node: onnx.NodeProto) -> list[str]:
-    """Return a reason for each operator GRU and LSTM in the bodies of a node, which are not replaced."""
+    """Return the reason why an operator is not replaced, for each GRU and LSTM in the bodies of a node."""
     inner = [one for body in _bodies(node) for one in body.node]
     here = [f"expected an operator of the graph, got {one.op_type} in its body" for one in inner if _is_recurrent(one)]
     return here + [text for one in inner for text in _hidden(one)]
 
 
 def _converted(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
-    """Return a copy of a model with operator set `OPSET` or newer, of which edgernn's functions consist."""
+    """Return a copy of a model, converted to operator set `OPSET` if it has an older one.
+
+    The ONNX functions of edgernn's layers use operators of this set.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for entry in copy.opset_import:
@@ -284,7 +287,8 @@ def _ancestors(
 def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
     """Return edgernn's cell with the weights of an operator GRU or LSTM; `arrays` is a result of `_weights`.
 
-    A GRU with linear_before_reset = 0 is the cell gru-before, whose update gate is 1 - z.
+    A GRU with linear_before_reset = 0 becomes the cell gru-before. The update gate of this cell is 1 - z, where z is
+    the update gate of the operator.
     """
     kind = node.op_type.lower()
     W, R = (to_cell_order(kind, arrays[name]) for name in "WR")
@@ -310,6 +314,9 @@ def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
 
 
 def _is_carried(graph: onnx.GraphProto, name: str) -> bool:
-    """Return True if a value is an input of the graph, or comes from one by moves alone, such as a slice or reshape."""
+    """Return True if a value is an input of the graph, or if operators that only move numbers compute it from one.
+
+    Such operators are Slice and Reshape, for example.
+    """
     inputs = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
     return bool(_ancestors(graph, name, _MOVES)[1] & inputs)

@@ -46,7 +46,7 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
     s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors are not rounded.
 
     Args:
-        model: The model. If it was trained with rounded weights (setting weights), these are rounded further.
+        model: The model. If it was trained with rounded weights (setting `weights`), these are rounded further.
         weights: Storage type of the matrices: "float32", "bfloat16" or "int8".
 
     Returns:

@@ -39,8 +39,8 @@ class Weights(Mapping[str, Weight]):
     """Mapping from the names of an exported file's weights to `Weight` objects.
 
     The names are the same for all storage types: they lack the ending that marks the type in the file, such as .q of an
-    int8 matrix. The matrix of a linear map, such as the head, is always NAME.W.T (O, I); a float32 file stores its
-    transpose. Lookup raises EdgernnError for a weight that is missing or cannot be read.
+    int8 matrix. The matrix (O, I) of a linear map, such as the head, always has the name NAME.W.T here; a float32 file
+    stores its transpose as NAME.W. Lookup raises EdgernnError for a weight that is missing or cannot be read.
     """
 
     def __init__(self, model: "onnx.ModelProto", path: Path) -> None:

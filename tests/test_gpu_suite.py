@@ -73,7 +73,7 @@ def test_ops_are_in_the_report(monkeypatch, tmp_path):
     write_json(tmp_path / "gpu.json", report)
     text = table(json.loads((tmp_path / "gpu.json").read_text()))
     assert "CUDA ops: 3 of 4 within 0.0001 of torch, worst error" in text
-    assert "  failed: other, EdgernnError: other: unknown op, of a library of another version of edgernn" in text
+    assert "  failed: other, EdgernnError: other: unknown op: the library is of another edgernn version" in text
     assert "compute-sanitizer's memcheck: passed" in text
     assert set(report["ops"]["timed"]["T=3 B=1 H=8"]) == {"torch.nn.GRU", "torch.nn.LSTM", "gru"}
     # this machine has no CUDA provider

@@ -73,7 +73,7 @@ def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> Seq
         The copy, which shares no tensor with the model.
 
     Raises:
-        UsageError: The model has another update rule already.
+        UsageError: `model` is not dense: it already has an update rule that skips work.
     """
     _check_dense(model)
     layer = model.config.layer
@@ -106,7 +106,7 @@ def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Cal
         The model with the best thresholds, and all measured points.
 
     Raises:
-        UsageError: The model has another update rule, or `loss` is not above 0.
+        UsageError: `model` is not dense, or `loss` is not above 0.
         EdgernnError: Even the smallest thresholds change the output by more than `loss`.
     """
     model.eval()
@@ -148,7 +148,7 @@ def calibrate(
         export's result (see `export_run`).
 
     Raises:
-        UsageError: The model has another update rule, `loss` is not above 0, or another process is writing `out`.
+        UsageError: The model is not dense, `loss` is not above 0, or another process is writing `out`.
         EdgernnError: The run is not finished, its data are missing, or even the smallest thresholds lose more than
             `loss`.
     """

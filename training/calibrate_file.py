@@ -56,8 +56,8 @@ def calibrate_file(
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
         of the original file), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
-        (that of the new file), "layers" (of each replaced operator: name, cell, sizes and thresholds), "left" (of the
-        other operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
+        (the pair of the new file), "layers" (of each replaced operator: name, cell, sizes and thresholds), "left" (of
+        the other operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
 
     Raises:
         UsageError: The file has no operator that can be replaced, `loss` is not above 0, or another process is writing
@@ -160,12 +160,12 @@ class _File:
         return [(scale_x * unit_x, scale_h * unit_h) for unit_x, unit_h in self._units]
 
     def measure(self, scale_x: float, scale_h: float) -> tuple[float, float]:
-        """Return the share of the multiply-adds that these thresholds execute, and the metric."""
+        """Return the executed share of the multiply-adds and the metric, with `thresholds(scale_x, scale_h)`."""
         outputs, macs = self._outputs(scale_x, scale_h)
         return macs / self._macs, self.score(outputs)
 
     def check(self) -> None:
-        """Raise EdgernnError if layers with thresholds of 0 compute something else than the operators."""
+        """Raise EdgernnError if the new layers, with thresholds of 0, differ from the operators that they replace."""
         outputs, _ = self._outputs(0.0, 0.0)
         for name, y, expected in zip(self._names, outputs, self.expected, strict=True):
             if not _is_float(expected):
@@ -180,9 +180,10 @@ class _File:
                 )
 
     def check_final(self, proto: onnx.ModelProto, best: MeasuredPair) -> None:
-        """Raise EdgernnError if the metric of the final file differs in ONNX Runtime without the native library.
+        """Raise EdgernnError if the final file has another metric without the native library than with it.
 
-        The portable functions may decide a few comparisons otherwise, as their rounding errors differ.
+        `best` has the metric with the native library. A small difference is allowed: the portable functions have other
+        rounding errors, so a few comparisons of changes with thresholds may have another result.
         """
         values = self._run(proto, None, self._feeds | self._zeros(proto))
         value = self.score([values[name] for name in self._names])
@@ -193,7 +194,7 @@ class _File:
             )
 
     def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
-        """Return the outputs with these thresholds, and the number of multiply-adds of the replaced layers."""
+        """Return the outputs with `thresholds(scale_x, scale_h)`, and the multiply-adds that the new layers execute."""
         candidate = with_delta(self.operators, self.thresholds(scale_x, scale_h), True)
         feeds = self._feeds | self._zeros(candidate)
         values = self._run(candidate, self._library, feeds)
@@ -270,7 +271,7 @@ def _differences(y: Array, expected: Array) -> Array:
 
 
 def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:
-    """Choose the metric: from the labels if there are any, or else the change of the outputs of the original file.
+    """Choose the metric: one that compares with the labels, or without labels the change against the original outputs.
 
     Args:
         expected: Outputs of the original file.
@@ -309,7 +310,8 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
         return _ACCURACY, lambda outputs: float((outputs[0] == labels).mean())
     if y.shape[-1] < 2 or labels.min(initial=0) < 0 or labels.max(initial=0) >= y.shape[-1]:
         raise EdgernnError(
-            f"{data}: {LABELS}: expected classes from 0 to {y.shape[-1] - 1}, of which there are at least 2, got "
-            f"{labels.min(initial=0)} to {labels.max(initial=0)}; for an output of one number, store float labels"
+            f"{data}: {LABELS}: expected classes from 0 to {y.shape[-1] - 1} for an output of at least 2 scores, got "
+            f"{labels.min(initial=0)} to {labels.max(initial=0)} for an output of {y.shape[-1]}; correct the labels, "
+            "or store float labels for an output of one number"
         )
     return _ACCURACY, lambda outputs: float((outputs[0].argmax(-1) == labels).mean())

@@ -38,7 +38,7 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
             updates over training steps, all runs in one plot. pattern: which neuron is updated at which step of a
             sequence. tradeoff: the metric over λ (the weight of the penalty on updates in the loss) and over the
             percentage of skipped updates, for several finished runs. cobweb: cobweb diagram of one neuron's state, for
-            one run. kept: which fraction of their state neurons keep at each step.
+            one run. kept: the fraction of its state that a neuron keeps, at each step.
 
     Returns:
         The image files.

@@ -21,7 +21,7 @@ task, cell, rule   as in `edgernn train`, for every row without its own (optiona
 series             names of the series, such as "loss", that table.json keeps of each run for plots (see the module
                    `series`) (optional)
 [[pictures]]       pictures of the table (see `table_pictures`) (optional)
-[search]           settings to search for every row, besides the row's own search (optional)
+[search]           settings and the values to try for them in every row, in addition to `search` of the row (optional)
 [settings]         settings of all rows
 [vary]             settings and their values: each row is trained with every combination (optional); a recipe that is
                    trained on its own uses the first values
@@ -194,7 +194,7 @@ def label(settings: Settings) -> str:
 
 
 def table_names() -> list[str]:
-    """List the names of all papers' tables, sorted; NAME has the file recipes/NAME.toml."""
+    """List the names of all papers' tables, sorted; the table NAME has the file recipes/NAME.toml."""
     return sorted(path.stem for path in RECIPES.glob(f"*{SUFFIX}"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a reproduced table of results that need its table.json alone, not the trained models."""
+"""Plots of a reproduced table of results, drawn from its table.json alone, without the trained models."""
 
 import abc
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Picture(abc.ABC):
     """Base class of image files with plots of a reproduced table, as declared in its TOML file under [[pictures]].
 
     Attributes:
-        kind: Value of the key `kind` in the TOML file that selects this class.
+        kind: Value of the key `kind` that selects this class in the TOML file of a table.
         of_runs: True if the plots need the trained models, in their run directories.
         name: Name of the image file, without suffix.
         text: Caption.
@@ -71,7 +71,7 @@ class Trend(Picture):
     A line joins the rows that differ only in this setting.
 
     Attributes:
-        kind: Value of the key `kind` in the TOML file for this class.
+        kind: Value of the key `kind` that selects this class in the TOML file of a table.
         column: Name of the column.
         over: Name of the varied setting on the horizontal axis.
         panels: How the rows are divided into plots. Lists of row names: a plot for each list. Name of another varied
@@ -112,7 +112,7 @@ class Curves(Picture):
     """Plot of a recorded series, such as the loss, over steps or epochs, one line per row: mean and range over seeds.
 
     Attributes:
-        kind: Value of the key `kind` in the TOML file for this class.
+        kind: Value of the key `kind` that selects this class in the TOML file of a table.
         series: Name of the series.
         baselines: Names of series that are equal in all rows, so that they are drawn once.
         panels: How the rows are divided into plots. Lists of row names: a plot for each list. Name of a varied setting:
@@ -155,7 +155,7 @@ class Boxes(Picture):
     Each row of the table has one box; or, if `every` is set, one box for each interval of `every` values of the series.
 
     Attributes:
-        kind: Value of the key `kind` in the TOML file for this class.
+        kind: Value of the key `kind` that selects this class in the TOML file of a table.
         of: Names of columns or series. The plots of the first name are on top, those of the next name below them.
         panels: How the rows are divided into plots. Lists of row names: a plot for each list. Name of a varied setting:
             a plot for each of its values. None: one plot.
@@ -248,7 +248,7 @@ class Scatter(Picture):
     in its group, cut at the first dash: "gru" for a group with the rows gru-8, gru-16 and gru-32.
 
     Attributes:
-        kind: Value of the key `kind` in the TOML file for this class.
+        kind: Value of the key `kind` that selects this class in the TOML file of a table.
         column: Name of the column on the vertical axis.
         against: Name of the column on the horizontal axis; "microseconds" is the measured time of a sequence.
         groups: Lists of row names, with a line for each list. None: a line for each row name.

@@ -274,7 +274,7 @@ def _row(
         out: Folder of the run directories.
         variant: Only in a search: values of the settings in [vary], the same for all rows. They override the recipe's
             settings. Default: none.
-        quick: True to override all settings by those in [quick], of the cut-down version.
+        quick: True for the cut-down version of the table: its settings in [quick] override all others.
 
     Returns:
         The row.

@@ -58,8 +58,9 @@ class Position:
     """Progress of a training run, which a checkpoint saves.
 
     Some evaluations do not count for `best` and `stale`: those before the end of pruning and, if the setting skip (the
-    wanted share of skipped updates) is given, those in the first half of the training, its warm-up. Evaluations before
-    the training steps round the weights in full (setting weights) do not count for `stale`.
+    wanted share of skipped updates) is given, those in the first half of the training, its warm-up. If the
+    training rounds the weights (setting weights), it raises the strength of the rounding from 0 to 1. Evaluations
+    before the strength is 1 do not count for `stale`.
 
     Attributes:
         step: Number of training steps done.
@@ -152,7 +153,7 @@ class RunDirectory:
         return latency if isinstance(latency, dict) else None
 
     def discard(self) -> None:
-        """Remove the files of a run without a checkpoint, so that it can be started again; else do nothing."""
+        """Remove the files of the run if it has no checkpoint, so that it can be started again."""
         if not (self.path / STATE).exists():
             for name in _FILES:
                 (self.path / name).unlink(missing_ok=True)

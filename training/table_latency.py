@@ -23,9 +23,9 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 
     Each model is exported to its run directory (`exported`), and the file is checked against torch. A timed call runs
     the model on its first test sequence from the initial state. Each round times several calls of every model in turn.
-    Each round gives the median time of its calls. The latency is the median of these values over the rounds, divided by
-    the number of steps of the sequence. The result is written to latency.json in `out`. A later call for the same runs
-    on the same machine measures nothing and returns the content of this file.
+    For each model, the median time of its calls is taken in each round, and then the median of these over the rounds.
+    The latency is this median divided by the number of steps of the sequence. The result is written to latency.json in
+    `out`. A later call for the same runs on the same machine measures nothing and returns the content of this file.
 
     Args:
         out: Folder of the table.

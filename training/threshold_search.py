@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search of the thresholds of the update rule delta that execute the fewest multiply-adds at an allowed loss."""
+"""Search for the thresholds of the update rule delta that need the fewest multiply-adds at an allowed loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class MeasuredPair:
 def mean_changes(x: Any, h: Any) -> tuple[float, float]:
     """Return the mean absolute change per step of x and of h, the units of the thresholds; 1e-6 in place of 0.
 
-    Both are torch tensors or NumPy arrays with the steps along the first axis. A constant input has no changes, and any
-    threshold does for it.
+    Both are torch tensors or NumPy arrays with the steps along the first axis. If x or h is
+    constant, it has no changes, and any threshold is suitable for it.
     """
     changes = [float(abs(part[1:] - part[:-1]).mean()) if len(part) > 1 else 0.0 for part in (x, h)]
     return changes[0] or 1e-6, changes[1] or 1e-6

@@ -76,8 +76,8 @@ def is_same(kind: str, info: dict[str, Any]) -> bool:
         info: Metadata of the exported file.
 
     Returns:
-        True if the functions are the same, so that the operator can use the file's weights. Layers in residual blocks
-        are not, as the operator has no block.
+        True if the functions are the same, so that the operator can use the file's weights. False for layers in
+        residual blocks, as the operator has no block.
     """
     return bool(info["kernels"] == [kind]) and block(info) is None
 
@@ -90,7 +90,8 @@ def baseline(
     Args:
         kind: The operator, gru or lstm.
         info: Metadata of the exported file, which has the sizes.
-        weights: Weights of the file. They are used if the operator computes the same function, else random weights.
+        weights: Weights of the file. They are used if the operator computes the same function as the file's layers,
+            else random weights.
         source: Graph of the file, from which the nodes of an audio front end are copied. Default: no front end.
 
     Returns:

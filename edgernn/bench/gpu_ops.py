@@ -235,7 +235,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
             break
         try:
             if op not in known:
-                raise EdgernnError(f"{op}: unknown op, of a library of another version of edgernn; rebuild the library")
+                raise EdgernnError(f"{op}: unknown op: the library is of another edgernn version; rebuild it")
             entries.append(check(library, op, known[op], SHAPES, device))
         # any failure of a launch belongs in the report
         except Exception as error:

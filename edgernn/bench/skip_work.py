@@ -56,7 +56,8 @@ class StepWork:
 def count_step(model: Path, x: Path, steps: int) -> StepWork:
     """Count the mean work of a packed model's steps, when the cache already holds the data of previous steps.
 
-    The program runs once with one pass over the input and once with two passes. The second pass is the difference.
+    The program runs once with one pass over the input and once with two passes. The difference of the two counts is
+    the work of the second pass.
 
     Args:
         model: Path of the packed model, a file that `edgernn pack` writes.

@@ -77,8 +77,8 @@ def chosen(only: str | None) -> tuple[Case, ...]:
     """Select benchmark cases by name.
 
     Args:
-        only: Part of a name: select all cases whose names contain this text. They may also be the cases of custom
-            cells, which are not part of the suite. None: select the whole suite.
+        only: Part of a name: select all cases whose names contain this text, from the suite and from the cases of
+            custom cells, which are not part of the suite. None: select the whole suite.
 
     Returns:
         The selected cases.

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent cells, one file per family. To add a cell, write its file and list it in CELLS or COMPILED."""
+"""Recurrent cells, one file per family.
+
+To add a cell, write its file and list its class. List it in COMPILED if the native libraries get a compiled kernel for
+it. List it in CELLS alone if the libraries are to interpret its equations.
+"""
 
 from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
 from edgernn.cells.decaynet import DecayNet

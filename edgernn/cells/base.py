@@ -257,7 +257,7 @@ class Cell(nn.Module, abc.ABC):
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def kept_macs(self, update_gate: bool = False) -> int:
-        """Count those multiply-adds of R h that kernels skip if neurons did not change, in gates that `mid` reads.
+        """Count the multiply-adds of R h in the gates that `mid` reads, which kernels skip for unchanged neurons.
 
         Kernels keep R h from the last step, and add only what changed neurons contribute. The count is 0 if R is
         low-rank or block-sparse, because kernels then compute R h anew at each step. With the argument True, the gate

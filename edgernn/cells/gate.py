@@ -47,7 +47,11 @@ class UpdateGate:
     sign: int
 
     def find(self, gates: Iterable[Gate]) -> Gate:
-        """Return the gate of this name among a cell's `gates`; raise UsageError if there is none with these terms."""
+        """Return the gate with the name `name` among a cell's `gates`.
+
+        UsageError is raised if there is no such gate, it has other terms than W x, R h and b, `Cell.mid` reads it, or
+        `sign` is neither 1 nor -1.
+        """
         for gate in gates:
             is_plain = (gate.x or gate.h) and not (gate.c or gate.m or gate.mid)
             if gate.name == self.name and is_plain and self.sign in (1, -1):

@@ -69,8 +69,8 @@ def _file_text(result: dict[str, Any]) -> str:
     default=0.5,
     show_default=True,
     help="Largest amount by which the metric may get worse than that of MODEL: in percentage points for a metric such "
-    "as accuracy, where higher is better, else in percent of its value. For an ONNX file without labels: largest "
-    "change of its outputs y, 100 RMS(y' - y) / RMS(y).",
+    "as accuracy, where higher is better, else in percent of its value. If MODEL is an ONNX file and --data has "
+    "no labels: largest change of the outputs y to y', in percent: 100 RMS(y' - y) / RMS(y).",
 )
 @click.option(
     "--out",
@@ -78,7 +78,7 @@ def _file_text(result: dict[str, Any]) -> str:
     help="ONNX file to write.  [default: model-delta.onnx in the run directory, or NAME-delta.onnx for NAME.onnx]",
 )
 def command(model: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
-    """Make a dense model cheaper with the update rule delta, and write it to an ONNX file; do not train.
+    """Make a trained dense model cheaper with the update rule delta, without training; write an ONNX file.
 
     MODEL is the run directory of a training, or an ONNX file with the operators GRU or LSTM, such as one that
     torch.onnx exported. All other operators of the file stay as they are.

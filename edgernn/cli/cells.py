@@ -35,9 +35,9 @@ def _text(result: list[dict[str, Any]]) -> str:
 def command(custom: tuple[str, ...], input_size: int, hidden_size: int) -> list[dict[str, Any]]:
     """List all cells with their parameters and multiply-adds.
 
-    The list includes the pairs of a cell with an update rule or an imputer that have a name of their own. An update
-    rule selects the neurons to update at each step: sarnn is the cell gru with the rule selective. An imputer fills in
-    missing input values: rits is the cell lstm with the imputer rits.
+    Some pairs of a cell and an update rule, or of a cell and an imputer, are in the list with a name of their own. An
+    update rule selects the neurons to update at each step: sarnn is the cell gru with the rule selective. An imputer
+    fills in missing input values: rits is the cell lstm with the imputer rits.
 
     FILE.py:CLASS adds a custom cell: a subclass of edgernn.Cell in a Python file. The file is executed.
 

@@ -59,10 +59,11 @@ def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
     more files beside it. The model card has the same name with .md and shows size and latency on this machine.
     example.npz holds inputs x (N, T, I) of the task and the expected outputs y.
 
-    --weights bfloat16 or int8 reduces the file to about a half or a quarter, and measures the metric again on the
-    task's test sequences. It warns if the metric gets worse by more than half a percentage point, or an error metric
-    by more than 2 %. A run that was trained with weights=int8 is written with int8 weights by default, and its metric
-    is known. With --weights float32 its file has the same values, so that it is larger and as accurate.
+    --weights bfloat16 or int8 reduces the file to about a half or a quarter. The command then measures the metric again
+    on the task's test sequences. It warns if a metric such as accuracy falls by more than half a percentage point, or
+    an error metric rises by more than 2 %. A run that was trained with weights=int8 is written with int8 weights by
+    default. Its metric is not measured again, because the training measured it with int8 weights. With --weights
+    float32, the file of such a run has the same rounded values: it is larger, but not more accurate.
     """
     from edgernn.export.export_run import export_run
     from edgernn.training.score import scorer

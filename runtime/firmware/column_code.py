@@ -59,7 +59,7 @@ def send_values(kind: LayerKind) -> Iterator[str]:
 
 
 def _sent(name: str) -> str:
-    """Return the C expression of an array: the values of a vector that the kept sums contain.
+    """Return the C expression of the array with the values of a vector from which the kept sums were computed.
 
     `name` is the vector: x, last (x of the previous step) or h. A rule such as delta leaves an old value in the sums
     until the vector's value differs from it by more than a threshold.
@@ -70,8 +70,8 @@ def _sent(name: str) -> str:
 def column_matrix(layer: LayerContent, kind: LayerKind, name: str) -> tuple[Weight, NDArray[np.int32]]:
     """Store the weight matrix of a vector column by column, for C code that reads only some of the columns.
 
-    It is the code of an update rule such as delta, which keeps the sums W x + R h + b from step to step: one sum for
-    each row of each gate (pre-activation) that reads x or h.
+    An update rule such as delta has such code. It keeps the sums W x + R h + b from step to step: one sum for each row
+    of each gate (pre-activation) that reads x or h.
 
     Args:
         layer: The layer with the weights.
@@ -79,10 +79,10 @@ def column_matrix(layer: LayerContent, kind: LayerKind, name: str) -> tuple[Weig
         name: Name of the vector that the matrix multiplies: x, last (x of the previous step) or h.
 
     Returns:
-        The transposed matrix (columns, rows), with the scales (rows, 1) of int8 weights. And an array (N, 3) for N
-        blocks of successive rows: the first row of a block, the index of the sum to which the product of this row is
-        added, and the number of rows. Later rows of the block are added to the sums that follow. If the cell has no
-        matrix for the vector, there are no rows and no blocks.
+        The transposed matrix (columns, rows), with the scales (rows, 1) of int8 weights, and an array (N, 3) for N
+        blocks of successive rows. The array has for each block: its first row, the index of the sum to which the
+        product of this row is added, and its number of rows. The products of the next rows go to the next sums.
+        If the cell has no matrix for the vector, there are no rows and no blocks.
     """
     weight, term = kind.moving[name]
     if weight not in layer.weights:

@@ -128,7 +128,7 @@ class RuleTable:
         dense: True if every neuron is updated at every step.
         inclusive: True if a neuron whose score is exactly 0 is updated, too.
         memories: Dict from the name of each memory to its size: "H", "I", "1", "W" (number of columns of W) or "P"
-            (number of rows of all gates that read x or h together).
+            (total number of rows of the gates that read x or h).
         weights: Names of the rule's weights, in the order in which a packed model stores them.
         equations: Dict from the name of a method of `UpdateRule` to its equation. `score` computes the score. `advance`
             computes the next memories; one of its arguments is the result of `drive`, which reads the result of
@@ -182,11 +182,12 @@ def cell_table(lists: Mapping[str, Any]) -> CellTable:
     """Build the table of a cell from its description in equations.json or in a packed model.
 
     Args:
-        lists: Dict from name to a list of numbers. gates has the terms of each gate, as in `CellTable`. vectors has a
-            code for the size of each vector: 0 for H, 1 for I, 2 for 1. layout has states, mid_is_input, reads_last and
-            square of the table, and a number that is not used. update, mid and map have the integers of an equation;
-            update_numbers, mid_numbers and map_numbers have its constants. gates, layout and update are required; any
-            other missing list counts as empty. The entry constants is a single number, 0 if missing.
+        lists: Dict from name to a list of numbers. The list `gates` has the terms of each gate, as in `CellTable`. The
+            list `vectors` has a code for the size of each vector: 0 for H, 1 for I, 2 for 1. The list `layout` has the
+            attributes `states`, `mid_is_input`, `reads_last` and `square` of the table, and a number that is not used.
+            Each of the lists `update`, `mid` and `map` has the integers of an equation. The lists `update_numbers`,
+            `mid_numbers` and `map_numbers` have the constants of these equations. `gates`, `layout` and `update` are
+            required; any other missing list counts as empty. The entry `constants` is a single number, 0 if missing.
 
     Returns:
         The table.

@@ -29,8 +29,8 @@ def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNon
         out: The folder to write.
         name: Name of the files, and prefix of the C functions, such as model in model_step.
         on_nonfinite: What a step does if a number of x is NaN or infinite. "error": the step returns an error and keeps
-            the state. "hold": the last finite number at its place replaces the number. "reset": as "hold", and the
-            state is first reset.
+            the state. "hold": the step replaces the number by the last finite number of the same channel. "reset": the
+            step restores the initial state, and then does the same as "hold".
 
     Returns:
         Dict with the paths `model` and `folder`, the sorted file names `files`, and two sizes in bytes: `weights`, in
@@ -71,8 +71,8 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
         path: Path of the model's file, for error messages and comments.
         name: Name of the files and prefix of the C functions.
         on_nonfinite: What a step does if a number of x is NaN or infinite. "error": the step returns an error and keeps
-            the state. "hold": the last finite number at its place replaces the number. "reset": as "hold", and the
-            state is first reset.
+            the state. "hold": the step replaces the number by the last finite number of the same channel. "reset": the
+            step restores the initial state, and then does the same as "hold".
 
     Returns:
         The files and sizes.

@@ -204,7 +204,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
-    """Verify size and checksum of a file's unpacked content, or raise EdgernnError if they differ.
+    """Verify a file's unpacked content, or raise EdgernnError if its size or checksum is not the expected one.
 
     Args:
         path: The file, plain, .gz or .xz.

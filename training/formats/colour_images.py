@@ -28,7 +28,8 @@ class Images(NamedTuple):
 def read_svhn(path: Path, limit: int = LIMIT) -> Images:
     """Read a file of Street View House Numbers in format 2.
 
-    In the file X is (32, 32, 3, N) and y is (N, 1). The file's label 10, for the digit 0, becomes 0.
+    The file has the images as an array X (32, 32, 3, N), and the labels as an array y (N, 1). The label 10 in the
+    file, which stands for the digit 0, becomes 0.
     Source: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011.
 
     Args:

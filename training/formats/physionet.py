@@ -61,8 +61,8 @@ def read_physionet(files: Sequence[Path], limit: int = LIMIT) -> Stays:
     """Read the intensive care stays of set-a of PhysioNet 2012.
 
     Args:
-        files: Paths: either the archive set-a.npz alone (plain, .gz or .xz), or the folder set-a, which has a text file
-            for each stay, and the file Outcomes-a.txt.
+        files: Either one path, that of the archive set-a.npz (plain, .gz or .xz); or two paths, those of the folder
+            set-a with a text file for each stay, and of the file Outcomes-a.txt.
         limit: Maximal unpacked size of a file in bytes.
 
     Returns:

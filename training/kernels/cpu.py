@@ -325,7 +325,7 @@ def why_not(layer: RecurrentLayer) -> str | None:
 
 
 def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
-    """Return the index of a cell of the package in the training library; negative for a cell that it does not have."""
+    """Return the index of a built-in cell in the training library; negative for a cell that the library lacks."""
     if CELLS.get(cell.name) is not type(cell):
         return -1
     return int(loaded.edgernn_train_cell(cell.form.encode(), cell.biases))

@@ -145,10 +145,11 @@ class Layout:
 
     @property
     def decision_size(self) -> str:
-        """Letter of the size of an update decision's vectors: "U" if groups of neurons share decisions, else "H".
+        """Symbol of the size of the vectors from which updates are decided.
 
-        U is the number of groups. The vectors are e, the part of the rule's score that depends on x alone
-        (`UpdateRule.project`), and the rule's weights, except weights with a single value.
+        It is "U", the number of groups, if groups of neurons share decisions, else "H". The vectors are e, the part of
+        the rule's score that depends on x alone (`UpdateRule.project`), and the rule's weights, except weights with a
+        single value.
         """
         return "U" if self.group_size > 1 else "H"
 

@@ -98,8 +98,8 @@ class RuleGradients(KernelSource):
         """Load the update rule's own states before the step.
 
         If these states have one value per sample, the code also loads the step's result of `UpdateRule.evidence`,
-        summed over the neurons. If the loss reads these states directly, it loads the gradients of the loss with
-        respect to them as well.
+        summed over the neurons. If the loss reads these states directly, the code also loads the
+        gradients of the loss with respect to them.
         """
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")

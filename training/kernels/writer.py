@@ -127,8 +127,8 @@ class KernelSource:
     def before_steps(self, names: list[str]) -> None:
         """Append code that loads parameter vectors once, before the loop over steps.
 
-        The code loads vectors with a single value; in the resident form (states in registers) also the vectors `names`,
-        after it has set the indices of the columns that the kernel's blocks of values have.
+        The code loads all vectors with a single value. In the resident form (states in registers), it first computes
+        the column indices of a tile, and also loads the vectors `names`.
         """
         if self.resident:
             for size in self._sizes():
@@ -240,9 +240,9 @@ class KernelSource:
         return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
 
     def width(self, size: str) -> str:
-        """Return the name of the constant in the source that is the number of columns of a tile.
+        """Return the name of the kernel's constant that holds the number of columns of a tile.
 
-        `size` is the symbol of the data's number of columns, such as "H".
+        `size` is the symbol of the number of columns of the whole array from which the tile is taken, such as "H".
         """
         return f"{'H' if size == 'U' else size}P" if self.resident else "BLOCK"
 

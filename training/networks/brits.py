@@ -22,9 +22,9 @@ class BRITS(RecurrentModel):
     values with imputed gaps (2, T, B, F), in the time order of x. Index 0 of their first axis is the result of `ahead`,
     index 1 that of `behind`. Callers average over this axis.
 
-    `imputation_loss` is the sum of the imputation losses of both models. The rest of the paper's training loss is not
-    computed here, but from the two results: the loss of each output, and a consistency loss, which is 0.1 times the
-    mean absolute difference between the two imputations.
+    `imputation_loss` is the sum of the imputation losses of both models. The paper's training loss has two
+    more terms, which the caller computes from the results of model(x): the loss of the outputs of each model, and a
+    consistency loss, which is 0.1 times the mean absolute difference between the two imputations.
 
     The arguments are those of `SequenceModel`. Both models are built with them, and share no weights. UsageError is
     raised if the arguments do not name an imputer, the layer that fills in missing values.

@@ -154,7 +154,8 @@ class ResNet(nn.Module):
         UsageError: The depth is odd or too small.
 
     Source: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", 2016, arXiv:1512.03385, section 4.2,
-    with depths of 6n + 2. The papers that train depth 16 or 34 by a learned optimiser do not say how the stages divide.
+    with depths of 6n + 2. The papers that train depth 16 or 34 by a learned optimiser do not say how
+    many blocks each stage has.
     """
 
     def __init__(self, channels: int, width: int, classes: int, depth: int) -> None:

@@ -98,7 +98,8 @@ class Sweep:
         path: Path of the TOML file.
         task: Name of the task.
         seeds: Seeds of each row's trainings.
-        search_seeds: Number of seeds with which the rows of a group are compared, at most the number of seeds.
+        search_seeds: Number of seeds, at most len(seeds), with which the search compares rows. It compares rows that
+            differ only in settings of [search].
         varied: Names of the settings in the file's table [vary].
         searched: Names of the settings in the file's table [search].
         rows: The rows, one for each combination of cell, update rule and settings.

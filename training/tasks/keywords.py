@@ -395,5 +395,5 @@ class OwnWords(Words):
 
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
-            raise UsageError(f"task: expected the path of your own data ({self.name}), got none; give it with --task")
+            raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")
         self._load(source, seed)

@@ -77,9 +77,9 @@ def spoken_part(clip: Audio, hop: int) -> Audio:
         hop: Number of samples in a frame.
 
     Returns:
-        The samples of the word, with one frame before its first and one after its last frame that is not quiet
-        (`quiet_frames`), if the clip has them. The first `hop` samples are faded in and the last `hop` samples are
-        faded out. An empty array if the clip is silent.
+        The samples from the first to the last frame that is not quiet (`quiet_frames`), with one more frame on either
+        side if the clip has it. The first `hop` samples are faded in and the last `hop` samples are faded out. An empty
+        array if the clip is silent.
     """
     loud = np.flatnonzero(~quiet_frames(clip[None], hop)[0])
     if not len(loud):

@@ -147,8 +147,8 @@ def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> 
 def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
     """Split files at random so that no speaker is in two parts.
 
-    The speaker is the text before _nohash_ in the name of a file, or the whole name (without .wav) if it has none. A
-    tenth of the speakers, at least one, is for validation, and as many are for the test.
+    The speaker is the text before _nohash_ in the name of a file. If the name does not contain _nohash_, the speaker is
+    the whole name without .wav. A tenth of the speakers, at least one, is for validation, and as many are for the test.
 
     Args:
         files: The files.

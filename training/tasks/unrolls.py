@@ -11,7 +11,7 @@ from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, Source, Spli
 
 
 class ImageSplit(Split):
-    """A data set of images and labels; images are standardised per channel when a batch reads them.
+    """A data set of images and labels; the images of a batch are standardised per channel.
 
     Args:
         x: Images (N, channels, rows, columns) uint8.

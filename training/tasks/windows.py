@@ -13,8 +13,8 @@ def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
     """Cut a recording into windows of one length, in which each step of the recording counts once.
 
     A step that counts enters the loss and the metrics. A window begins with a lead-in of `lead` steps that do not
-    count, in which the state of the model sees some input. The first window has no lead-in, and the last one ends with
-    the recording.
+    count but warm up the state of the model. The first window has no lead-in, and the last window ends with the
+    recording.
 
     Args:
         length: Number of steps of the recording, at least `window`.
