@@ -102,7 +102,8 @@ class LayerConfig:
         """Create the configuration of a layer from a cell, an update rule and settings.
 
         Args:
-            cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
+            cell: Cell class, FILE.py:CLASS, or a name. The name of a paper's model, such as sarnn, may imply a rule
+                or an imputer.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
@@ -127,7 +128,8 @@ class LayerConfig:
         """Return a copy of this configuration with another cell and update rule.
 
         Args:
-            cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
+            cell: Cell class, FILE.py:CLASS, or a name. The name of a paper's model, such as sarnn, may imply a rule
+                or an imputer.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.

@@ -65,8 +65,8 @@ def cost(
         cell: The cell.
         rule: The update rule, which selects the neurons that change.
         update_rate: Mean share of the neurons that change at a step, from 0 to 1.
-        busy_rate: Share of the steps at which at least one neuron changes, from 0 to 1. At all other steps, products
-            that several neurons read are skipped, too. Default: 1, or 0 if update_rate is 0.
+        busy_rate: Share of the steps at which at least one neuron changes, from 0 to 1. At all other steps,
+            products whose results several neurons share are skipped, too. Default: 1, or 0 if update_rate is 0.
         imputer: The layer that fills in missing values, if any.
 
     Returns:

@@ -110,7 +110,8 @@ def _remove_leftovers(path: Path) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes to a file, atomically.
 
-    Prefer it to a library's function that writes the file itself: some of them do not report a full disk, Python does.
+    Use this function instead of a library function that writes the file itself. Some library functions do not report a
+    full disk; Python does.
     """
     with replacing(path) as temporary:
         temporary.write_bytes(content)

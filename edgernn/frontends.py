@@ -148,8 +148,8 @@ class LogMel(nn.Module):
 
     Shapes: log_alpha = log α, log_delta = log δ and log_r = log r (bands,) are learned; initially α = 0.98, δ = 2 and
     r = 0.5. The states are samples (window_size - hop,), noise_floor = n and smooth_energy = m (bands,). They start at
-    0, and n and m take the value of the first step that is not digital silence. A window shorter than the hop, a filter
-    that covers no frequency of the FFT, and frequencies above half the sample rate raise UsageError.
+    0. At the first step that is not digital silence, n becomes x_t and m becomes E_t. A window shorter than the hop,
+    a filter that covers no frequency of the FFT, and frequencies above half the sample rate raise UsageError.
     Source of the noise floor: the asymmetric filter of Kim, Stern, "Power-Normalized Cepstral Coefficients (PNCC) for
     Robust Speech Recognition", IEEE/ACM TASLP 24 (7), 2016, here for the logarithm of the energy.
     Source of pcen: Wang et al., "Trainable Frontend for Robust and Far-Field Keyword Spotting", 2017,
@@ -187,7 +187,7 @@ class LogMel(nn.Module):
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each state of the front end to its size n; the state is a tuple of these (B, n)."""
+        """Dict from the name of each state of the front end to its size n; the tensors of the states are (B, n)."""
         overlap = self.config.window_size - self.config.hop
         samples = {"samples": overlap} if overlap else {}
         return samples | ({} if self.memory is None else {self.memory: self.config.bands})

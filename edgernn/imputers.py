@@ -49,7 +49,8 @@ class Imputer(nn.Module, abc.ABC):
     The input has 3F channels: F values, F masks (1: observed, 0: missing), and F times since the last observation.
     Class attributes: `name`, the name on the command line; `paper`, the source; and `memory`, the names of the
     imputer's own states, (B, F) each.
-    Attribute `total`, which data-parallel training sets: a function that sums a tensor over the processes; else None.
+    Attribute `total`: None, except in data-parallel training, which sets it to a function that sums a tensor over the
+    processes.
     Parameters start as U(-1/√H, 1/√H). An input_size that is not a multiple of 3 raises UsageError.
     """
 

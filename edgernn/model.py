@@ -181,8 +181,8 @@ class SequenceModel(RecurrentModel):
     mask_steps, mask_channels: Largest numbers of successive steps and channels of the first layer's input that are
         masked in each sequence (`dropout.masked`).
 
-    Dropout and masks act in training mode only. With `block`, dropout_input and dropout_hidden drop what the layers
-    read, norm(u), and not what goes past them.
+    Dropout and masks act in training mode only. With `block`, dropout_input and dropout_hidden act on the normalised
+    inputs of the layers, not on the residual connections.
     Source of dropout, `tied` and `last_size`: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language
     Models", 2017, https://arxiv.org/abs/1708.02182.
 

@@ -320,7 +320,7 @@ class Builder:
         return self._numbers[key]
 
     def _simplify(self, name: str, operands: tuple[int, ...]) -> int | None:
-        """Return the index of a value that equals the operation but is simpler, or None if there is none.
+        """Return the index of a simpler value that equals the operation's result, or None if there is none.
 
         x + 0, x - 0, x · 1, x / 1 and -(-x) become x; 0 - x and x · -1 become -x; (1 / x) · c becomes c / x for a
         constant c.

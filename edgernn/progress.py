@@ -57,8 +57,8 @@ class Progress:
 
         Args:
             done: Number of parts done.
-            line: Line to print if there is no bar and the interval since the last line is over. The line of the last
-                part is always printed.
+            line: Line to print if there is no bar and at least `every` seconds have passed since the last line. The
+                line of the last part is always printed.
             **figures: Values by name, such as loss=0.1, to show beside the bar until they are replaced.
         """
         self.done = done

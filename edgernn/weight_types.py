@@ -55,8 +55,8 @@ class Rounding:
 
     Source: rounded weights in the forward pass and float weights that are updated, as in Jacob et al., "Quantization
     and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018,
-    https://arxiv.org/abs/1712.05877, section 3. The ramp is not from there, and activations are not quantised, because
-    the library quantises them to up to 16 bits at every step.
+    https://arxiv.org/abs/1712.05877, section 3. The ramp is not from there. Training does not quantise
+    activations, because the native library quantises them finely, to integers of up to 16 bits.
 
     Args:
         weights: Type of the matrices in the exported file; float32 rounds nothing.
@@ -73,7 +73,7 @@ class Rounding:
         self.weights = weights
 
     def ramp(self, step: int, steps: int) -> None:
-        """Set `share` for a training step: 0 in the first third of the steps, 1 in the last, between them a line.
+        """Set `share` for a training step: 0 in the first third of the steps, a linear rise in the second, then 1.
 
         Args:
             step: Index of the training step, from 0.
@@ -86,7 +86,7 @@ class Rounding:
         return self.weights == "float32" or 3 * step >= 2 * steps
 
     def matrix(self, matrix: Tensor, training: bool) -> Tensor:
-        """Return the value of a matrix in a forward pass, of which `training` says whether it is one of training."""
+        """Return the value of a matrix in a forward pass; `training` is True for a forward pass in training."""
         if self.weights == "float32":
             return matrix
         weight = matrix.detach()

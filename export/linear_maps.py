@@ -25,7 +25,8 @@ def add_linear(graph: ModelGraph, x: str, name: str, weight: Tensor, bias: Tenso
     Args:
         graph: The graph.
         x: Name of the input (..., I).
-        name: Name of the map. A float32 file stores Wᵀ (I, O) as NAME.W; other files store W as the rows of NAME.W.T.
+        name: Name of the map. A float32 file stores Wᵀ (I, O) under NAME.W. Any other file stores W (O, I) under
+            NAME.W.T, and a node transposes it.
         weight: W (O, I).
         bias: b (O,).
         output: Name of the result (..., O).

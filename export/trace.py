@@ -333,10 +333,7 @@ def _dense_macs() -> list[onnx.NodeProto]:
 
 
 def _nothing_to_count() -> list[onnx.NodeProto]:
-    """Return nodes that compute the outputs `updates` (0, 0) and `macs` (0,) of a rule that never skips neurons.
-
-    Both outputs are empty arrays.
-    """
+    """Return nodes for the outputs `updates` (0, 0) and `macs` (0,), which are empty for a rule that never skips."""
     empty = ((name, np.empty((0,) * axes, np.int64)) for name, axes in (("updates", 2), ("macs", 1)))
     return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(value)) for n, value in empty]
 

@@ -112,8 +112,8 @@ def command(
     Interrupted runs are resumed. Each table is a TOML file in edgernn/training/recipes with the settings of each row.
     The result is saved as table.json and table.md in the folder of the runs.
 
-    --list shows all tables: whether each is measured, how many hours its trainings take on one CPU core, and how many
-    of our results agree with the paper's.
+    --list shows for each table whether all of its trainings are finished, how many hours they take on one CPU core, and
+    how many of our results agree with the paper's.
     """
     from edgernn.training.overview import RESULTS, overview
     from edgernn.training.reproduce import reproduce, search

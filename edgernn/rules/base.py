@@ -38,8 +38,9 @@ class UpdateRule(nn.Module, abc.ABC):
     and `likelihood`: u_t is then 1 where the score is above 0, and has the gradient of the likelihood. With own states
     (`memory`), it also defines `advance`, which computes them after a step; `evidence` and `drive` compute an input of
     `advance` from the cell's new state. `project` computes the part of the score that depends on x alone. Kernels are
-    generated from the other equations, which must be point-wise. Parameters and buffers are inputs of the
-    exported op, with their names and in their order. Derive a rule from this class or `Timed`, not from another rule.
+    generated from the equations of `score`, `likelihood`, `advance`, `evidence` and `drive`, which must be point-wise.
+    Parameters and buffers are inputs of the exported op, with their names and in their order. Derive a rule from this
+    class or `Timed`, not from another rule.
 
     Args:
         input_size: I.
@@ -94,7 +95,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return None
 
     def fit(self, cell: Cell) -> None:
-        """Store two sizes that `Memory` uses: "W", the cell's number of columns of W, and "P", of pre-activations.
+        """Store two sizes that `Memory` uses: "W", the number of columns of W, and "P", the number of pre-activations.
 
         A cell that cannot run under the rule raises UsageError.
         """

@@ -38,7 +38,7 @@ class Decision:
 
 
 class Kind(enum.Enum):
-    """Object of one decision of an update rule, such as a neuron or a whole sample, and the values that decide."""
+    """Scope of one decision of an update rule, such as a neuron or a whole sample, and the values it depends on."""
 
     TIME = enum.auto()
     """The index of the step alone determines the mask u, so that u of a whole sequence is known before it begins."""
@@ -69,7 +69,8 @@ class Memory:
     Attributes:
         start: Initial value.
         size: Number of values for each sample: "1" for one, "H" for one per neuron, "I" per input, "W" per column of W
-            (I, or 2I for x_t and x_{t-1}), "P" per pre-activation of gates with x or h. Other text raises UsageError.
+            (I, or 2I for x_t and x_{t-1}), "P" per pre-activation of gates that read x or h. Other text raises
+            UsageError.
     """
 
     start: float

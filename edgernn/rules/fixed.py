@@ -23,9 +23,9 @@ class Random(Timed):
     u_{t,j} = 1 where k_{t,j} < M·rate, else 0
 
     The mask depends only on the step t (the rule's state rule_t), the neuron j and the seed. In training every sequence
-    of a batch starts from a different t, so that their masks differ: the B first values of t are consecutive numbers in
-    random order, the smallest a random one below 2^20. In inference t counts from 0, so that the mask is the same for
-    every sequence and every runtime.
+    of a batch starts from a different t, so that their masks differ. The B start values of t are consecutive integers
+    in random order; the smallest is a random integer below 2^20. In inference t counts from 0, so that the mask is the
+    same for every sequence and every runtime.
     Options: rate is the share of updates, in [0, 1]. seed is below 2^24; by default it is the seed of the training.
     Constants rule_rate and rule_seed (1,); k and M·rate are compared in the dtype of the state.
     Source: the baseline "Random Updates" of Hartvigsen et al., "Learning to Selectively Update State Neurons in

@@ -20,11 +20,11 @@ class TopK(UpdateRule):
     s is the pre-activation p of the cell's update gate, or -p. The gate says how much of its new value a neuron takes:
     σ(p) in `gru-before`, where s = p, and 1 - σ(p) in `gru`, `pru` and `fastgrnn-split`, where s = -p. The order of the
     pre-activations is that of the gates' values. If values are equal, the neuron with the lower index changes. NaN
-    counts as the smallest value. Each sequence of a batch has neurons of its own. The update gate is computed for all
+    counts as the smallest value. In a batch, each sequence has its own k neurons. The update gate is computed for all
     neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
     Options: k, from 1 to H; by default half of the neurons, rounded up. Constant rule_k (1,).
-    The gradients of the new values reach the k neurons, and those of the kept states the others. The choice itself has
-    no gradient. There is no penalty on updates, as their number is fixed.
+    The gradient passes through the new values of the k neurons, and through the kept states of all others. The choice
+    itself has no gradient. There is no penalty on updates, as their number is fixed.
     Source: Cheng et al., "Dynamic Gated Recurrent Neural Network for Compute-efficient Speech Enhancement",
     Interspeech 2024, https://arxiv.org/abs/2408.12425; the paper's D-GRU is this rule with the cell `gru`.
     """

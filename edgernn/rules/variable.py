@@ -124,7 +124,7 @@ class Variable(UpdateRule):
         return 2 * (self.hidden_size + self.input_size) - 1
 
     def _active_share(self, e: Tensor, state: State) -> Tensor:
-        """Compute the share m (B, 1) of neurons that change at a step, from the step's `project` e (B, 1) and state."""
+        """Compute the share m (B, 1) of neurons that change at a step; e (B, 1) is one step of `project(x)`."""
         return torch.sigmoid(e + (state[0] * self.rule_h).sum(-1, keepdim=True))
 
     def _logits(self, m: Tensor, weight: Tensor) -> Tensor:

@@ -328,9 +328,8 @@ class _Backward(RuleGradients):
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
         """Append code that propagates gradients from a point-wise function's results (width `size`) to its arguments.
 
-        `grads` names the variables with the gradients of the results, separated by commas. The gradients of arguments
-        that are pre-activations or x are stored in memory. The gradients of parameter vectors are added to the
-        variables sum_NAME, and those of states to the variables d_STATE.
+        `grads` names the variables with the gradients of the results, separated by commas. Gradients of pre-activations
+        and of x are stored in memory, those of parameter vectors are added to sum_NAME, those of states to d_STATE.
         """
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}
