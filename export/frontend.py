@@ -150,7 +150,8 @@ class FourierParts:
         twiddle_turned: Matrix Q (2 K1, N2), the negated imaginary parts (K1, N2) of the twiddle factors, and below them
             the imaginary parts. For samples S (N1, N2) and the element-wise product ∘, F S ∘ P + G S ∘ Q is the
             first product times the twiddle factors: K1 rows of real parts, then K1 rows of imaginary parts.
-        second: Matrix (2 N2, 2 N2) of the second product; its rows and columns are real, then imaginary parts.
+        second: Matrix (2 N2, 2 N2) of the second product. The first result is rearranged to (K1, 2 N2) for it, with
+            N2 real and then N2 imaginary parts in each row. The spectrum has the same layout.
         filters: Weights (K1 N2, bands) of the mel filters. Row k1 N2 + k2 has the weights of the frequency
             k = k1 + N1 k2, or of its mirror image N - k if that is smaller. If two rows belong to the same frequency,
             the second is zero, so that the frequency counts once.

@@ -172,7 +172,7 @@ def test_labels_that_no_output_can_have_are_refused(tmp_path):
     proto.graph.node[-1].input[1] = "ones"
     del proto.graph.output[0]
     for labels, message in (
-        (np.zeros((1, 4), np.int64), "expected classes from 0 to 0 for an output of at least 2 scores"),
+        (np.zeros((1, 4), np.int64), "expected float targets, as the model's output is one number"),
         (np.full((1, 4, 1), np.nan, np.float32), "y: expected finite numbers, got float32"),
     ):
         model, npz = store(tmp_path, proto, y=labels, **feeds)

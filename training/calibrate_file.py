@@ -287,7 +287,9 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
     if labels is None:
         floats = [i for i, y in enumerate(expected) if _is_float(y)]
         if not floats:
-            raise EdgernnError(f"{data}: expected labels {LABELS}, as no output of the model is a float; add them")
+            raise EdgernnError(
+                f"{data}: expected labels in an array {LABELS}, got none; add it: integer outputs are judged by labels alone"
+            )
         sizes = {i: np.square(expected[i][np.isfinite(expected[i])].astype(np.float64)).sum() for i in floats}
 
         def change(outputs: list[Array]) -> float:
@@ -308,10 +310,14 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
         return _ERROR, lambda outputs: float(np.square(outputs[0].astype(np.float64) - labels).mean())
     if not _is_float(y):
         return _ACCURACY, lambda outputs: float((outputs[0] == labels).mean())
-    if y.shape[-1] < 2 or labels.min(initial=0) < 0 or labels.max(initial=0) >= y.shape[-1]:
+    if y.shape[-1] < 2:
         raise EdgernnError(
-            f"{data}: {LABELS}: expected classes from 0 to {y.shape[-1] - 1} for an output of at least 2 scores, got "
-            f"{labels.min(initial=0)} to {labels.max(initial=0)} for an output of {y.shape[-1]}; correct the labels, "
-            "or store float labels for an output of one number"
+            f"{data}: {LABELS}: expected float targets, as the model's output is one number, got integers; store them "
+            "as floats"
+        )
+    if labels.min(initial=0) < 0 or labels.max(initial=0) >= y.shape[-1]:
+        raise EdgernnError(
+            f"{data}: {LABELS}: expected classes from 0 to {y.shape[-1] - 1}, one for each score of the output, got "
+            f"{labels.min(initial=0)} to {labels.max(initial=0)}; correct the labels"
         )
     return _ACCURACY, lambda outputs: float((outputs[0].argmax(-1) == labels).mean())

@@ -108,12 +108,12 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: TrainConfig) -> None:
-    """Initialise the parameters of a model by the method in the training setting start: cell, uniform or normal.
+    """Initialise the parameters of a model with the method that the setting `start` names.
 
-    cell keeps the present values, which each layer has set when it was built. uniform draws from U(-scale, scale), and
-    normal from N(0, scale²); scale is the setting start_scale. Biases and other vectors become 0 if the setting
-    start_biases is false. Parameters of normalisation layers always keep their values: a gain of 0 would make their
-    output 0.
+    With `start=cell`, all parameters keep the values that their layers set when they were built. With `start=uniform`,
+    they are drawn from U(-scale, scale); with `start=normal`, from N(0, scale²). The setting `start_scale` is the
+    scale. Biases and other vectors become 0 if the setting `start_biases` is false. Parameters of normalisation layers
+    always keep their values: a gain of 0 would make their output 0.
     """
     if config.start.name == "cell":
         return

@@ -48,7 +48,7 @@ def _trial(line: dict[str, Any]) -> str:
 @click.option(
     "--quick",
     is_flag=True,
-    help="Shorten the training of each row of the table, so that all take minutes; the result is marked as quick.",
+    help="Shorten all trainings, so that the whole table is finished in minutes; the result is marked as quick.",
 )
 @click.option(
     "--seeds",
