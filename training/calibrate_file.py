@@ -288,7 +288,7 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
         floats = [i for i, y in enumerate(expected) if _is_float(y)]
         if not floats:
             raise EdgernnError(
-                f"{data}: expected labels in an array {LABELS}, got none; add it: integer outputs are judged by labels alone"
+                f"{data}: expected labels in an array {LABELS}, got none; add it, as the model has integer outputs only"
             )
         sizes = {i: np.square(expected[i][np.isfinite(expected[i])].astype(np.float64)).sum() for i in floats}
 
