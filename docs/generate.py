@@ -15,6 +15,7 @@ reference/recipes.md, reference/files.md
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
 background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK.json
+background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
 how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
@@ -31,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from signal_tables import signal
+from sweep_tables import signal
 
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table

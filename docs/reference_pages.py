@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generators of reference pages: the command line from Click, C functions from their header, keys from docstrings."""
+"""Generators of reference pages: commands from Click, C functions from their header, file formats from docstrings."""
 
 import importlib
 import inspect

@@ -241,7 +241,9 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
             members = [point for point in points if point.group == group and name in point.costs]
             low = [point.value - point.interval[0] if point.interval else 0.0 for point in members]
             high = [point.interval[1] - point.value if point.interval else 0.0 for point in members]
-            style = {"color": f"C{i % 10}", "fmt": "os^Dv<>Ph*"[i % 10], "markersize": 5, "capsize": 2, "linewidth": 1}
+            # more than ten groups repeat the colours, each with another marker
+            marker = "os^Dv<>Ph*"[(i + i // 10) % 10]
+            style = {"color": f"C{i % 10}", "fmt": marker, "markersize": 5, "capsize": 2, "linewidth": 1}
             values = [point.value for point in members]
             ax.errorbar([point.costs[name] for point in members], values, [low, high], label=group, **style)
         best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])

@@ -21,8 +21,8 @@ def _text(result: dict[str, Any]) -> str:
     multiple=True,
     metavar="NAME",
     help="Kind of plot: learning (learning curves), pattern (updated neurons), tradeoff (metric over skipped updates), "
-    "cobweb (cobweb diagram of a neuron's state) or kept (share of the state that is kept); may be repeated.  "
-    "[default: all]",
+    "cobweb (cobweb diagram of a neuron's state) or kept (share of its old value that a state keeps at each step); may "
+    "be repeated.  [default: all]",
 )
 @click.option(
     "--out",

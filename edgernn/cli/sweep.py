@@ -41,8 +41,8 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--export",
     is_flag=True,
-    help="Export the Pareto-optimal models (metric against multiply-adds, latency or bytes) to the folder named front "
-    "in --out.",
+    help="Export the Pareto-optimal models (metric against multiply-adds, latency or bytes) to OUT/front, where "
+    "OUT is the folder of --out.",
 )
 @click.option(
     "--latency/--no-latency",

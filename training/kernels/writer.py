@@ -320,9 +320,9 @@ class KernelSource:
         raise NotImplementedError
 
     def multiply(self, total: str, factor: str, product: Product) -> None:
-        """Add the matrix product of the tile `factor` and the weights of `product` to the variable `total`.
+        """Append code that adds the matrix product of the tile `factor` and the weights of `product` to `total`.
 
-        Only the resident form uses this method: its tiles are as wide as the state.
+        Only kernels that keep the whole state in registers have this code. Others split the product into tiles.
         """
         tile = product.name if self.is_held(product) else self.tile(product)
         self.put(f"{total} = multiply({total}, {factor}, {tile}, PRECISION)")

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the pages that compare models, from the results of sweeps."""
+
+import json
+from typing import Any
+
+from edgernn.names import parts
+from edgernn.training.paper_table import number
+from measured_tables import RESULTS, filled
+
+# settings by which one way to save work takes more or less of it
+_AMOUNTS = ("hidden_size", "skip", "theta_x", "theta_h", "k")
+# largest test error of models that count as equal: that of a solved adding problem
+_BOUNDS = {"mse": 1 / 600}
+# points of accuracy within which models count as equal
+_POINTS = 0.5
+
+_COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
+
+
+def signal(task: str) -> str:
+    """Return the table of a signal: the models on a Pareto front, and the best model of each dense cell.
+
+    It reads docs/results/sweep-TASK.json, the table.json of `edgernn sweep training/recipes/sweeps/TASK.toml`.
+    """
+    report = json.loads((RESULTS / f"sweep-{task}.json").read_text(encoding="utf-8"))
+    sign = 1 if report["higher_is_better"] else -1
+    chosen = [row for row in report["rows"] if row["chosen"]]
+    dense: dict[str, dict[str, Any]] = {}
+    for row in chosen:
+        if _is_dense(row) and ((best := dense.get(row["cell"])) is None or _worth(row, sign) > _worth(best, sign)):
+            dense[row["cell"]] = row
+    shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"])]}
+    metric = report["metric"]
+    heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds", "µs"]
+    heads += ["kB", "best for"]
+    lines = [f"| {' | '.join(heads)} |", "|---|---:|---|---:|---:|---:|---:|---:|---|"]
+    for row in sorted(shown.values(), key=lambda row: row["work"]["mean"]):
+        lines.append(f"| {' | '.join(_cells(row, report['searched']))} |")
+    how = (
+        f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
+        "Multiply-adds and µs are those of a step with one sequence, float32 weights. Best for: no other model of the "
+        f"{len(chosen)} has both a better mean on the validation split and a lower cost of this kind. Times on "
+        f"{report['latency_machine']}. Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
+        "rule, size and learning rate."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def rivals(task: str) -> str:
+    """Return the table of the cheapest model of each way to save work, among models of equal quality.
+
+    It reads docs/results/rivals-TASK.json, the table.json of `edgernn sweep training/recipes/rivals/TASK.toml`. Models
+    are of equal quality if the validation split says so: their accuracy is at most half a point below that of the best
+    dense GRU or LSTM, or their error is at most that of a solved task. If a way has no such model, its best one is
+    shown.
+    """
+    report = json.loads((RESULTS / f"rivals-{task}.json").read_text(encoding="utf-8"))
+    sign = 1 if report["higher_is_better"] else -1
+    chosen = [row for row in report["rows"] if row["chosen"]]
+    yardstick = max(_worth(row, sign) for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm"))
+    metric = report["metric"]
+    bound = sign * _BOUNDS[metric] if metric in _BOUNDS else yardstick - _POINTS
+    ways: dict[str, list[dict[str, Any]]] = {}
+    for row in chosen:
+        ways.setdefault(_way(row, report["searched"]), []).append(row)
+    lines = [f"| way | neurons | {metric}, 95 % interval | equal | updated | multiply-adds | µs | kB |"]
+    lines += ["|---|---|---:|---|---:|---:|---:|---:|"]
+    shown = []
+    for way, rows in ways.items():
+        equal = [row for row in rows if _worth(row, sign) >= bound]
+        cheapest = (
+            min(equal, key=lambda row: row["work"]["mean"]) if equal else max(rows, key=lambda r: _worth(r, sign))
+        )
+        shown.append((not equal, cheapest["work"]["mean"], way, cheapest))
+    for unequal, _, way, row in sorted(shown, key=lambda entry: entry[:2]):
+        _, _, _, value, skipped, *costs, _ = _cells(row, report["searched"])
+        amounts = [f"{key}={row['settings'][key]}" for key in _AMOUNTS[1:] if key in row["settings"]]
+        neurons = ", ".join([str(row["settings"]["hidden_size"]), *amounts])
+        updated = f"{100 - float(skipped.removesuffix(' %')):.0f} %"
+        lines.append(f"| {' | '.join([way, neurons, value, 'no' if unequal else 'yes', updated, *costs])} |")
+    how = (
+        f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
+        "Multiply-adds and µs are those of a step with one sequence. kB: weights. Times on "
+        f"{report['latency_machine']}. Made by `{report['command']}`: {len(chosen)} models after the search."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def _way(row: dict[str, Any], searched: list[str]) -> str:
+    """Return the name of the way in which a row's model saves work: all but how much of it."""
+    settings = {key: value for key, value in row["settings"].items() if key not in (*_AMOUNTS, *searched)}
+    return ", ".join([" + ".join(parts(row["cell"], row["rule"])), *(f"{k}={v}" for k, v in settings.items())])
+
+
+def _is_dense(row: dict[str, Any]) -> bool:
+    """Return True for a row whose model updates every neuron at every step, with dense weights of full rank."""
+    return row["rule"] == "always" and not {"rank", "density"} & row["settings"].keys()
+
+
+def _worth(row: dict[str, Any], sign: int) -> float:
+    return float(sign * row["validation"]["mean"])
+
+
+def _cells(row: dict[str, Any], searched: list[str]) -> list[str]:
+    settings = {key: value for key, value in row["settings"].items() if key not in ("hidden_size", *searched)}
+    interval = row["test"]["interval"]
+    return [
+        " + ".join(parts(row["cell"], row["rule"])),
+        str(row["settings"]["hidden_size"]),
+        ", ".join(f"{key}={value}" for key, value in settings.items()),
+        f"{number(row['test']['mean'])} ({' to '.join(number(bound) for bound in interval)})" if interval else "",
+        f"{row['skip_percent']['mean']:.0f} %",
+        f"{row['work']['mean']:,.0f}",
+        "" if row["latency"]["mean"] is None else number(row["latency"]["mean"]),
+        f"{row['bytes']['mean'] / 1000:.1f}",
+        ", ".join(_COSTS[cost] for cost in row["front"]),
+    ]
