@@ -18,7 +18,7 @@ def _measured(report: dict[str, Any]) -> str:
 
 
 def promises() -> str:
-    """Return the table of promises: each with its command and its last figures."""
+    """Return the table of promises: what edgernn guarantees, the command that tests it, and the latest measurements."""
     faults, harden, damaged = _report("faults"), _report("hardening"), _report("damaged-files")
     first = _report("long-run")["streams"][0]
     times, calls = _report("step-times"), _report("op-calls")

@@ -5,7 +5,7 @@ The input of such a layer is (T, B, 3F): F values (any number where one is missi
 missing) and F durations δ, the time since each value was last observed. The cell reads 2F numbers: the filled values
 and the masks.
 
-Saves: the step of filling in values before training, as an imputer is trained together with the cell.
+Saves: a separate step that fills in values before training. An imputer is trained together with the cell.
 Choose `gru-d` if a value hardly changes until it is measured again, and `rits` if the features predict one another.
 Either works with any cell, so a light cell makes a light model: `SequenceModel("pru", ..., imputer="rits")`.
 """

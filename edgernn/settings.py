@@ -102,7 +102,7 @@ class Setting:
 
 
 def _parts(hint: Any) -> Iterable[Any]:
-    """Yield the members of a union type, without annotations; for any other type, yield the type itself."""
+    """Yield the members of a union type; for any other type, yield the type. `Annotated[T, ...]` counts as T."""
     if typing.get_origin(hint) is Annotated:
         yield from _parts(typing.get_args(hint)[0])
     elif isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:

@@ -40,8 +40,9 @@ def calibrate_file(
     """Replace the operators GRU and LSTM of an ONNX file by layers with the update rule delta, which skip work.
 
     Such a layer reads a value of x or h anew only if it moved by more than a threshold. The pair of thresholds, for x
-    and h, skips as much work as `loss` allows. All else in the graph stays. In a stream, whose caller carries the state
-    from call to call, the new file has the states of the rule as further inputs and outputs (see `with_delta`).
+    and h, skips as much work as `loss` allows. All else in the graph stays. If the states of the
+    layers are inputs and outputs of the graph, so that a caller can run it step by step, the states of the rule become
+    further inputs and outputs (see `with_delta`).
 
     Args:
         path: The ONNX file, such as the result of torch.onnx.export.

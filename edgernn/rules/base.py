@@ -36,8 +36,8 @@ class UpdateRule(nn.Module, abc.ABC):
     u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule that decides
     by step index (`Kind.TIME`) defines `shares`, which returns u. Any other rule overrides `decide`, or defines `score`
     and `likelihood`: u_t is then 1 where the score is above 0, and has the gradient of the likelihood. With own states
-    (`memory`), it also defines `advance`, which computes them after a step; `evidence` and `drive` compute an input of
-    `advance` from the cell's new state. `project` computes the part of the score that depends on x alone. Kernels are
+    (`memory`), it also defines `advance`, which computes them after a step. The argument `drive` of `advance` is
+    drive(evidence(the cell's new state)). `project` computes the part of the score that depends on x alone. Kernels are
     generated from the equations of `score`, `likelihood`, `advance`, `evidence` and `drive`, which must be point-wise.
     Parameters and buffers are inputs of the exported op, with their names and in their order. Derive a rule from this
     class or `Timed`, not from another rule.

@@ -224,9 +224,9 @@ class Layout:
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs of the torch op `sequence`, in order.
 
-        They are: the input part a = W x + b of the gates, the input x, the weights R, C and V, and the biases, each if
-        the layer needs it; the cell's parameter vectors v_NAME; the inputs of the update rule (`Rule.inputs`); the
-        cell's initial states s_NAME; and the rule's own initial states.
+        They are: the input part a = W x + b of the gates, the input x, the weights R, C and V, and the biases that are
+        not part of a, each only if the layer needs it; the cell's parameter vectors v_NAME; the inputs of the update
+        rule (`Rule.inputs`); the cell's initial states s_NAME; and the rule's own initial states.
         """
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
         rule = self.rule.inputs if self.rule else ()
