@@ -258,7 +258,18 @@ def performance(folder: Path = RESULTS) -> str:
 def _over_skips(
     folder: Path, name: str, module: str, title: str, format_table: Callable[[dict[str, Any]], str]
 ) -> list[str]:
-    """Return a table by share of skipped updates, and its plot, from NAME.json and NAME.png in a folder."""
+    """Return the Markdown section of a benchmark whose results depend on the percentage of skipped updates.
+
+    Args:
+        folder: Folder with the report NAME.json and the plot NAME.png.
+        name: NAME.
+        module: Module of `edgernn.bench` that writes both files.
+        title: Alternative text of the plot.
+        format_table: Function that formats the report as a Markdown table.
+
+    Returns:
+        The paragraphs: the command, the table and the plot. Without a report: the command and "Not measured yet."
+    """
     measured, plot = folder / f"{name}.json", folder / f"{name}.png"
     parts = [f"The command is `python -m edgernn.bench.{module} --out docs/results`."]
     if not measured.is_file():

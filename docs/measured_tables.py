@@ -142,7 +142,7 @@ def _compared(values: list[float], base: list[float]) -> str:
 
 
 def packed() -> str:
-    """Return a table of the sizes of packed model files and the native library, by `python -m tests.measure_apps`."""
+    """Return a table of sizes of packed models and the native library, measured by `python -m tests.measure_apps`."""
     report = json.loads(APPS.read_text(encoding="utf-8"))
     rows = "\n".join(
         f"| {row['model']} | {row['packed']['float32']:,} | {row['memory']['float32']:,} | {row['packed']['int8']:,} | "

@@ -138,7 +138,7 @@ def longrun() -> str:
 
 
 def steptimes() -> str:
-    """Return the times of steps by rule, measured by `python -m tests.step_times`."""
+    """Return a table of the time per step under each update rule, measured by `python -m tests.step_times`."""
     report = _report("step-times")
     lines = ["| rule | mean, µs | p50 | p99 | p99.99 | worst |", "|---|---:|---:|---:|---:|---:|"]
     for rule, times in report["rules"].items():

@@ -19,7 +19,7 @@ _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 
 def signal(task: str) -> str:
-    """Return the table of a signal: the models on a Pareto front, and the best model of each dense cell.
+    """Return the table of a task's sweep: the models on a Pareto front, and the best dense model of each cell.
 
     It reads docs/results/sweep-TASK.json, the table.json of `edgernn sweep training/recipes/sweeps/TASK.toml`.
     """

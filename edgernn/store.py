@@ -108,8 +108,8 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
     if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
         expected = f"a {SequenceModel.__name__}, got a {network}"
         raise EdgernnError(
-            f"{folder}: config.json: network: expected {expected}, which only its own task can run; name a run of "
-            "another task"
+            f"{folder}: config.json: network: expected {expected}, which edgernn runs only in training; "
+            "name a run of another task"
         )
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
     if (cell := load_kept(folder, config)) is not None:

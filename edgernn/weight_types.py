@@ -86,7 +86,7 @@ class Rounding:
         return self.weights == "float32" or 3 * step >= 2 * steps
 
     def matrix(self, matrix: Tensor, training: bool) -> Tensor:
-        """Return the value of a matrix in a forward pass; `training` is True for a forward pass in training."""
+        """Return W + a (q(W) - W) for a matrix W; a is `share` if `training` is True, else 1."""
         if self.weights == "float32":
             return matrix
         weight = matrix.detach()

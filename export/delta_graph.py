@@ -16,10 +16,10 @@ from edgernn.runtime.library import DOMAIN
 
 
 def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
-    """Replace the operators of a model by edgernn's layers with the update rule delta.
+    """Replace the GRU and LSTM operators of an ONNX model by edgernn's layers with the update rule delta.
 
     Args:
-        operators: The operators.
+        operators: The model with its GRU and LSTM operators; those in `RecurrentNodes.nodes` are replaced.
         thresholds: Θ_x and Θ_h of each of `RecurrentNodes.nodes` (see `Delta`).
         counts: Add an output NAME.macs (B,) for each layer: the number of multiply-adds that it executed.
 
@@ -118,13 +118,13 @@ def _remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
 
 
 def watching(operators: RecurrentNodes) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
-    """Return the model with further outputs: what each replaceable operator reads and computes.
+    """Copy the ONNX model and add the input X and the output Y of each replaceable GRU or LSTM to its outputs.
 
     Args:
-        operators: The operators.
+        operators: The model and its replaceable operators.
 
     Returns:
-        The model, and for each of `RecurrentNodes.nodes` the names of the values X (T, B, I) and Y (T, 1, B, H).
+        The copy, and for each of `RecurrentNodes.nodes` the names of the values X (T, B, I) and Y (T, 1, B, H).
     """
     result = onnx.ModelProto()
     result.CopyFrom(operators.proto)

@@ -6,7 +6,8 @@ the spectrum X of the samples s is
 
     X_k = Σ_n2 exp(-2πi n2 k2 / N2) · exp(-2πi n2 k1 / N) · Σ_n1 s_n exp(-2πi n1 k1 / N1)
 
-The samples are real, so k1 from 0 to N1/2 is enough: each frequency is one of these k or the mirror image N - k of one.
+The samples are real, so only frequencies k with k1 from 0 to N1/2 are computed. The mirror image N - k of every
+other frequency k is among them.
 """
 
 from collections.abc import Callable

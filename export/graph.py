@@ -97,7 +97,10 @@ def build(
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
-    """Return a copy with dense weights for block-sparse ones and constants for batch normalisation, if it has any."""
+    """Return the model with dense weights instead of block-sparse ones, and batch normalisation as constant maps.
+
+    A model with neither is returned unchanged, any other one as a copy.
+    """
     cells = [layer.cell for layer in model.recurrent_layers()]
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model

@@ -84,13 +84,13 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         return Kernel(layer.kind_of("*"), cell_program(cell))
     except ProgramError as error:
         raise ProgramError(
-            f"{cell.name}: the native library cannot run this cell: {error}; without a change of the cell, run the "
-            "model with backend portable (standard ONNX operators)"
+            f"{cell.name}: the native library cannot run this cell: {error}; or leave the cell unchanged, and "
+            "run the model with backend portable (standard ONNX operators)"
         ) from None
 
 
 def without_kernel(layers: Iterable[RecurrentLayer]) -> str | None:
-    """Return the reason why the native library lacks a kernel for one of the layers, or None if it lacks none."""
+    """Return the reason why the native library has no kernel for a layer, or None if it has one for each layer."""
     for layer in layers:
         try:
             find_kernel(layer)

@@ -83,7 +83,14 @@ class BlockNodes:
         self._u = ""
 
     def enter(self, x: str) -> str:
-        """Add the nodes before the layer, which reads x (T, B, I); return the name of the layer's input (T, B, H)."""
+        """Add the block's nodes before the layer.
+
+        Args:
+            x: Name of the block's input (T, B, I).
+
+        Returns:
+            The name of the layer's input (T, B, H).
+        """
         graph, norm = self._graph, self._block.norm
         self._u = x if self._block.encoder is None else self._map("encoder", x)
         scale, shift = (
@@ -94,7 +101,7 @@ class BlockNodes:
         return graph.node("LayerNormalization", read, f"{self._name}.normalised", axis=-1, epsilon=norm.eps)
 
     def leave(self, h: str, last: bool) -> str:
-        """Add the nodes after the layer.
+        """Add the block's nodes after the layer.
 
         Args:
             h: Name of the layer's output (T, B, H), or with `last` of its output at the last step (B, H).

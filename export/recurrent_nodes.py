@@ -51,7 +51,8 @@ class RecurrentNode:
     """An operator GRU or LSTM of an ONNX graph that a layer with the update rule delta can replace.
 
     Attributes:
-        name: Name of the new node. It is unique in the graph, where no other name begins with this name and a dot.
+        name: Name of the node that replaces the operator. It is unique in the graph, where no other name begins with
+            this name and a dot.
         index: Index of the operator in the graph's list of nodes.
         node: The operator.
         cell: edgernn's cell with the operator's weights.
@@ -216,7 +217,7 @@ def _refusal(node: onnx.NodeProto) -> str | None:
 
 
 def _weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> dict[str, Array] | str:
-    """Return the weights W, R and B of an operator without the axis of directions, or why they cannot be used."""
+    """Return an operator's weights W, R and B, each without its axis of directions, or why they cannot be used."""
     inputs, weights = _inputs(node), {}
     for name in ("W", "R", "B"):
         value = inputs.get(name)
@@ -314,7 +315,7 @@ def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
 
 
 def _is_carried(graph: onnx.GraphProto, name: str) -> bool:
-    """Return True if a value is an input of the graph, or if operators that only move numbers compute it from one.
+    """Return True if a value is an input of the graph, or the result of operators that only move an input's numbers.
 
     Such operators are Slice and Reshape, for example.
     """

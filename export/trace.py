@@ -254,7 +254,11 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return two graphs (all steps at once; one step) and the names of values that all steps share."""
+    """Trace a layer; return the graphs of its two parts, and the names of its constants.
+
+    The first graph has the operations for all steps at once, such as input projections; the second one computes a step.
+    The constants are results of the first graph that every step reads.
+    """
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)

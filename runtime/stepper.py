@@ -127,7 +127,7 @@ class Stepper:
         self._check(self._library.edgernn_reset(self._model))
 
     def restart_row(self, row: int) -> None:
-        """Restore the initial state of the sequence with the index `row`, from 0 to B - 1; the others keep theirs."""
+        """Restore the initial state of the sequence `row` (0 to B - 1); the other sequences keep their state."""
         self._check(self._library.edgernn_reset_row(self._model, row))
 
     def save_state(self) -> bytes:

@@ -72,7 +72,7 @@ class Stream(ABC):
 
     @abstractmethod
     def save(self, model: Model) -> bytes:
-        """Return the state of all sequences as bytes; they contain `model`, the identity of the saving model."""
+        """Return the state of all sequences as bytes, with `model`, the identity of the model that it belongs to."""
 
     @abstractmethod
     def restore(self, saved: SavedState) -> None:

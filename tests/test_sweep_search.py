@@ -48,7 +48,7 @@ def test_the_table_says_how_many_seeds_decided(tmp_path):
     assert all(row["chosen"] == (len(row["seeds"]) == 2) for row in report["rows"])
     assert "with 1 of the 2 seeds" in (tmp_path / "runs" / "table.md").read_text()
     for old, new, message in (
-        ("search-seeds = 1", "search-seeds = 3", "expected at most 2, the value of seeds, got 3"),
+        ("search-seeds = 1", "search-seeds = 3", "expected at most 2, the number of seeds, got 3"),
         ("[search]\nlr = [0.01, 0.001]", "", r"expected a table \[search\] with it, got none"),
     ):
         file.write_text(SWEEP.replace("seeds = 2", "seeds = 2\nsearch-seeds = 1").replace(old, new))

@@ -48,7 +48,7 @@ def calibrate_file(
         path: The ONNX file, such as the result of torch.onnx.export.
         data: npz file with an array for each input of the graph, by name; if the graph has one input, the array may be
             called x. With an array y of labels, the metric of the first output is measured: the accuracy for integers,
-            the class being the largest number along the last axis, and the mean squared error for floats.
+            and the mean squared error for floats. The predicted class is the argmax along the last axis.
         out: The ONNX file to write. Default: NAME-delta.onnx beside the file.
         loss: Largest allowed loss: percentage points of the accuracy, percent of the mean squared error, or without
             labels the relative change of the outputs RMS(y' - y) / RMS(y) in percent.

@@ -57,7 +57,7 @@ class Patterns(RunPicture):
 class Cobwebs(RunPicture):
     """Cobweb diagrams of a neuron's state over some steps of one test sequence, for one trained model.
 
-    It is the model of the first name in `rows`, which lists rows of the reproduced table.
+    The model is that of the first table row named in `rows`.
     """
 
     kind = "cobwebs"

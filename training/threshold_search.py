@@ -89,9 +89,9 @@ def search_thresholds(
     high = next((scale for scale in CURVE if scale > low), None)
     if low == 0:
         raise EdgernnError(
-            f"loss: expected thresholds that lose at most {loss:g}, found none; the metric, or without labels the "
-            f"relative change of the output, is {pair(CURVE[0], CURVE[0]).value:.5g} with the smallest thresholds and "
-            f"{dense:.5g} in the dense model; allow a larger loss"
+            f"loss: expected thresholds that lose at most {loss:g}, found none; the smallest thresholds give "
+            f"{pair(CURVE[0], CURVE[0]).value:.5g}, the dense model {dense:.5g} (the metric, or the relative change of "
+            "the output if the data have no labels); allow a larger loss"
         )
     for _ in range(_HALVINGS if high is not None else 0):
         middle = (low + high) / 2  # type: ignore[operator]

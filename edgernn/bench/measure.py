@@ -283,7 +283,7 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 
 
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
-    """Return a model's costs as a dict: parameters, also of a GRU and LSTM of the same sizes, and work of a step.
+    """Return a model's costs as a dict: its work per step, and its parameters beside those of a GRU and an LSTM.
 
     `info` is the metadata. `rate` is the share of neurons that are updated (0 to 1). `executed` is the number of
     multiply-adds of a step that the backend `backend` executed.

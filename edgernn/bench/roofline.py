@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower bounds of a recurrent layer's time on this processor, measured in turn with edgernn and its rivals.
+"""Lower bounds of a recurrent layer's time on this processor, measured in the same rounds as the compared runtimes.
 
 The bound for one sequence is the time of one matrix-vector product per step, such as R h with the recurrent weights R.
 The matrix is packed in the order in which it is read, and stays in the cache if it fits. The bound for a batch is the

@@ -3,7 +3,7 @@
 
 Saves: `fastgrnn` has one matrix each for input and state, a GRU three. The paper also makes them low-rank and sparse,
 which is an option of any cell here (`rank`, `density`).
-Choose it for the smallest devices, where every kilobyte counts and tanh and σ of one sum are cheap.
+Choose it for the smallest devices, where every kilobyte counts: `fastgrnn` computes gate and candidate from one sum.
 """
 
 import torch

@@ -62,7 +62,7 @@ class UpdateGate:
         )
 
     def scores(self, p: Mapping[str, Tensor]) -> Tensor:
-        """Return the gate's pre-activations (B, H) times the sign, from the dict `p` of pre-activations by gate."""
+        """Return the gate's pre-activations (B, H) times `sign`. `p` is a dict from gate name to pre-activations."""
         return p[self.name] * self.sign
 
 

@@ -20,8 +20,8 @@ class Vector:
         start: Initial value of all elements. None: random from U(-1/√H, 1/√H), as for the weights.
         map: Function that is applied to the vector before the equations read it. None: no function.
         learned: True for a trained parameter, False for a constant.
-        steps: True if the equations read T, the number of time steps of the current sequence, wherever an element of
-            the vector is 0.
+        steps: True if each element of the vector that is 0 is replaced by T, the number of time steps of the current
+            sequence, before the equations read it.
     """
 
     size: Literal["H", "I", "1"]

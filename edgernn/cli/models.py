@@ -66,8 +66,8 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 def _list(folder: Path | None) -> list[dict[str, Any]]:
     """List the trained models: task, metric on the test data with its 95 % interval, multiply-adds, and file sizes.
 
-    The column "multiply-adds a step" shows two numbers: the mean per step on the test data, where updates are skipped,
-    and the number of a step that updates every neuron. They do not include the audio front end of a model that has one.
+    The column "multiply-adds a step" shows two counts: the mean per step on the test data, where updates are skipped,
+    and the count for a step that updates every neuron. They do not include the audio front end of a model that has one.
     The model's card, the file model.md in its folder, says more.
     """
     from edgernn.runtime.zoo import entries

@@ -53,7 +53,7 @@ class Kind(enum.Enum):
 
     @property
     def size(self) -> str:
-        """Size that kernels expect of the states (`Memory`) of a rule of this kind: "H" for NEURON, else "1"."""
+        """Size of a rule's states (`Memory`) that kernels support for this kind: "H" for NEURON, else "1"."""
         return "H" if self is Kind.NEURON else "1"
 
 

@@ -14,7 +14,7 @@ from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
 
 
 class Send(torch.autograd.Function):
-    """Straight-through estimator: returns `sent`, and passes the gradient of `sent` to the current `value` instead."""
+    """Straight-through estimator: returns `sent`, and passes the gradient of the result to the current `value`."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, sent: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ class TopK(UpdateRule):
     u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
 
     s is the pre-activation p of the cell's update gate, or -p. The gate says how much of its new value a neuron takes:
-    σ(p) in `gru-before`, where s = p, and 1 - σ(p) in `gru`, `pru` and `fastgrnn-split`, where s = -p. The order of the
-    pre-activations is that of the gates' values. If values are equal, the neuron with the lower index changes. NaN
-    counts as the smallest value. In a batch, each sequence has its own k neurons. The update gate is computed for all
-    neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
+    σ(p) in `gru-before`, where s = p, and 1 - σ(p) in `gru`, `pru` and `fastgrnn-split`, where s = -p. A larger
+    s thus means that the neuron takes more of its new value. If values are equal, the neuron with the lower index
+    changes. NaN counts as the smallest value. In a batch, each sequence has its own k neurons. The update gate is
+    computed for all neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
     Options: k, from 1 to H; by default half of the neurons, rounded up. Constant rule_k (1,).
     The gradient passes through the new values of the k neurons, and through the kept states of all others. The choice
     itself has no gradient. There is no penalty on updates, as their number is fixed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learned update rule of the variable computation RNN, which decides how many of the first neurons change."""
+"""Update rule of the variable computation RNN: each step updates the first n neurons; a learned function computes n."""
 
 import math
 from typing import Any

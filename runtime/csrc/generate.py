@@ -230,7 +230,7 @@ namespace edgernn {{
 
 
 def _rule_fields(rule: UpdateRule) -> list[str]:
-    """Return the C++ declarations of an update rule's constants that differ from the C++ base struct RuleDefaults."""
+    """Return C++ declarations of the constants in which an update rule differs from the base struct RuleDefaults."""
     fields = [
         ("const char*", "kName", f'"{rule.name}"'),
         ("RuleKind", "kKind", f"RuleKind::k{rule.kind.name.capitalize()}"),
@@ -311,7 +311,7 @@ def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
 
 
 def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
-    """Yield the C++ lines of each member function of a rule that differs from the C++ base struct RuleDefaults."""
+    """Yield the C++ lines of each member function in which a rule differs from the C++ base struct RuleDefaults."""
     sample = rule.kind is Kind.SAMPLE
     equations = trace_rule(rule, ("h", "c"))
     weights = {name: f"q[{i}]" for i, name in enumerate(rule.weights)}

@@ -140,8 +140,8 @@ def read_content(content: bytes, path: Path) -> ModelContent:
 
     Raises:
         EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
-        UsageError: The model has residual blocks, or a layer an imputer or a normalisation, for which there is no C
-            code. The error names the layer.
+        UsageError: The model has residual blocks, or a layer with an imputer or a normalisation. C code supports
+            none of these. The error names the layer.
     """
     flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size

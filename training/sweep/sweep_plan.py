@@ -199,12 +199,12 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     first = len(seeds) if file.search_seeds is None else file.search_seeds
     if first > len(seeds):
         raise EdgernnError(
-            f"{path}: search-seeds: expected at most {len(seeds)}, the value of seeds, got {first}; lower it, or leave "
-            "it out"
+            f"{path}: search-seeds: expected at most {len(seeds)}, the number of seeds, got {first}; lower it, or "
+            "leave it out"
         )
     if file.search_seeds is not None and not file.search:
         raise EdgernnError(
-            f"{path}: search-seeds: expected a table [search] with it, got none; add the table, or leave it out"
+            f"{path}: search-seeds: expected a table [search], too, got none; add the table, or remove search-seeds"
         )
     return Sweep(path, task, seeds, first, names, tuple(file.search), tuple(rows.values()), contents)
 

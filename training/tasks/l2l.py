@@ -191,7 +191,7 @@ class LearningToLearn(Task):
         return figures
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Write samples.png, a plot of the loss of the image classifiers trained in the test over their training steps.
+        """Write samples.png, a plot of the losses of the test's image classifiers against their training steps.
 
         A curve with the mean and the range over the classifiers is drawn for each optimiser, learned or standard.
         """
