@@ -44,7 +44,7 @@ GROUP_SIZES = ("4", "8", "16", "32")
 
 
 def adding() -> str:
-    """Return the README's table: accuracy and work with skipping on the adding task, by `edgernn reproduce sarnn-4`."""
+    """Return the README's table: errors and FLOPs on the adding task, from `edgernn reproduce sarnn-4`."""
     report = json.loads((RESULTS / "sarnn-4.json").read_text(encoding="utf-8"))
     rows = {row["name"]: row for row in report["rows"]}
     lines = ["| model | MSE | solved | neurons updated | FLOPs a sequence |", "|---|---:|---|---:|---:|"]

@@ -34,7 +34,7 @@ class Cost:
     Attributes:
         parameters: Number of learned weights, without the zeros of block-sparse weights.
         weight_bytes: Bytes of these weights in an exported file, in the type that the model is trained for (setting
-            weights): float32 if the cost is that of a layer alone.
+            weights). The cost of a layer alone counts them as float32.
         macs: Multiply-adds of the recurrent layers with nothing skipped.
         macs_executed: Multiply-adds that remain if only a share `update_rate` (see `cost`) of the neurons is updated.
         flops_paper: Multiplications plus additions as the SA-RNN paper counts them, times `update_rate`. The product

@@ -109,7 +109,10 @@ class RecurrentModel(nn.Module):
         return torch.stack(losses).sum() if losses else None
 
     def anneal(self, epoch: int) -> None:
-        """Sharpen the surrogate gradients of the update rules; training calls this before each epoch, from 0."""
+        """Sharpen the surrogate gradients of the update rules; training calls this before each epoch.
+
+        `epoch` is the number of the epoch, counted from 0.
+        """
         for layer in self.recurrent_layers():
             layer.rule.anneal(epoch)
 
@@ -169,7 +172,8 @@ class SequenceModel(RecurrentModel):
     density: Share of nonzero blocks in sparse recurrent weights (`BlockSparse`), which `prune` selects in training.
     norm: "layer" or "recurrent-batch". The latter has statistics per step, up to step norm_steps (`cells.norm`).
     block: "linear" or "gated", the residual block around each layer (`edgernn.blocks`).
-    imputer: "gru-d" or "rits". x is then (T, B, 3F): F values with gaps, masks, times since measured (`imputers`).
+    imputer: "gru-d" or "rits". x is then (T, B, 3F): F values with gaps, F masks, and F times since the
+        last observation (`imputers`).
     vocabulary: Number of words. x is then (T, B) integers below it. The layers read rows of the embedding
         E (vocabulary, I), which starts as U(-0.1, 0.1).
     tied: The head's weight is E, so that O must be vocabulary and `width` must be I.
@@ -177,7 +181,7 @@ class SequenceModel(RecurrentModel):
         "int8". Gradients are those of the parameters, which stay float32 (`weight_types.Rounding`).
     dropout_embedding, dropout_input, dropout_hidden, dropout_output: Dropout rates of words, of the first layer's
         input, between layers, and of the last layer's output; one mask for all steps (`edgernn.dropout`).
-    weight_drop, weight_drop_input: DropConnect rates: first of the weights R and C of states, second of W and V.
+    weight_drop, weight_drop_input: DropConnect rates of the weights R and C, and of the weights W and V.
     mask_steps, mask_channels: Largest numbers of successive steps and channels of the first layer's input that are
         masked in each sequence (`dropout.masked`).
 

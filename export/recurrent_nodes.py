@@ -87,7 +87,7 @@ class RecurrentNodes:
 
 
 def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
-    """Find the operators GRU and LSTM of a model that can get the update rule delta.
+    """Find a model's operators GRU and LSTM that layers with the update rule delta can replace.
 
     Args:
         proto: The model. It is not changed.

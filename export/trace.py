@@ -150,9 +150,10 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Return copies of a graph's nodes with all values renamed; initialisers become Constant nodes, which come first.
 
-    The shapes in a traced graph have I and H as constants. If I != H and the layer has no imputer, I is computed at run
-    time instead, so that layers with another I can call the function. If `any_size`, H is computed at run time, too. No
-    other layer calls the function of a layer with an imputer.
+    The nodes are for the layer's ONNX function, which several layers may call. The shapes in a traced graph have I and
+    H as constants. If I != H and the layer has no imputer, I is computed at run time instead, so that layers with
+    another I can call the function. If `any_size`, H is computed at run time, too. No other layer calls the function of
+    a layer with an imputer.
     """
     nodes = []
     cell = layer.cell

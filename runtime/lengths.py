@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padded batches and batches of streams: checks of the arguments `lengths` and `rows` of `Session`, and splitting."""
+"""Checks of the arguments `lengths` and `rows` of `Session`, and splitting of padded batches into parts."""
 
 from typing import Any
 

@@ -205,7 +205,7 @@ class Detaching(Own):
     [
         (Summing, "update: torch's mean is not point-wise here; use operators that act on each neuron separately"),
         (Erring, f"update: torch's erf is not supported; use operators that {', '.join(OPS)} can express"),
-        (Detaching, "update: the gradient of argument 0 in torch is not that of the equations; do not call detach"),
+        (Detaching, "update: the gradient in torch differs from that of the traced equations; do not call detach"),
     ],
 )
 def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], why: str) -> None:

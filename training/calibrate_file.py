@@ -300,7 +300,10 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
         return _CHANGE, change
     y, kind = expected[0], labels.dtype.kind
     if kind not in "iuf" or not isinstance(y, np.ndarray) or not np.isfinite(labels).all():
-        raise EdgernnError(f"{data}: {LABELS}: expected finite numbers, got {labels.dtype}; correct the labels")
+        raise EdgernnError(
+            f"{data}: {LABELS}: expected finite numbers, got {labels.dtype}; correct the type, or replace NaN and "
+            "infinity"
+        )
     is_class, classes = kind in "iu", y.shape[:-1] if _is_float(y) else y.shape
     if labels.shape != (classes if is_class else y.shape):
         raise EdgernnError(

@@ -123,7 +123,7 @@ def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[
     """Stream N sequences x (N, T, I) through a model; count executed multiply-adds and skipped updates.
 
     `result` is the content of the run's result.json. Return a dict with "macs_executed", the mean per step, and
-    "skip_percent". A model that cannot skip updates does not count them: its multiply-adds are those in `result`.
+    "skip_percent". A model that cannot skip updates does not count its multiply-adds; they are read from `result`.
     """
     updates, macs = [], []
     for sequence in x:

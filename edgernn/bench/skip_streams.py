@@ -73,7 +73,7 @@ def _speed(point: dict[str, Any], batch: int) -> str:
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-streams.json.")
 def main(rounds: int, count: int, out: Path | None) -> None:
-    """Compare the times of two kinds of batches: one skips 40 to 90 % of the updates, the other runs without a rule."""
+    """Time batches that skip 40 to 90 % of the updates beside the same batches without an update rule."""
     settings = Rounds(rounds=rounds, block_ms=10, group_us=50)
     batches = BATCHES[:count]
     report: dict[str, Any] = {

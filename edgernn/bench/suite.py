@@ -156,7 +156,7 @@ def _pin(threads: int) -> None:
 
 
 def summary(entry: dict[str, Any]) -> str:
-    """Describe a case's result in one line: µs per step, and its time relative to other runtimes, with the targets."""
+    """Describe a case in one line: µs per step, and for each performance target the ratio of times and the limit."""
     if "failed" in entry:
         return f"{entry['name']}: {entry['failed']}"
     us = entry["contenders"]["edgernn"]["us"]

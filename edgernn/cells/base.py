@@ -234,7 +234,10 @@ class Cell(nn.Module, abc.ABC):
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
-        """Count the multiply-adds of one element of m in the gates that `mid` reads. Arguments: sizes of x and h."""
+        """Count the multiply-adds of the gates that `mid` reads, per element of its result m.
+
+        `inputs` and `hidden` are the sizes of x and h.
+        """
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     @property

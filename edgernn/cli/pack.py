@@ -76,8 +76,8 @@ def command(
         raise UsageError("--name: expected only together with --target c; add --target c, or leave out --name")
     if on_nonfinite is not None:
         raise UsageError(
-            "--on-nonfinite: expected together with --target c; add --target c, or leave out --on-nonfinite and call "
-            "the function edgernn_on_nonfinite in the C program"
+            "--on-nonfinite: expected only together with --target c; add --target c, or leave out --on-nonfinite and "
+            "call the function edgernn_on_nonfinite in the C program"
         )
     from edgernn.runtime.packed import pack_file
 

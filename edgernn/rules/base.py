@@ -95,7 +95,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return None
 
     def fit(self, cell: Cell) -> None:
-        """Store two sizes that a `Memory` may have: the numbers of columns of the weights W, and of pre-activations.
+        """Store the sizes "W" and "P" of a `Memory`: the number of columns of W, and the number of pre-activations.
 
         A cell that cannot run under the rule raises UsageError.
         """

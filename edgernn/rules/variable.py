@@ -134,7 +134,7 @@ class Variable(UpdateRule):
         return self.rule_sharpness * (m * indices[-1:] - indices)
 
     def _limit(self) -> Tensor:
-        """Return the logit (1,) at which σ is 1 - ε; comparing logits with it is more exact than comparing σ with ε."""
+        """Return the logit (1,) at which σ is 1 - ε. Comparing logits is more exact than comparing values of σ."""
         return torch.log(1 / self.rule_epsilon - 1)
 
     def _mask(self, logits: Tensor) -> Tensor:

@@ -118,8 +118,8 @@ class Sweep:
     def chosen(self) -> set[str]:
         """Return the names of the rows that the search chose: one of each group with finished runs.
 
-        Rows of a group differ only in the settings of the file's table [search]. The one with the best mean metric on
-        the validation split is chosen, over the first `search_seeds` seeds.
+        Rows of a group differ only in the settings of the file's table [search]. The search chooses the row with the
+        best metric on the validation split, a mean over the first `search_seeds` seeds.
         """
         best: dict[int, tuple[float, str]] = {}
         for row in self.rows:

@@ -124,7 +124,7 @@ class Task(abc.ABC):
             over sequences, and the state that `loss` returns has the batch as its first axis.
 
     Set by the class or by `open`:
-        objective: Main metric (`Score`); of a supervised task also its loss and metrics (`Objective`).
+        objective: Main metric, a `Score`; for a supervised task an `Objective`, which adds loss and further metrics.
         input_size, output_size: Numbers of input channels I and outputs O of the model.
         output: "last" for one target per sequence, "all" for one target per step.
         mean, std: Mean and standard deviation of each input channel; the model standardises x by them.

@@ -87,7 +87,7 @@ class WordStream(Source, Split):
         return (starts[i + 1] - starts[i]) / self.bptt
 
     def windows(self) -> Iterator[Batch]:
-        """Iterate over the whole text once, as windows of bptt steps of `self.columns` columns.
+        """Cut the whole text into `self.columns` columns, and iterate over them once, in windows of bptt steps.
 
         The sequences of a batch continue those of the previous batch. Steps after the end of the text have the target
         NOTHING (-1), which the loss ignores.
