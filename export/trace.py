@@ -150,10 +150,9 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Return copies of a graph's nodes with all values renamed; initialisers become Constant nodes, which come first.
 
-    The nodes are for the layer's ONNX function, which several layers may call. The shapes in a traced graph have I and
-    H as constants. If I != H and the layer has no imputer, I is computed at run time instead, so that layers with
-    another I can call the function. If `any_size`, H is computed at run time, too. No other layer calls the function of
-    a layer with an imputer.
+    They are the nodes of the layer's ONNX function. Traced shapes have I and H as constants. If I != H, the nodes
+    compute I at run time, so that layers with another I can call the function; so do they with H if `any_size`. An
+    imputer prevents this, as no other layer calls the function of a layer with an imputer.
     """
     nodes = []
     cell = layer.cell
@@ -255,11 +254,7 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return the graphs of its two parts, and the names of its constants.
-
-    The first graph has the operations for all steps at once, such as input projections; the second one computes a step.
-    The constants are results of the first graph that every step reads.
-    """
+    """Trace a layer; return a graph for all steps at once, a graph of one step, and the constants of all steps."""
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)

@@ -234,10 +234,7 @@ class Cell(nn.Module, abc.ABC):
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
-        """Count the multiply-adds of the gates that `mid` reads, per element of its result m.
-
-        `inputs` and `hidden` are the sizes of x and h.
-        """
+        """Count the multiply-adds of the gates that `mid` reads, per element of m; the arguments are I and H."""
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     @property
