@@ -88,7 +88,10 @@ def rivals(task: str) -> str:
 
 
 def _way(row: dict[str, Any], searched: list[str]) -> str:
-    """Return the name of the way in which a row's model saves work: all but how much of it."""
+    """Return the way in which a row's model saves work, as text: its cell, update rule and settings.
+
+    The settings that determine how much work is saved (`_AMOUNTS`) and the searched settings are left out.
+    """
     settings = {key: value for key, value in row["settings"].items() if key not in (*_AMOUNTS, *searched)}
     return ", ".join([" + ".join(parts(row["cell"], row["rule"])), *(f"{k}={v}" for k, v in settings.items())])
 

@@ -7,8 +7,8 @@ goes with any cell and update rule. A bidirectional model and one with an impute
 Saves: nothing. A block adds one (`linear`) or two (`gated`) matrices (H, H) to its layer. The block of the first layer
 also adds a matrix (H, I) if I and H differ. `block_macs` in results and reports counts the multiply-adds of these
 matrices in one step.
-Choose it for two layers or more, above all of a cell whose gates read only the input: `mingru`, `minlstm`, `lru` and
-`sru`.
+Choose it for models of two layers or more, above all if the gates of the cell read only the input: `mingru`,
+`minlstm`, `lru` and `sru`.
 """
 
 import torch

@@ -109,7 +109,7 @@ class RecurrentModel(nn.Module):
         return torch.stack(losses).sum() if losses else None
 
     def anneal(self, epoch: int) -> None:
-        """Sharpen the surrogate gradients of the update rules; training calls this before each epoch, counted from 0."""
+        """Sharpen the surrogate gradients of the update rules. Training calls it before each epoch; the first is 0."""
         for layer in self.recurrent_layers():
             layer.rule.anneal(epoch)
 

@@ -97,9 +97,10 @@ def _axis(builder: ModelGraph, name: str, axis: int) -> str:
 
 
 def _remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
-    """Remove nodes and initialisers whose results are not read, such as the weights of the replaced operators.
+    """Remove unused nodes and initialisers, such as the weights of the replaced operators.
 
-    An initialiser that is also an input of the graph stays, unless it is one of `weights`, the weights' names.
+    An initialiser that is also an input of the graph stays, unless its name is in `weights`, the names of the weights
+    of the replaced operators.
     """
     nodes, read = list(graph.node), {value.name for value in graph.output}
     kept: list[onnx.NodeProto] = []

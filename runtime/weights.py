@@ -99,7 +99,7 @@ class Weights(Mapping[str, Weight]):
 
 
 def _is_transposed(name: str) -> bool:
-    """Return True if a float32 file stores the transpose of a matrix under this name: in the head and in blocks."""
+    """Return True for a matrix of the head or of a block: a file with float32 weights stores its transpose."""
     return name == "head.W" or (".block." in name and name.endswith(".W"))
 
 

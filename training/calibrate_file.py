@@ -176,8 +176,9 @@ class _File:
             # not <=, so that NaN is an error
             if not error <= _TOLERANCE * largest:
                 raise EdgernnError(
-                    f"{self._path}: {name}: with thresholds of 0 it differs by {error:.3g} from that of the original "
-                    "file, so nothing was written; report a bug"
+                    f"{self._path}: output {name}: expected a difference of at most {_TOLERANCE * largest:.3g} between "
+                    f"the original file and the new layers with thresholds of 0, got {error:.3g}; nothing was "
+                    "written; report a bug"
                 )
 
     def check_final(self, proto: onnx.ModelProto, best: MeasuredPair) -> None:
@@ -272,7 +273,7 @@ def _differences(y: Array, expected: Array) -> Array:
 
 
 def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:
-    """Choose the metric: one that compares with the labels, or without labels the change against the original outputs.
+    """Choose the metric: accuracy or mean squared error if there are labels, else the relative change of the outputs.
 
     Args:
         expected: Outputs of the original file.

@@ -49,10 +49,11 @@ def search_thresholds(
     dense: float,
     progress: Progress,
 ) -> tuple[MeasuredPair, list[MeasuredPair]]:
-    """Search the pair of thresholds with the fewest multiply-adds among those whose loss is allowed.
+    """Search for the pair of thresholds with the fewest multiply-adds among the pairs whose loss is allowed.
 
-    First, each multiple in CURVE is tried for x and h together. Then, a bisection searches between the largest good
-    multiple and the next one in CURVE. Last, the multiple is raised for x alone, then for h alone.
+    Each threshold, of x and of h, is a multiple of the mean change of x or h from one step to the next. First, each
+    multiple in CURVE is tried for x and h together. Then, a bisection searches between the largest good multiple and
+    the next one in CURVE. Last, the multiple is raised for x alone, then for h alone.
 
     Args:
         measure: Function of the multiples for x and for h. It returns the share of the multiply-adds that the model

@@ -54,7 +54,7 @@ def count_steps(rule: str, steps: int) -> tuple[np.ndarray[Any, np.dtype[np.int6
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format a report of this module as a Markdown table of instructions per rule."""
+    """Format a report of this module as a Markdown table: the executed instructions of a step, for each update rule."""
     lines = [
         f"Instructions of {report['T']} steps of {report['cell']}, I = {report['I']}, H = {report['H']}, one sequence, "
         f"float32, streamed from C, counted by valgrind with the kernels for {report['instruction_set']}. The weights "

@@ -26,16 +26,17 @@ class Send(torch.autograd.Function):
 
 
 class Delta(UpdateRule):
-    """Delta updates: products read a value of x or h anew only if it moved by more than a threshold since it was sent.
+    """Delta updates: products keep reading the old value of x or h until it has changed by more than a threshold.
 
     x̂_t = x_t where |x_t - x̂_{t-1}| > Θ_x, else x̂_{t-1}
     ĥ_t = h_{t-1} where |h_{t-1} - ĥ_{t-1}| > Θ_h, else ĥ_{t-1}          x̂_0 = ĥ_0 = 0
     p_t = p_{t-1} + W (x̂_t - x̂_{t-1}) + R (ĥ_t - ĥ_{t-1})                that is, W x̂_t + R ĥ_t + b
 
-    x̂ and ĥ are the values last sent: products read them in place of x and h. All neurons change at every step, but
-    only the columns of W and R whose value is sent anew are read: `selective` skips rows, delta skips columns. Products
-    of other matrices (C c and V m), in cells that have them, are computed in full. Point-wise terms read x and h
-    themselves. For a cell that also reads x_{t-1}, x above is [x_t, x_{t-1}], and W has a column for each value.
+    Products read x̂ and ĥ in place of x and h. A value of x or h is sent when x̂ or ĥ takes it over. All neurons
+    change at every step, but only the columns of W and R whose value is sent are read: `selective` skips rows, delta
+    skips columns. Products of other matrices (C c and V m), in cells that have them, are computed in full. Point-wise
+    terms read x and h themselves. For a cell that also reads x_{t-1}, x above is [x_t, x_{t-1}], and W has a column for
+    each value.
     States: rule_x = x̂ (B, columns of W), rule_h = ĥ (B, H), rule_p = p (B, P), the pre-activations of the P rows of
     gates that read x or h, and rule_age (B, 1), the number of steps since p was last computed in full, as
     W x̂ + R ĥ + b. To keep rounding errors small, the full computation runs at the first step, at each 256th step, and
