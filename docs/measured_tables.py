@@ -68,7 +68,7 @@ def adding() -> str:
 
 
 def light() -> str:
-    """Return the times of light cells beside ONNX Runtime's GRU or LSTM, by `edgernn bench --suite`."""
+    """Return a table of the times of light cells beside ONNX Runtime's GRU or LSTM, from `edgernn bench --suite`."""
     report = json.loads(PERFORMANCE.read_text(encoding="utf-8"))
     cases = {case["name"]: case for case in report["cases"]}
     chosen = [cases[name] for name in BASELINES]

@@ -61,8 +61,8 @@ class Step:
 class Unroller(Protocol):
     """Type of a faster implementation of a layer's loop over time.
 
-    It returns what `RecurrentLayer.forward` returns, or None if it does not support these tensors; the Python loop then
-    runs instead.
+    It returns what `RecurrentLayer.forward` returns. If it does not support the layer's x and state, it returns None,
+    and the Python loop runs instead.
     """
 
     name: str

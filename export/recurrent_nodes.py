@@ -160,7 +160,7 @@ def _names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _hidden(node: onnx.NodeProto) -> list[str]:
-    """Return the reason why an operator is not replaced, for each GRU and LSTM in the bodies of a node."""
+    """Return one text for each GRU and LSTM in the subgraphs of a node, such as If: why delta cannot replace it."""
     inner = [one for body in _bodies(node) for one in body.node]
     here = [f"expected an operator of the graph, got {one.op_type} in its body" for one in inner if _is_recurrent(one)]
     return here + [text for one in inner for text in _hidden(one)]

@@ -225,7 +225,7 @@ def test_bad_outcomes_are_named(tmp_path):
     for outcomes, message in (
         ("RecordID,SAPS-I\n141,1\n", "expected the header RecordID,SAPS-I,SOFA"),
         (ROWS.replace("132,16", "133,16"), "expected a row for record 132, which is in .*set-a, got none"),
-        (ROWS.replace("132,16", "141,16"), "expected one row for each record, got two for the same"),
+        (ROWS.replace("132,16", "141,16"), "expected one row for each record, got two rows for one record"),
         (ROWS.replace("8,8", "8,8.5"), "expected whole numbers in every column, got others"),
     ):
         with pytest.raises(EdgernnError, match=rf"Outcomes-a\.txt: {message}"):

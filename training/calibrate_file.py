@@ -196,7 +196,7 @@ class _File:
             )
 
     def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
-        """Return the outputs with `thresholds(scale_x, scale_h)`, and the multiply-adds that the new layers execute."""
+        """Return the outputs with `thresholds(scale_x, scale_h)`, and the multiply-adds executed by delta layers."""
         candidate = with_delta(self.operators, self.thresholds(scale_x, scale_h), True)
         feeds = self._feeds | self._zeros(candidate)
         values = self._run(candidate, self._library, feeds)

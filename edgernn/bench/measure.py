@@ -214,7 +214,7 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
 def _contenders(
     path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """Return two dicts: one has the functions to time, by name; the other has the errors of outputs, by comparison.
+    """Return two dicts: from name to timed function, and from name of a comparison of outputs to its error.
 
     The functions run the model's sessions, and ONNX Runtime's GRU and LSTM. If such a GRU or LSTM has the model's
     weights, its error is the largest difference of its y from the y of the standard ONNX operators.

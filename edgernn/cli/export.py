@@ -49,8 +49,8 @@ def _latency(latency: dict[str, Any]) -> str:
 @click.option(
     "--weights",
     type=click.Choice(["float32", "bfloat16", "int8"]),
-    help="Storage type of the weight matrices in the file.  [default: that of the training's setting weights, which is "
-    "float32 unless set]",
+    help="Storage type of the weight matrices in the file.  [default: the value of the training setting "
+    "weights, or float32 if it was not set]",
 )
 def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
     """Export the model of the run directory RUN as one ONNX file and verify its outputs against torch.

@@ -37,7 +37,7 @@ def _text(result: dict[str, Any]) -> str:
     "--out",
     type=click.Path(path_type=Path),
     help="File to write the packed model to; with --target c, the folder to write C files to.  [default: the "
-    "name of the .onnx file with the suffix .edgernn, or with --target c without a suffix]",
+    "name of the .onnx file with the suffix .edgernn; with --target c, this name without a suffix]",
 )
 @click.option(
     "--name",

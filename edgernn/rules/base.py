@@ -206,7 +206,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return tuple(mean * (size / counts) for mean in means)
 
     def per_neuron(self, decisions: Tensor) -> Tensor:
-        """Repeat a value for each group of neurons (..., B, groups) for all neurons of the group (..., B, H)."""
+        """Expand one value per group of neurons (..., B, groups) to one value per neuron (..., B, H)."""
         if self.group_size == 1:
             return decisions
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)

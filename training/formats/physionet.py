@@ -206,5 +206,5 @@ def _read_outcomes(path: Path, limit: int) -> dict[int, list[int]]:
         raise EdgernnError(f"{path}: expected whole numbers in every column, got others; download it again")
     rows = {int(row[0]): [int(value) for value in row] for row in table.values}
     if len(rows) < len(table.values):
-        raise EdgernnError(f"{path}: expected one row for each record, got two for the same; download it again")
+        raise EdgernnError(f"{path}: expected one row for each record, got two rows for one record; download it again")
     return rows

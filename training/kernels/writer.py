@@ -127,8 +127,8 @@ class KernelSource:
     def before_steps(self, names: list[str]) -> None:
         """Append code that loads parameter vectors once, before the loop over steps.
 
-        The code loads all vectors with a single value. In the resident form (states in registers), it first computes
-        the column indices of a tile, and also loads the vectors `names`.
+        The code loads all vectors of length 1. In the resident form (states in registers), it first computes the
+        column indices of a tile, and also loads the vectors `names`.
         """
         if self.resident:
             for size in self._sizes():
