@@ -275,9 +275,8 @@ class Cell(nn.Module, abc.ABC):
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         """Compute the tensors that are the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
 
-        They are: each vector of `vectors`, converted by its function `map` if it has one; "bR", "bC" and "bV", the
-        biases of the gates without the term W x, to be added to the products R h, C c or V m of these gates; and a
-        block-sparse "R", with zeros for pruned blocks.
+        They are: each vector of `vectors`, converted by its function `map` if it has one; "bR", "bC" and "bV", biases
+        of gates without W x, to be added to their R h, C c or V m; and a block-sparse "R", with zeros for pruned blocks.
         """
         b = self._biases()
         constants = {}
