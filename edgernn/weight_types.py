@@ -95,7 +95,7 @@ class Rounding:
         return value + (matrix - weight)
 
     def of(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the values of all matrices of a module in a forward pass, by name; {} if nothing is rounded."""
+        """Return the rounded values of all matrices of a module, by name; {} if this type needs no rounding."""
         if self.weights == "float32":
             return {}
         return {name: self.matrix(parameter, module.training) for name, parameter in matrices(module).items()}

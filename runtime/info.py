@@ -128,8 +128,10 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
             raise EdgernnError(f"{path}: value {name} in its edgernn metadata: {got}; export the model again")
     # a file of an earlier version lacks the entry, as it has no front end
     if not _is_frontend(settings := info["model"].get("frontend", {"name": None})):
-        got = f"expected a table with a name and sizes, got {settings!r:.50}"
-        raise EdgernnError(f"{path}: model.frontend in its edgernn metadata: {got}; export the model again")
+        raise EdgernnError(
+            f"{path}: model.frontend in its edgernn metadata: expected a table with a name and sizes, got "
+            f"{settings!r:.50}; export the model again"
+        )
     if (kind := info["model"].get("block")) not in (None, *BLOCKS):
         got = f"expected null or one of {', '.join(BLOCKS)}, got {kind!r:.50}"
         raise EdgernnError(f"{path}: model.block in its edgernn metadata: {got}; update edgernn")

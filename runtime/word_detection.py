@@ -55,7 +55,7 @@ class DetectedWord:
     Attributes:
         step: Index of the step in the stream, from 0, at whose end the word is detected.
         label: Index of the word in the names of the classes.
-        score: Average probability of the word at this step.
+        score: Mean probability of the word over the window that ends at this step.
     """
 
     step: int

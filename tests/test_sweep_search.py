@@ -49,7 +49,7 @@ def test_the_table_says_how_many_seeds_decided(tmp_path):
     assert "with 1 of the 2 seeds" in (tmp_path / "runs" / "table.md").read_text()
     for old, new, message in (
         ("search-seeds = 1", "search-seeds = 3", "expected at most 2, the number of seeds, got 3"),
-        ("[search]\nlr = [0.01, 0.001]", "", r"expected a table \[search\] with it, got none"),
+        ("[search]\nlr = [0.01, 0.001]", "", r"expected a table \[search\], too, got none"),
     ):
         file.write_text(SWEEP.replace("seeds = 2", "seeds = 2\nsearch-seeds = 1").replace(old, new))
         with pytest.raises(EdgernnError, match=f"search-seeds: {message}"):

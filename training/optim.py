@@ -112,8 +112,8 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
 
     With `start=cell`, all parameters keep the values that their layers set when they were built. With `start=uniform`,
     they are drawn from U(-scale, scale); with `start=normal`, from N(0, scale²). The setting `start_scale` is the
-    scale. Biases and other vectors become 0 if the setting `start_biases` is false. Parameters of normalisation layers
-    always keep their values: a gain of 0 would make their output 0.
+    scale. Both set biases and other vectors to 0 if `start_biases` is false. Parameters of normalisation layers always
+    keep their values: a gain of 0 would make their output 0.
     """
     if config.start.name == "cell":
         return

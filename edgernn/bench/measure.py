@@ -258,8 +258,8 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
         steps: T, the number of steps of a call.
 
     Returns:
-        Dict from runtime to a dict: µs per step of the batch, percentiles of the µs of a call, steps per second counted
-        for each sequence, and the speed-up over ONNX Runtime's GRU.
+        Dict from runtime to a dict: µs per step of the batch, percentiles of the µs of a call, `samples` per second,
+        and the speed-up over ONNX Runtime's GRU.
     """
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
     summary = {}

@@ -276,7 +276,7 @@ class Cell(nn.Module, abc.ABC):
         """Compute the tensors that are the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
 
         They are: each vector of `vectors`, converted by its function `map` if it has one; "bR", "bC" and "bV", biases
-        of gates without W x, to be added to their R h, C c or V m; and a block-sparse "R", with zeros for pruned blocks.
+        of gates without W x, which are added to R h, C c or V m; and a block-sparse "R", with zeros for pruned blocks.
         """
         b = self._biases()
         constants = {}

@@ -132,5 +132,6 @@ def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], 
         return np.dtype(descr), shape, "F" if fortran else "C"
     except TypeError:
         raise EdgernnError(
-            f"{where}: expected an array of numbers, got {descr!r} as its dtype; write the file with numpy.savez"
+            f"{where}: expected an array of numbers, got {descr!r} as its dtype; convert it "
+            "to a numeric dtype, and write the file again"
         ) from None

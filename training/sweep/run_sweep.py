@@ -48,8 +48,8 @@ def sweep(
         threads: Threads of each training.
         gpus: GPUs of each training; 0: train on the CPU.
         data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
-        latency: True: also measure latencies. For each row that the search chose, the latency of its best model is
-            measured.
+        latency: True: also measure the latency of the best trained model of each row. Among rows that differ only in
+            settings of [search], only the best row is measured.
         export: True: export the models on a Pareto front to ONNX, in the folder front/ROW of `out`.
         run: False: only report the existing runs; nothing is trained or timed.
 
