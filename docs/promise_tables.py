@@ -115,7 +115,7 @@ def faults() -> str:
 
 
 def longrun() -> str:
-    """Return the errors of long streams, measured by `python -m tests.long_run`."""
+    """Return a table of the rounding errors of long streams, measured by `python -m tests.long_run`."""
     report = _report("long-run")
     lines = [
         "| cell, selective | steps | error, first tenth | error, last tenth | memory, kB |",

@@ -71,7 +71,7 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     """Convert the recurrent layers of a model to a module of torch.nn.
 
     torch's second bias is zero, except for the candidate state n of gru. Block-sparse weights become dense ones, with
-    zeros. Weights that the model rounds (setting weights) are rounded in the module. The output layer (`model.head`),
+    zeros. Weights that the model rounds (setting `weights`) are rounded in the module. The output layer (`model.head`),
     the embedding and dropout are not part of it.
 
     Args:

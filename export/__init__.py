@@ -36,8 +36,8 @@ def to_onnx(
         metadata: JSON-compatible dict of values to add to the file's metadata.
         example: Input (T, B, I) or word indices (T, B) for the check, in addition to random input.
         weights: Type of stored matrices, "float32", "bfloat16" or "int8". The native library computes with this type.
-            Without the library, the matrices are converted to float32 when the file is loaded. Default: the type that
-            the model is trained for (setting weights). For another type, the matrices are rounded first to the type of
+            Without the library, the matrices are converted to float32 when the file is loaded. Default: the value of
+            the training setting `weights`. For another type, the matrices are rounded first to the type of
             the training, then to the type of the file.
 
     Returns:

@@ -38,8 +38,8 @@ def export_run(
         run: The run directory, in which a training stored its model and results.
         out: The ONNX file to write. Default: model.onnx in the run directory, or model-TYPE.onnx if the type of weights
             is not float32.
-        weights: Type of stored matrices: "float32", "bfloat16" or "int8". Default: the type that the run was trained
-            for (setting weights).
+        weights: Type of stored matrices: "float32", "bfloat16" or "int8". Default: the value of the training setting
+            `weights`.
         score: Function that returns a model's metric on the test sequences of the run's task, and True if higher is
             better. It is called if the export rounds weights that the training did not round, to report the change of
             the metric.
@@ -94,7 +94,7 @@ def export_model(
 ) -> dict[str, Any]:
     """Export a modified model of a run to an ONNX file, and write its card and example.npz.
 
-    The file has the type of weights that the run was trained for (setting weights).
+    The type of weights in the file is the value of the training setting `weights`.
 
     The caller must hold the lock of `out` (`hold_file`).
 

@@ -257,5 +257,5 @@ def test_c_files_hold_or_reset_as_the_library_does(action, name):
 
 def test_c_files_for_words_have_no_bad_numbers():
     content = packed_alone(contractive("lstm", vocabulary=40, output="all"))
-    with pytest.raises(UsageError, match="expected 'error', got 'hold' for a model that reads word numbers"):
+    with pytest.raises(UsageError, match="expected 'error', got 'hold' for a model that reads word indices"):
         c_files(content, Path("model.onnx"), on_nonfinite="hold")

@@ -85,7 +85,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     from matplotlib.figure import Figure
 
     pattern, updated = _pattern(model, x)
-    # word numbers are drawn as one channel
+    # word indices are drawn as one channel
     inputs = x[:, 0].reshape(len(x), -1).cpu().numpy()
     steps, channels = inputs.shape
     figure = Figure(figsize=(8, 5), layout="constrained")

@@ -59,7 +59,7 @@ class Position:
 
     Some evaluations do not count for `best` and `stale`: those before the end of pruning and, if the setting skip (the
     wanted share of skipped updates) is given, those in the first half of the training, its warm-up. If the
-    training rounds the weights (setting weights), it raises the strength of the rounding from 0 to 1. Evaluations
+    training rounds the weights (setting `weights`), it raises the strength of the rounding from 0 to 1. Evaluations
     before the strength is 1 do not count for `stale`.
 
     Attributes:

@@ -2,7 +2,8 @@
 """The prototypical recurrent unit (PRU), a GRU without the reset gate.
 
 Saves: a third of the weights and multiply-adds of a GRU, half of those of an LSTM, at every size.
-Choose it as the first replacement of a GRU to try: it has one gate, reads its state in one product, and has no options.
+Choose it as the first replacement of a GRU to try: it has one gate, one product
+with the state per step, and no options.
 """
 
 import torch

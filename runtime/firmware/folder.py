@@ -88,7 +88,7 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
     _check(read, path)
     if read.embedding is not None and on_nonfinite != "error":
         raise UsageError(
-            f"--on-nonfinite: expected 'error', got {on_nonfinite!r} for a model that reads word numbers, which are "
+            f"--on-nonfinite: expected 'error', got {on_nonfinite!r} for a model that reads word indices, which are "
             "always finite; leave the option out"
         )
     code = ModelCode(read, name, path.name, on_nonfinite)

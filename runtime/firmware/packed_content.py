@@ -148,7 +148,7 @@ def read_content(content: bytes, path: Path) -> ModelContent:
     if flags & sum(BLOCKS.values()):
         raise UsageError(
             f"{path}: C code needs a model without residual blocks, got one with blocks; run the model with the native "
-            "library, or train it without the setting block"
+            "library, or train it with block=none"
         )
     records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
     names = [_name_of(record, path) for record in records]

@@ -95,11 +95,11 @@ class RuleGradients(KernelSource):
         return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
 
     def read_memory(self) -> None:
-        """Load the update rule's own states before the step.
+        """Append code that loads the values of the update rule's own states from before the step.
 
-        If these states have one value per sample, the code also loads the step's result of `UpdateRule.evidence`,
-        summed over the neurons. If the loss reads these states directly, the code also loads the
-        gradients of the loss with respect to them.
+        If these states have one value per sample, this code also loads the step's result of `UpdateRule.evidence`,
+        summed over the neurons. If the loss reads these states directly, it also loads the gradients of the loss with
+        respect to them.
         """
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")

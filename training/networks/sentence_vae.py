@@ -175,7 +175,7 @@ class SentenceVAE(RecurrentModel):
 
 
 class ImputedWords(NamedTuple):
-    """A completion of the beginning of a sentence: `words`, the word numbers of the added words, and their `nll`.
+    """A completion of the beginning of a sentence: `words`, the word indices of the added words, and their `nll`.
 
     The word that marks the end of a sentence is not in `words`. `nll` is -log p of the added words in nats, including
     the end of the sentence if it was reached.

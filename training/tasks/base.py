@@ -128,7 +128,7 @@ class Task(abc.ABC):
         input_size, output_size: Numbers of input channels I and outputs O of the model.
         output: "last" for one target per sequence, "all" for one target per step.
         mean, std: Mean and standard deviation of each input channel; the model standardises x by them.
-        vocabulary: Number of words if the input is word numbers, else None.
+        vocabulary: Number of words if the input is word indices, else None.
         solved: Value of the main metric at which the task counts as solved, or None.
         fingerprint: Hash of the data, for config.json. None: `train.fingerprint`, the hash of the training part, is
             written instead.

@@ -126,7 +126,7 @@ class WordStream(Source, Split):
         return len(self.words) // columns
 
     def _columns(self, columns: int) -> tuple[Tensor, Tensor]:
-        """Cut the text into `columns` columns; return inputs and targets, word numbers (steps, columns) each."""
+        """Cut the text into `columns` columns; return inputs and targets, word indices (steps, columns) each."""
         if columns not in self._cut:
             steps = self._steps(columns)
             parts = (part[: steps * columns].view(columns, steps) for part in (self._inputs(), self.words))
@@ -172,7 +172,7 @@ class WordStream(Source, Split):
 class NextWord(Task):
     """Word language model task: predict each next word of the Penn Treebank as Mikolov prepared it, or your own text.
 
-    x (T, B): word numbers in the vocabulary of the training part. target (T, B): the numbers of the next words. Each
+    x (T, B): word indices in the vocabulary of the training part. target (T, B): the numbers of the next words. Each
     line of a file is a sentence of words separated by spaces and is followed by <eos>. A word that the training part
     does not have becomes <unk>. Training cuts the text into batch_size equally long columns and reads them in parallel,
     bptt steps at a time. Each batch starts from the final states of the previous one, detached from the graph.

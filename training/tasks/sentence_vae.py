@@ -37,7 +37,7 @@ _SENTENCES, _SAMPLES, _PRINTED = 10, 20, 4
 class SentenceBatch(Batch):
     """A batch of sentences of different lengths.
 
-    `x` (T, B) int64 has the word numbers, longest sentence first and padded with 0. `target` (B,) has the lengths.
+    `x` (T, B) int64 has the word indices, longest sentence first and padded with 0. `target` (B,) has the lengths.
     `step` is the training step, on which the weight of the KL divergence in the loss depends; 0 in an evaluation.
     """
 
@@ -45,7 +45,7 @@ class SentenceBatch(Batch):
 
 
 class Sentences(Source, Split):
-    """Stored sentences of different lengths, as word numbers.
+    """Stored sentences of different lengths, as word indices.
 
     Each training batch has sentences of nearly equal length. In each epoch, the sentences are sorted by length, those
     of equal length in random order, and cut into batches. The batches are then shuffled. An evaluation (`chunks`) reads
@@ -90,7 +90,7 @@ class Sentences(Source, Split):
 class SentenceCodes(Task):
     """Sentence autoencoding task: train `SentenceVAE`, a variational autoencoder whose encoder may be any cell.
 
-    x (T, B): word numbers in the vocabulary of the training part, padded with 0. target (B,): the number of words of
+    x (T, B): word indices in the vocabulary of the training part, padded with 0. target (B,): the number of words of
     each sentence. Each line of the files is a sentence. The files are those of the task `ptb`: the Penn Treebank, or
     your own text.
     Metrics, in nats and as means over sentences, with one sample of the latent vector z per sentence: reconstruction,

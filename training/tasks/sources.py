@@ -22,7 +22,7 @@ _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 class Batch:
     """A batch of B sequences: the inputs x, and the targets that the model should predict.
 
-    x is (T, B, I) float32, or (T, B) int64 word numbers. target is (B, ...), one per sequence, or (T, B, ...), one per
+    x is (T, B, I) float32, or (T, B) int64 word indices. target is (B, ...), one per sequence, or (T, B, ...), one per
     step, if `per_step` is true.
     """
 
