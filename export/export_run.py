@@ -45,8 +45,8 @@ def export_run(
             the metric.
 
     Returns:
-        JSON-compatible dict with the paths `model` and `card`, the size of the ONNX file in `bytes`, and the types of
-        weights of the file, `weights`, and of the training, `trained_weights`. `latency` is a dict with the fields of
+        JSON-compatible dict with the paths `model` and `card`, and the size of the ONNX file in `bytes`. `weights` is
+        the type of weights in the file, `trained_weights` the one in training. `latency` is a dict with the fields of
         `Latency`. `checks` is a list of dicts with the fields of `Check` and its `worst` error, one per backend.
         `loss` is a dict with the fields of `Loss` and `is_large`, or None if the metric was not measured again.
         `native_missing` is the reason why the native library cannot run the file, or None if it can.
