@@ -92,9 +92,10 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         other_width = reference.is_floating_point() and target.shape[-1] != reference.shape[-1]
         if target.dtype != reference.dtype or target.ndim != reference.ndim or other_width:
             name = f"y{_SUFFIXES[part]}"
-            wanted = f"{reference.dtype} of shape {tuple(reference.shape[1:])} per sequence as in y"
-            got = f"{target.dtype} of shape {tuple(target.shape[1:])}"
-            raise EdgernnError(f"{path}: {name}: expected {wanted}, got {got}; correct y or {name}")
+            raise EdgernnError(
+                f"{path}: {name}: expected {reference.dtype} of shape {tuple(reference.shape[1:])} per sequence as in y, "
+                f"got {target.dtype} of shape {tuple(target.shape[1:])}; correct y or {name}"
+            )
     labels = [part for part in y.values() if not part.is_floating_point()]
     if labels and (missing := _missing_labels(y["train"])):
         text = f"y: no sequence for training has the label {missing[0]}; labels count from 0"
