@@ -15,7 +15,7 @@ _ALIGNMENT = 64
 
 
 def main(ops: str, train: str, model_file: str, input_file: str, passes: str) -> None:
-    """Run all steps of the input `passes` times, each time from the initial state; print the instruction set.
+    """Run all steps of the input `passes` times, each from the initial state; print which SIMD kernels ran.
 
     Args:
         ops: Path of the native library.

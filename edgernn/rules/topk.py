@@ -17,12 +17,12 @@ class TopK(UpdateRule):
 
     u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
 
-    s is the pre-activation p of the cell's update gate, or -p. The gate says how much of its new value a neuron takes:
-    σ(p) in `gru-before`, where s = p, and 1 - σ(p) in `gru`, `pru` and `fastgrnn-split`, where s = -p. A larger
-    s thus means that the neuron takes more of its new value. If values are equal, the neuron with the lower index
-    changes. NaN counts as the smallest value. In a batch, each sequence has its own k neurons. The update gate is
-    computed for all neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
-    Options: k, from 1 to H; by default half of the neurons, rounded up. Constant rule_k (1,).
+    The larger s, the more of its new value the neuron would take. Let p be the pre-activation of the cell's update
+    gate. The neuron takes the share σ(p) of its new value in `gru-before`, so that s = p there. It takes 1 - σ(p) in
+    `gru`, `pru` and `fastgrnn-split`, so that s = -p. If values are equal, the neuron with the lower index changes.
+    NaN counts as the smallest value. In a batch, each sequence has its own k neurons. The update gate is computed for
+    all neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
+    Options: k, from 1 to H; by default half of the neurons, rounded up. The buffer rule_k (1,) holds it.
     The gradient passes through the new values of the k neurons, and through the kept states of all others. The choice
     itself has no gradient. There is no penalty on updates, as their number is fixed.
     Source: Cheng et al., "Dynamic Gated Recurrent Neural Network for Compute-efficient Speech Enhancement",

@@ -93,8 +93,8 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         if target.dtype != reference.dtype or target.ndim != reference.ndim or other_width:
             name = f"y{_SUFFIXES[part]}"
             raise EdgernnError(
-                f"{path}: {name}: expected {reference.dtype} of shape {tuple(reference.shape[1:])} per sequence as in y, "
-                f"got {target.dtype} of shape {tuple(target.shape[1:])}; correct y or {name}"
+                f"{path}: {name}: expected {reference.dtype} of shape {tuple(reference.shape[1:])} per sequence as in "
+                f"y, got {target.dtype} of shape {tuple(target.shape[1:])}; correct y or {name}"
             )
     labels = [part for part in y.values() if not part.is_floating_point()]
     if labels and (missing := _missing_labels(y["train"])):
