@@ -13,15 +13,14 @@ _NEURONS = 2**24
 
 
 class TopK(UpdateRule):
-    """Top-k updates: at each step the k neurons with the largest update gates change, and all others keep their state.
+    """Top-k updates: at each step the k neurons that would take most of their new value change; all others keep theirs.
 
     u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
 
-    The larger s, the more of its new value the neuron would take. Let p be the pre-activation of the cell's update
-    gate. The neuron takes the share σ(p) of its new value in `gru-before`, so that s = p there. It takes 1 - σ(p) in
-    `gru`, `pru` and `fastgrnn-split`, so that s = -p. If values are equal, the neuron with the lower index changes.
-    NaN counts as the smallest value. In a batch, each sequence has its own k neurons. The update gate is computed for
-    all neurons, the other rows of W and R for k neurons, so that the work of a step is bounded.
+    s is a score from the pre-activation p of the cell's update gate. In `gru-before`, a neuron takes the share σ(p) of
+    its new value, and s = p. In `gru`, `pru` and `fastgrnn-split`, it takes 1 - σ(p), and s = -p. Of equal scores, the
+    one with the lower index wins. NaN counts as the smallest score. In a batch, each sequence has its own k neurons.
+    A step computes the update gate of all neurons, and the other gates of k neurons only, so that its work is bounded.
     Options: k, from 1 to H; by default half of the neurons, rounded up. The buffer rule_k (1,) holds it.
     The gradient passes through the new values of the k neurons, and through the kept states of all others. The choice
     itself has no gradient. There is no penalty on updates, as their number is fixed.
