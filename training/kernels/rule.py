@@ -97,9 +97,9 @@ class RuleGradients(KernelSource):
     def read_memory(self) -> None:
         """Append code that loads the values of the update rule's own states from before the step.
 
-        If these states have one value per sample, the code also loads a sum over the neurons that the forward pass has
-        stored: the sum of the results of `UpdateRule.evidence` at this step. If the loss reads these states directly,
-        the code also loads the gradients of the loss with respect to them.
+        If these states have one value per sample, the forward pass has summed the results of `UpdateRule.evidence` over
+        the neurons at each step. The code also loads this sum. If the loss reads these states directly, the code also
+        loads the gradients of the loss with respect to them.
         """
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")
