@@ -12,9 +12,9 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
     The new program reads the arguments of `program`, and for each result of `program` one argument more: the gradient
     of the loss with respect to this result. It leaves out arguments that none of its own results depends on.
 
-    If the two operands of min or max are equal, each gets half of the gradient, as in torch. If one of them is a
-    constant, the first operand gets all of it. For x = 0, the derivative of max(x, 0) is thus 1, as in torch.clamp, and
-    that of max(0, x) is 0, as in torch.relu.
+    If the two operands of min or max are equal variables, each gets half of the gradient, as in torch. If one of two
+    equal operands is a constant, the variable gets all of the gradient if it is the first operand, else none. For
+    x = 0, the derivative of max(x, 0) is thus 1, as in torch.clamp, and that of max(0, x) is 0, as in torch.relu.
 
     Args:
         program: The program to differentiate.
