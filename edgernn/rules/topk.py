@@ -13,7 +13,7 @@ _NEURONS = 2**24
 
 
 class TopK(UpdateRule):
-    """Top-k updates: at each step, only the k neurons change whose update gates let in most of a new value.
+    """Top-k updates: at each step k neurons change, those whose update gates take the largest share of the new value.
 
     u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
 
