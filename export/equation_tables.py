@@ -27,8 +27,8 @@ def equation_tables(projection: Projection) -> str:
     """Describe all built-in cells and update rules, and the elementary operations of their equations, as JSON.
 
     Args:
-        projection: Function from an update rule to two of its parameters' names: the matrix and the bias with which
-            `project` computes W x + b. A name is None if the rule lacks the parameter.
+        projection: Function that takes an update rule, and returns the names of two of its parameters: W and b in
+            `UpdateRule.project`, which computes W x + b. A name is None if the rule lacks the parameter.
 
     Returns:
         The JSON text of an object with the keys "ops", "cells" and "rules". Each is an object from name to entry, with
