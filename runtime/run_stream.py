@@ -44,8 +44,8 @@ def run_stream(
 
     Raises:
         UsageError: The model does not read audio or has no names of classes, or the recording is shorter than a step.
-        EdgernnError: A file cannot be read, y does not have one score for each class, or the backend or the device is
-            not available.
+        EdgernnError: A file cannot be read, the model's output does not have one score for each class, or the backend
+            or the device is not available.
     """
     session = Session(model, backend=backend, threads=threads, device=device)
     audio = frontend(session.info)

@@ -56,8 +56,8 @@ class StepWork:
 def count_step(model: Path, x: Path, steps: int) -> StepWork:
     """Count the mean work of a packed model's steps, when the cache already holds the data of previous steps.
 
-    The program runs once with one pass over the input and once with two passes. The difference of the two counts is
-    the work of the second pass.
+    A process steps the model under Valgrind: once with one pass over the input, and once with two passes. The
+    difference of the two counts is the work of the second pass.
 
     Args:
         model: Path of the packed model, a file that `edgernn pack` writes.
@@ -65,10 +65,10 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
         steps: T.
 
     Returns:
-        Means over the steps of the second pass, so that the start of the program does not count.
+        Means over the steps of the second pass, so that the start of the process does not count.
 
     Raises:
-        EdgernnError: Valgrind is missing, or the program fails.
+        EdgernnError: Valgrind is missing, or the process fails.
     """
     once, twice = (_counts(model, x, passes) for passes in (1, 2))
     added = {name: (twice[0][name] - count) / steps for name, count in once[0].items()}
@@ -102,7 +102,7 @@ def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> st
         The instruction set of the kernels.
 
     Raises:
-        EdgernnError: Valgrind is missing, or the program fails.
+        EdgernnError: Valgrind is missing, or the process fails.
     """
     if shutil.which("valgrind") is None:
         raise EdgernnError("valgrind is not installed; run: apt-get install valgrind")
@@ -139,7 +139,7 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[st
         share) and `skipped` (the measured share).
 
     Raises:
-        EdgernnError: Valgrind is missing, or the program fails.
+        EdgernnError: Valgrind is missing, or the process fails.
     """
     x = np.random.default_rng(0).standard_normal((steps, 1, input_size)).astype(np.float32)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(os.cpu_count()) as pool:
