@@ -14,7 +14,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import Cell, Gate, Gates, Parts, State, UpdateGate
+from edgernn.cells.base import Cell, Gate, Gates, Parts, State
 from edgernn.cells.vector import Vector
 from edgernn.errors import UsageError
 from edgernn.surrogate import event
@@ -33,12 +33,12 @@ class EGRU(Cell):
     Shapes: x (B, I), y and c (B, H), W (3H, I) for r, u, z; R (3H, H) for r, u, k; b (4H,) for r, u, z, k; theta (H,).
     y_0 = c_0 = 0. The term -y_{t-1} takes from c what the neuron has sent, so that it rarely sends twice in a row.
     In training the derivative of H is a triangle: dH/dv = height · max(0, 1 - |v| / width), see `edgernn.event`.
-    The reset gate is after the matrix product, as in the authors' code, so that all recurrent products read y alone; the
-    paper has W_z [x_t, r_t ⊙ y_{t-1}]. The paper's -y_{t-1} is kept, while the authors' code subtracts ϑ from c where
-    the neuron sent. Their optional output, a moving average of y, is not part of this cell.
+    The reset gate is after the matrix product, as in the authors' code: all recurrent products then read y itself. The
+    paper has W_z [x_t, r_t ⊙ y_{t-1}]. The term -y_{t-1} is the paper's; the authors' code subtracts ϑ from c where the
+    neuron has sent. Their optional output, a moving average of y, is not part of this cell.
     Initial values: theta normal with standard deviation √2 around the value for ϑ = start_threshold.
-    Options: start_threshold, above 0 and below 1; surrogate_height and surrogate_width, above 0, by default those of the
-    authors' code.
+    Options: start_threshold, above 0 and below 1; surrogate_height and surrogate_width, above 0, with the defaults of
+    the authors' code.
     Source: Subramoney et al., "Efficient recurrent architectures through activity sparsity and sparse back-propagation
     through time", ICLR 2023, section 3, https://arxiv.org/abs/2206.06178
     """
@@ -48,7 +48,6 @@ class EGRU(Cell):
     states = ("y", "c")
     gates = (Gate("r"), Gate("u"), Gate("z", h=False), Gate("k", x=False))
     vectors = {"theta": Vector("H", map=torch.sigmoid)}  # noqa: RUF012
-    update_gate = UpdateGate("u", 1)
 
     theta: Tensor
 
