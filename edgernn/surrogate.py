@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 # an operator of torch, and not an autograd function alone, so that tracing and ONNX export see it as one operation
-_LIBRARY = torch.library.Library("edgernn", "DEF")
+_LIBRARY: Any = torch.library.Library("edgernn", "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define("event(Tensor v, float height, float width) -> Tensor")
 EVENT = torch.ops.edgernn.event.default
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of torch that torch.onnx.export translates to ONNX as given here, in place of its own translation."""
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx
@@ -20,4 +21,4 @@ def _event(v: Any, height: float, width: float) -> Any:
     return opset20.Cast(opset20.Greater(v, opset20.Constant(value_float=0.0)), to=onnx.TensorProto.FLOAT)
 
 
-TRANSLATIONS = {torch.ops.aten.lerp.Tensor: _lerp, EVENT: _event}
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.lerp.Tensor: _lerp, EVENT: _event}

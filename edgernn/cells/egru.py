@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event-based GRU (EGRU): neurons keep a state of their own, and send it to the others only above a threshold.
+"""The event-based GRU (EGRU): a neuron's output is its state where that exceeds a threshold, and 0 elsewhere.
 
-Saves: it has the weights of a GRU, but most outputs are 0, and a matrix product need not read the columns of zeros. The
-rule `delta` with thresholds of 0 skips them, without any change of the result (`rule=delta theta_x=0 theta_h=0`). Under
-the other rules products read all columns.
-Choose it if outputs should be sparse, for steps at batch 1 or for hardware that runs on events. The head reads single
-events, so it learns faster if it sees the outputs of all steps than if it sees those of the last step alone.
+Saves: under the rule `delta`, products read a column of R only when the neuron's output changes, so that an event costs
+its column twice: when it begins and when it ends. Thresholds of 0 (`rule=delta theta_x=0 theta_h=0`) leave the results
+as they are. Under other rules all columns are read, as in a `gru`, which has the same matrices.
+Choose it if delta saves too little on a trained `gru`. Train it with the rule `always`, which is fast, and then add
+delta with `edgernn calibrate`.
 """
 
 import math
