@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgernn.errors import UsageError
+
 # an operator of torch, and not an autograd function alone, so that tracing and ONNX export see it as one operation
 _LIBRARY: Any = torch.library.Library("edgernn", "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define("event(Tensor v, float height, float width) -> Tensor")
@@ -28,7 +30,12 @@ def event(v: Tensor, height: float = 0.7, width: float = 1.0) -> Tensor:
 
     Returns:
         A tensor of zeros and ones with the shape and dtype of `v`; 0 where v is NaN.
+
+    Raises:
+        UsageError: `width` is not above 0.
     """
+    if not width > 0:
+        raise UsageError(f"width: expected above 0, got {width}")
     result: Tensor = EVENT(v, height, width)
     return result
 
@@ -45,7 +52,8 @@ class _Event(torch.autograd.Function):
         ctx.save_for_backward(v)
         ctx.height, ctx.width = height, width
         with torch._C._AutoDispatchBelowAutograd():
-            return event(v, height, width)
+            result: Tensor = EVENT(v, height, width)
+            return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

@@ -12,6 +12,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.training.kernels import cpu
 from tests.fused import train_library
+from tests.native import draw, draw_call, output_names, session
 from tests.oracle_cells import sigmoid
 from tests.tolerances import FLOAT32, FLOAT64
 
@@ -107,6 +108,32 @@ def test_gradients_are_those_of_a_backward_pass_in_numpy(T, B, I, H, height, wid
         np.testing.assert_allclose(computed[name], grad, rtol=0, atol=close, err_msg=name)
 
 
+def test_delta_reads_the_columns_of_outputs_that_changed_and_no_others():
+    T, B, I, H = 60, 3, 4, 40
+    weights = draw("egru", "delta", H, I)
+    for name in ("W", "R", "b"):
+        weights[name] *= 3
+    weights |= {"theta": np.full(H, -1.0, np.float32), **dict.fromkeys(("rule_theta_x", "rule_theta_h"), np.zeros(1))}
+    weights = {name: value.astype(np.float32) for name, value in weights.items()}
+    feed = draw_call("egru", "delta", H, I, T, B)
+    feed |= {name: np.zeros((B, H), np.float32) for name in ("y", "c")}
+    # x changes every tenth step
+    feed["X"] = np.repeat(feed["X"][::10], 10, axis=0)
+    results = dict(zip(output_names("egru", "delta"), session("egru", "delta", weights).run(None, feed), strict=True))
+    y = results["Y"]
+    assert 0.02 < (y != 0).mean() < 0.3
+    before = np.concatenate([np.zeros((2, B, H), np.float32), y[:-1]])
+    changed = (before[1:] != before[:-1]).sum(-1)
+    # the first step computes all products
+    changed[0] = H
+    inputs = np.where(np.arange(T) % 10 == 0, I, 0)[:, None]
+    np.testing.assert_array_equal(results["macs"], (3 * H * (changed + inputs)).sum(0))
+    dense = {name: value for name, value in weights.items() if not name.startswith("rule")}
+    whole = session("egru", "always", dense).run(None, {name: feed[name] for name in ("X", "y", "c")})
+    np.testing.assert_allclose(y, whole[0], rtol=0, atol=FLOAT32)
+    assert results["macs"].sum() < 0.5 * T * B * 3 * H * (I + H)
+
+
 def test_a_neuron_sends_above_its_threshold_and_pays_for_it():
     cell = CELLS["egru"](1, 3)
     with torch.no_grad():
@@ -167,3 +194,5 @@ def test_event_is_a_step_in_every_dtype_and_on_tensors_without_values():
         expected = torch.tensor([0, 0, 0, 0, 1, 1, 1, 0], dtype=dtype)
         assert torch.equal(edgernn.event(v), expected)
     assert edgernn.event(torch.empty(2, 3, device="meta")).shape == (2, 3)
+    with pytest.raises(UsageError, match="^width: expected above 0, got 0.0$"):
+        edgernn.event(torch.zeros(1), width=0.0)
