@@ -8,10 +8,13 @@ import torch
 import edgernn
 from edgernn.cells import CELLS
 from edgernn.errors import UsageError
+from edgernn.export import to_onnx
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
+from edgernn.runtime import Session
 from edgernn.training.kernels import cpu
 from tests.fused import train_library
+from tests.fused_cells import Events
 from tests.native import draw, draw_call, output_names, session
 from tests.oracle_cells import sigmoid
 from tests.tolerances import FLOAT32, FLOAT64
@@ -194,5 +197,20 @@ def test_event_is_a_step_in_every_dtype_and_on_tensors_without_values():
         expected = torch.tensor([0, 0, 0, 0, 1, 1, 1, 0], dtype=dtype)
         assert torch.equal(edgernn.event(v), expected)
     assert edgernn.event(torch.empty(2, 3, device="meta")).shape == (2, 3)
-    with pytest.raises(UsageError, match="^width: expected above 0, got 0.0$"):
+    with pytest.raises(UsageError, match=r"^width: expected above 0, got 0\.0$"):
         edgernn.event(torch.zeros(1), width=0.0)
+
+
+@pytest.mark.parametrize("backend", ["native", "portable"])
+def test_events_of_a_cell_of_a_user_run_from_an_exported_file(tmp_path, backend):
+    torch.manual_seed(0)
+    model = edgernn.SequenceModel(Events, 3, 9, output="all").eval()
+    checks = to_onnx(model, tmp_path / "m.onnx")
+    assert all(check.worst <= FLOAT32 for check in checks)
+    x = torch.randn(30, 1, 3)
+    wanted = model(x)[0][:, 0].detach()
+    assert 0.1 < wanted.mean() < 0.9
+    session = Session(tmp_path / "m.onnx", backend=backend)
+    y = np.stack([session.step(x_t) for x_t in x[:, 0].numpy()])
+    # outputs are exactly 0 or 1
+    np.testing.assert_array_equal(y.reshape(wanted.shape), wanted)
