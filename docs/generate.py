@@ -86,6 +86,7 @@ PAGES = {
     "cells/sru": ("SRU", ["edgernn.cells.sru"]),
     "cells/minimal": ("minGRU and minLSTM", ["edgernn.cells.minimal"]),
     "cells/lru": ("LRU", ["edgernn.cells.lru"]),
+    "cells/egru": ("EGRU", ["edgernn.cells.egru"]),
     "cells/t-lstm": ("T-LSTM", ["edgernn.cells.tlstm"]),
     "cells/fastgrnn": ("FastGRNN", ["edgernn.cells.fastgrnn"]),
     "rules": (

@@ -16,6 +16,7 @@ _NAMES = {
     "Cell": "edgernn.cells",
     "Gate": "edgernn.cells",
     "UpdateGate": "edgernn.cells",
+    "event": "edgernn.surrogate",
     "RULES": "edgernn.rules",
     "UpdateRule": "edgernn.rules",
     "SequenceModel": "edgernn.model",

@@ -15,6 +15,8 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
     If the two operands of min or max are equal variables, each gets half of the gradient, as in torch. If one of two
     equal operands is a constant, the variable gets all of the gradient if it is the first operand, else none. For
     x = 0, the derivative of max(x, 0) is thus 1, as in torch.clamp, and that of max(0, x) is 0, as in torch.relu.
+    The derivative of `event` is its surrogate; see `edgernn.surrogate`. The new program has only operations that files
+    can store (`Program.lowered`).
 
     Args:
         program: The program to differentiate.
@@ -46,7 +48,7 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
                 accumulate(operand, grad)
     zero = builder.constant(0.0)
     results = [values[number] for number in program.results] if with_results else []
-    return builder.finish([*(sums.get(i, zero) for i in range(len(program.arguments))), *results])
+    return builder.finish([*(sums.get(i, zero) for i in range(len(program.arguments))), *results]).lowered()
 
 
 def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
@@ -109,6 +111,10 @@ def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence
         case "select":
             zero = builder.constant(0.0)
             return None, op("select", a, grad, zero), op("select", a, zero, grad)
+        case "event":
+            height, width = b, c
+            distance = op("div", op("abs", a), width)
+            return times(op("mul", height, op("max", builder.constant(0.0), op("sub", one, distance)))), None, None
         case "lerp":
             return times(op("sub", one, c)), times(c), times(op("sub", b, a))
     return (None,) * len(operands)

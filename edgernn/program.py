@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from edgernn.errors import EdgernnError
+from edgernn.surrogate import event
 
 # limits of a serialised program, checked by the native library as well
 MOST_VALUES, MOST_RESULTS = 128, 4
@@ -32,7 +33,8 @@ class Op:
 
     Attributes:
         name: Name in `OPS`.
-        code: Number that stands for the operation in serialised programs.
+        code: Number that stands for the operation in serialised programs; -1 for an operation that they do not have,
+            because another one has the same result and only its derivative differs (see `Program.lowered`).
         arity: Number of operands.
         compute: The operation on torch tensors.
     """
@@ -67,8 +69,11 @@ _TABLE: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("select", 3, lambda a, b, c: torch.where(a != 0, b, c)),
     ("lerp", 3, lambda a, b, c: (1 - c) * a + c * b),
 )
-OPS = {name: Op(name, code, arity, compute) for code, (name, arity, compute) in enumerate(_TABLE)}
-_NAMES = {op.code: op.name for op in OPS.values()}
+STORED_OPS = {name: Op(name, code, arity, compute) for code, (name, arity, compute) in enumerate(_TABLE)}
+_NAMES = {op.code: op.name for op in STORED_OPS.values()}
+# operands: v, and height and width of the surrogate derivative, which are constants
+_EVENT = Op("event", -1, 3, lambda v, height, width: event(v, float(height), float(width)))
+OPS = STORED_OPS | {"event": _EVENT}
 _COMMUTATIVE = ("add", "mul", "min", "max", "equal")
 
 
@@ -142,10 +147,28 @@ class Program:
         shape = np.broadcast_shapes(*(value.shape for value in values))
         return tuple(computed[number].expand(shape) for number in self.results)
 
+    def lowered(self) -> "Program":
+        """Return the program with stored operations only: less(0, v) in place of event(v), which has the same result.
+
+        The new program must not be differentiated, as the derivative of less is 0.
+        """
+        if all(instruction.op in STORED_OPS for instruction in self.instructions):
+            return self
+        builder = Builder()
+        values = [builder.argument(key) for key in self.arguments]
+        values += [builder.constant(number) for number in self.constants]
+        for instruction in self.instructions:
+            operands = [values[number] for number in instruction.operands]
+            if instruction.op == "event":
+                values.append(builder.op("less", builder.constant(0.0), operands[0]))
+            else:
+                values.append(builder.op(instruction.op, *operands))
+        return builder.finish([values[number] for number in self.results])
+
     def serialise(
         self, most_values: int = MOST_VALUES, most_results: int = MOST_RESULTS
     ) -> tuple[list[int], list[float]]:
-        """Serialise the program to a list of integers and a list of float32 constants.
+        """Serialise the program, after `lowered`, to a list of integers and a list of float32 constants.
 
         The integers are: the numbers of arguments, constants, instructions and results; the integer key by which
         each argument is known; code and three operands (padded with 0) of each instruction; the indices of the
@@ -161,20 +184,21 @@ class Program:
         Raises:
             ProgramError: The program exceeds a limit.
         """
-        if self.size > most_values:
+        stored = self.lowered()
+        if stored.size > most_values:
             raise ProgramError(
                 f"equations: expected at most {most_values} values (arguments, constants and operations), got "
-                f"{self.size}; simplify them"
+                f"{stored.size}; simplify them"
             )
-        if len(self.results) > most_results:
+        if len(stored.results) > most_results:
             raise ProgramError(
-                f"equations: expected at most {most_results} returned values, got {len(self.results)}; return fewer"
+                f"equations: expected at most {most_results} returned values, got {len(stored.results)}; return fewer"
             )
-        ints = [len(part) for part in (self.arguments, self.constants, self.instructions, self.results)]
-        ints += self.arguments
-        for instruction in self.instructions:
-            ints += (OPS[instruction.op].code, *instruction.operands, *[0] * (3 - len(instruction.operands)))
-        return [*ints, *self.results], [_float32(number) for number in self.constants]
+        ints = [len(part) for part in (stored.arguments, stored.constants, stored.instructions, stored.results)]
+        ints += stored.arguments
+        for op, operands in ((i.op, i.operands) for i in stored.instructions):
+            ints += (STORED_OPS[op].code, *operands, *[0] * (3 - len(operands)))
+        return [*ints, *stored.results], [_float32(number) for number in stored.constants]
 
     @classmethod
     def deserialise(cls, ints: Sequence[int], numbers: Sequence[float]) -> "Program":
@@ -211,7 +235,7 @@ class Program:
         for code, *operands in zip(*[iter(ints[first:last])] * 4, strict=True):
             if code not in _NAMES:
                 raise ProgramError(
-                    f"serialised equations: expected operation codes below {len(OPS)}, got {code}; export the model "
+                    f"serialised equations: expected operation codes below {len(_NAMES)}, got {code}; export the model "
                     "again"
                 )
             arity = OPS[_NAMES[code]].arity

@@ -157,6 +157,7 @@ _REWRITES: dict[str, Callable[..., _Value]] = {
     "hardsigmoid": lambda a: _between(a + 3.0, 0.0, 6.0) / 6.0,
     "hardswish": lambda a: a * _between(a + 3.0, 0.0, 6.0) / 6.0,
     "lerp": lambda a, b, c: a.op("lerp", a, b, c),
+    "event": lambda a, height, width: a.op("event", a, height, width),
     "lt": _binary("less"),
     "le": _binary("less_equal"),
     "gt": _swapped("less"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgernn.cell_program import SIZES, TERMS, VECTOR, CellProgram, gate_terms, maps, mixes, trace_equations
 from edgernn.cells import COMPILED, Cell
-from edgernn.program import OPS, Builder, Program
+from edgernn.program import STORED_OPS, Builder, Program
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, UpdateRule
 from edgernn.rules.base import Kind
@@ -37,7 +37,7 @@ def equation_tables(projection: Projection) -> str:
     cells = {forms[0].form: _cell(forms) for cell in COMPILED.values() for forms in _forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
     tables: dict[str, dict[str, Any]] = {
-        "ops": {name: [op.code, op.arity] for name, op in OPS.items()},
+        "ops": {name: [op.code, op.arity] for name, op in STORED_OPS.items()},
         "cells": cells,
         "rules": rules,
     }

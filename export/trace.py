@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
-from onnxscript import opset20
 from torch import Tensor, nn
 
 from edgernn.errors import EdgernnError
 from edgernn.export.structure import structure
+from edgernn.export.translations import TRANSLATIONS
 from edgernn.layer import COUNT, LAST, RecurrentLayer
 from edgernn.runtime.library import DOMAIN, SCHEMA
 
@@ -102,11 +102,6 @@ class _Functional(nn.Module):
         return torch.func.functional_call(self.module[0], named, tuple(inputs))
 
 
-def _lerp(start: Any, end: Any, weight: Any) -> Any:
-    # torch's decomposition branches on the weight; this is as exact for weights in [0, 1], with a third of the nodes
-    return opset20.Add(start, opset20.Mul(weight, opset20.Sub(end, start)))
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress all warnings of torch.onnx.export within a `with` block, such as those about unused packages."""
@@ -135,7 +130,7 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
             dynamo=True,
             optimize=True,
             verbose=False,
-            custom_translation_table={torch.ops.aten.lerp.Tensor: _lerp},
+            custom_translation_table=TRANSLATIONS,
         )
     if program is None:
         raise EdgernnError("torch.onnx.export could not trace a layer; use other torch operators in its cell or rule")

@@ -12,6 +12,7 @@ from edgernn.cells import CELLS, Cell, Gate, Gates, Vector
 from edgernn.cells.base import State
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
+from edgernn.surrogate import event
 from edgernn.training.kernels import cpu
 
 
@@ -111,7 +112,23 @@ class Derived(Cell):
         return (torch.tanh(p.n * p.half) + p.product * state[0],)
 
 
-USER_CELLS = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
+class Events(Cell):
+    """A two-stage cell with steps in both stages, whose surrogate derivatives differ."""
+
+    name = "my-events"
+    gates = (Gate("r", mid=True), Gate("i"), Gate("n", h=False, m=True))
+    vectors = {"level": Vector("H", 0.2)}  # noqa: RUF012
+    states = ("s", "v")
+
+    def mid(self, p: Gates, state: State) -> Tensor:
+        return event(p.r, 0.5, 1.5) * state[0]
+
+    def update(self, p: Gates, state: State) -> State:
+        v = 0.8 * state[1] + torch.tanh(p.i + p.n) - 0.5 * state[0]
+        return (event(v - p.level), v)
+
+
+USER_CELLS = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived, Events)
 
 
 def user_layer(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:

@@ -82,6 +82,7 @@ CELLS = {
     "mingru": Row(cells.mingru, 1, x=2),
     "minlstm": Row(cells.minlstm, 1, x=3),
     "lru": Row(cells.lru, 2, x=2),
+    "egru": Row(cells.egru, 2, x=3, h=3),
 }
 # cells whose papers require I = H: the variants for other sizes
 RESIZED = {

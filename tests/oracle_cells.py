@@ -248,3 +248,15 @@ def lru(p: Parameters, x: Array, state: State) -> State:
     new_re = length * (np.cos(angle) * re - np.sin(angle) * im) + np.exp(p["gamma"]) * (x @ rows(p["W"], 0, H).T)
     new_im = length * (np.sin(angle) * re + np.cos(angle) * im) + np.exp(p["gamma"]) * (x @ rows(p["W"], 1, H).T)
     return new_re, new_im
+
+
+def egru(p: Parameters, x: Array, state: State) -> State:
+    # arXiv:2206.06178, eqs 1-5, with the reset gate after the product as in the authors' code; b is b_r, b_u, b_z, b_k
+    y, c = state
+    H = c.shape[-1]
+    r = sigmoid(x @ rows(p["W"], 0, H).T + y @ rows(p["R"], 0, H).T + rows(p["b"], 0, H))
+    u = sigmoid(x @ rows(p["W"], 1, H).T + y @ rows(p["R"], 1, H).T + rows(p["b"], 1, H))
+    hidden = y @ rows(p["R"], 2, H).T + rows(p["b"], 3, H)
+    z = np.tanh(x @ rows(p["W"], 2, H).T + rows(p["b"], 2, H) + r * hidden)
+    c = u * z + (1 - u) * c - y
+    return c * np.heaviside(c - sigmoid(p["theta"]), 0), c

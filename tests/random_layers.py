@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers in float64 with small random weights and random states, to compare with the oracle."""
 
+from unittest.mock import patch
+
 import torch
 
 from edgernn.export.trace import weights_of
@@ -29,6 +31,14 @@ def random_state(layer, B):
     return tuple(torch.randn(s.shape, dtype=torch.float64) if name in drawn else s for name, s in start.items())
 
 
+def integral_of_surrogate(v, height, width):
+    """Return the function with the derivative height · max(0, 1 - |v| / width), for finite differences."""
+    near = v.clamp(-width, width)
+    return height * (near - near * near.abs() / (2 * width))
+
+
+# a step has no derivative that finite differences see
+@patch("edgernn.cells.egru.event", integral_of_surrogate)
 def assert_gradients_are_right(layer, I):
     names = [n for n, _ in layer.named_parameters()]
     x, state = torch.randn(4, 2, I, dtype=torch.float64, requires_grad=True), random_state(layer, 2)

@@ -70,7 +70,9 @@ def test_sums_of_quantised_products_fit_into_32_bits(depth):
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if is_printed(rule)])
-@pytest.mark.parametrize("cell", ["irc-gru", pytest.param("t-lstm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cell", ["irc-gru", *(pytest.param(cell, marks=pytest.mark.slow) for cell in ("t-lstm", "egru"))]
+)
 def test_a_compiled_model_equals_the_library(cell, rule):
     content, x = packed_alone(contractive(cell, rule)), random_input(9, 1, 3)
     got, (y, updates, _) = step_in_c(content, x[:, 0]), steps(content, x)

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from edgernn.cell_program import INPUT, STATE, VECTOR
-from edgernn.program import OPS, Builder, Instruction, Program
+from edgernn.program import STORED_OPS, Builder, Instruction, Program
 from tests.programs import run_equations
 from tests.tolerances import FLOAT32
 
 
 def one_op_program(name):
     """Return the program of one op of x and the states after it."""
-    arity = OPS[name].arity
+    arity = STORED_OPS[name].arity
     places = (INPUT, STATE, STATE + 1)[:arity]
     count = max(arity - 1, 1)
     results = (arity, *range(1, arity))[:count]
@@ -127,7 +127,7 @@ def test_ops_of_three_operands():
 
 
 def test_every_op_is_tried():
-    assert {*RANGES, *BINARY, "select", "lerp"} == set(OPS)
+    assert {*RANGES, *BINARY, "select", "lerp"} == set(STORED_OPS)
 
 
 def test_own_vectors_are_mapped_once_from_what_they_were():

@@ -7,6 +7,7 @@ it. List it in CELLS alone if the libraries are to interpret its equations.
 
 from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
 from edgernn.cells.decaynet import DecayNet
+from edgernn.cells.egru import EGRU
 from edgernn.cells.eins import EINS
 from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
 from edgernn.cells.forget import ForgetBias
@@ -48,11 +49,12 @@ COMPILED = _by_name(
     FastGRNNSplit,
 )
 # all cells of the package; the libraries run the other ones as they run a user's cell, from the equations as data
-CELLS = COMPILED | _by_name(MinGRU, MinLSTM, LRU)
+CELLS = COMPILED | _by_name(MinGRU, MinLSTM, LRU, EGRU)
 
 __all__ = [
     "CELLS",
     "COMPILED",
+    "EGRU",
     "EINS",
     "GRU",
     "IHCLSTM",

@@ -23,7 +23,7 @@ from torch import nn
 from edgernn.cell_program import GATE, INPUT, STATE, TERMS, VECTOR, gate_terms, maps, mixes, trace_equations
 from edgernn.cells import COMPILED, Cell
 from edgernn.export.equation_tables import equation_tables
-from edgernn.program import MOST_RESULTS, MOST_VALUES, OPS, Program, ProgramError
+from edgernn.program import MOST_RESULTS, MOST_VALUES, STORED_OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, Kind, UpdateRule
 from print_equations import member_function
@@ -39,7 +39,7 @@ _ROWS = {"H": "HiddenRows()", "I": "InputRows()", "1": "OneRow()", "groups": "Gr
 
 def ops() -> str:
     """Return the text of program/ops.h: the elementary operations of point-wise equations, as an X-macro."""
-    rows = [f"X({name}, {op.code}, {op.arity})" for name, op in OPS.items()]
+    rows = [f"X({name}, {op.code}, {op.arity})" for name, op in STORED_OPS.items()]
     table = " \\\n".join(["#define EDGERNN_PROGRAM_OPS(X)", *rows])
     return _header(
         "program/ops.h",

@@ -88,7 +88,7 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
     parameters = [f"a{i}" for i in range(len(program.arguments))]
     back = [f"g{i}" for i in range(results)]
     known = dict(zip((*program.arguments, *grads), (*parameters, *back), strict=True))
-    text = _function(name, parameters, program, known)
+    text = _function(name, parameters, program.lowered(), known)
     text += _function(f"{name}_back", [*back, *parameters], gradient(program, grads), known)
     return Pointwise(name, tuple(names[key] for key in program.arguments), results, text)
 
