@@ -20,7 +20,8 @@ class Training:
     """A short training.
 
     task: Name of the task, or of the user's data in the folder that `write_data` fills. cell: Name of the cell.
-    settings: Settings other than those in `_SHARED`. pictures: Whether the pictures of the run are drawn.
+    settings: Settings other than those in `_SHARED`; None: the task has no such setting. pictures: Whether the pictures
+    of the run are drawn.
     """
 
     task: str
@@ -33,7 +34,7 @@ class Training:
         return f"train {self.task} {self.cell}"
 
     def all_settings(self) -> dict[str, Any]:
-        return {**_SHARED, **self.settings}
+        return {name: value for name, value in {**_SHARED, **self.settings}.items() if value is not None}
 
 
 TRAININGS = (
