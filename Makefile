@@ -13,7 +13,7 @@
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
 #   make check-fuzz32         the same for a 32-bit library; not part of make checks
 #   make check-threads        run packed models on several threads, and in forked processes, with ThreadSanitizer
-#   make check-faults         kill and disturb commands for SECONDS: train, export, pack, data; later reproduce, sweep
+#   make check-faults         kill and disturb every command that writes files, for SECONDS; reproduce, sweep from 300 on
 #   make check-readers        read READS damaged files of every other format
 #   make check-supply-chain   check the licences of dependencies, their known vulnerabilities, and the wheel's SBOM
 #   make check-programs       run PROGRAMS packed models with random programs as cells, valid and invalid

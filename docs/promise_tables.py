@@ -104,9 +104,10 @@ def faults() -> str:
     """Return the counts of injected faults, such as a full disk, by command and kind, from `make check-faults`."""
     report = _report("faults")
     kinds = sorted({kind for counts in report["counts"].values() for kind in counts})
-    lines = [f"| command | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]
+    lines = [f"| command | all | {' | '.join(kinds)} |", "|---|---:|" + "---:|" * len(kinds)]
     for command, counts in report["counts"].items():
-        lines.append(f"| {command} | {' | '.join(str(counts.get(kind, 0)) for kind in kinds)} |")
+        numbers = [sum(counts.values()), *(counts.get(kind, 0) for kind in kinds)]
+        lines.append(f"| {command} | {' | '.join(map(str, numbers))} |")
     total = sum(count for counts in report["counts"].values() for count in counts.values())
     failures = (f"Failure, fixed since: {text.splitlines()[0]}." for text in report["failures"])
     ended = " ".join(failures) or "No failure."

@@ -6,6 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.stays import write_stays
+from tests.test_task_activity import write_activity
+from tests.test_task_ecg import write_heart
+from tests.test_task_remaining_life import write_engines
 from tests.test_task_series import seizure_rows, write_rebuilt, write_twitter, write_yahoo
 from tests.training_helpers import write_mnist
 from tests.words import write_arabic
@@ -20,6 +23,9 @@ def write_all(folder: Path) -> Path:
     write_yahoo(folder / "yahoo/A1Benchmark")
     write_stays(folder / "physionet2012")
     write_arabic(folder / "arabic-speech-commands")
+    write_activity(folder / "hapt")
+    write_heart(folder / "mit-bih")
+    write_engines(folder / "cmapss-fd001")
     rng = np.random.default_rng(0)
     (folder / "tinyshakespeare").mkdir()
     (folder / "tinyshakespeare/input.txt").write_text("".join(rng.choice(list("abcdefgh \n"), 20_000)))

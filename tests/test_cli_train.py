@@ -4,6 +4,7 @@
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -190,6 +191,30 @@ def test_debug_shows_a_traceback(capsys, one_verb, args):
     err = capsys.readouterr().err
     assert "Traceback (most recent call last)" in err
     assert err.endswith("edgernn: error: wrong\n")
+
+
+class Archive:
+    """A file like zipfile.ZipFile: a signal during its construction leaves it without an attribute of its `__del__`."""
+
+    def __init__(self):
+        signal.raise_signal(signal.SIGTERM)
+        self.is_open = True
+
+    def __del__(self):
+        self.is_open = not self.is_open
+
+
+def test_a_signal_during_a_construction_prints_one_line(capsys, one_verb, monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    one_verb(lambda: {"archive": Archive()})
+    assert main(["train"]) == 128 + signal.SIGTERM
+    assert capsys.readouterr() == ("", "edgernn: interrupted\n")
+    assert unraisable == []
+    # other errors of a __del__ are printed
+    one_verb(lambda: {"a": Archive.__new__(Archive) and 1})
+    assert main(["train"]) == 0
+    assert len(unraisable) == 1
 
 
 def test_only_the_result_goes_to_standard_output(capsys, one_verb):

@@ -101,6 +101,29 @@ def test_what_c_lacks_is_refused():
         c_files(packed_alone(contractive("gru"))[:-1], Path("model.onnx"))
 
 
+@pytest.mark.parametrize("content", ["cut", "empty", "another format", "another kind of model"])
+def test_a_damaged_packed_model_is_refused(content):
+    packed = packed_alone(contractive("gru"))
+    cuts = {*range(1, 300), *range(300, len(packed), 41)}
+    contents = {"cut": [packed[:cut] for cut in cuts], "empty": [b""], "another format": [b"RIFF" + bytes(500)]}
+    contents["another kind of model"] = [Path(exported("gru")[1]).read_bytes()]
+    for damaged in contents[content]:
+        with pytest.raises(EdgernnError, match="packed model"):
+            c_files(damaged, Path("model.edgernn"))
+
+
+@pytest.mark.parametrize("target", ["c", "library"])
+def test_the_command_refuses_files_that_are_no_model(target, tmp_path, capsys):
+    path, out = tmp_path / "a.onnx", tmp_path / "out"
+    model = Path(exported("gru")[1]).read_bytes()
+    for content in (b"", b"RIFF" + bytes(500), packed_alone(contractive("gru")), model[: len(model) // 2], model[:-9]):
+        path.write_bytes(content)
+        assert main(["pack", str(path), "--target", target, "--out", str(out)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"edgernn: error: {path}: ")
+        assert not out.exists()
+
+
 @pytest.mark.slow
 def test_the_command_writes_a_folder(tmp_path, capsys):
     path = exported("gru", "selective", layers=2)[1]

@@ -8,6 +8,8 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from edgernn.signals import Interrupted
 from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
 from edgernn.training.sweep import cluster, sweep
 from edgernn.training.sweep.cluster import interrupting
+from edgernn.training.sweep.run_sweep import _export
 from edgernn.training.sweep.sweep_plan import load_sweep
 from edgernn.training.sweep.sweep_table import markdown
 from edgernn.training.table import trained
@@ -261,6 +264,26 @@ def test_a_table_before_anything_is_trained(train_here, capsys):
         sweep(train_here, run=False, export=True)
 
 
+def test_models_of_the_front_are_complete_after_any_stop(train_here, monkeypatch):
+    say(train_here, "seeds = 2", "seeds = 1")
+    report = sweep(train_here, latency=False, export=True)
+    run, name = next((Path(row["best"]), row["name"]) for row in report["rows"] if row["front"])
+    copy = Path("runs/sweep/front") / name
+    # killed between the model and its card; or between the model and a newer card
+    for stop in (Path.unlink, lambda path: os.utime(path, ns=(0, 0))):
+        stop(run / "model.md")
+        sweep(train_here, latency=False, export=True)
+        assert (run / "model.md").stat().st_mtime_ns >= (run / "model.onnx").stat().st_mtime_ns
+        assert (copy / "model.md").read_bytes() == (run / "model.md").read_bytes()
+
+    (copy / "model.onnx").write_bytes(b"old")
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        _export(report, Path("runs/sweep"))
+    assert (copy / "model.onnx").read_bytes() == b"old"
+    assert not leftovers(copy)
+
+
 @pytest.mark.slow
 def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
     table = sweep(train_here, latency=False)
@@ -280,6 +303,7 @@ def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
         )
         assert ("work" in row["front"]) != beaten
     page = markdown(table)
+    assert page.endswith("\n")
     assert "(Student's t)" in page
     assert page.count("not chosen") == 3
     row = rows["sarnn-lambda=0.5,lr=0.01"]

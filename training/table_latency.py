@@ -74,7 +74,7 @@ def measured(out: Path) -> dict[str, Any]:
 def exported(run: Path) -> Path:
     """Export the model of a finished run to its directory, with the type of weights that it was trained for.
 
-    Nothing is written if an up-to-date file exists.
+    Nothing is written if up-to-date files exist.
 
     Args:
         run: The run directory.
@@ -86,7 +86,10 @@ def exported(run: Path) -> Path:
         EdgernnError: The model cannot be exported.
     """
     model = default_file(run, trained_weights(read_json(run / RESULT)))
-    if not model.is_file() or model.stat().st_mtime < (run / RESULT).stat().st_mtime:
+    # the order in which they are written: an export that was stopped leaves no card, or an earlier one
+    files = [run / RESULT, model, model.with_suffix(".md")]
+    times = [file.stat().st_mtime_ns for file in files if file.is_file()]
+    if len(times) < len(files) or times != sorted(times):
         export_run(run, model)
     return model
 

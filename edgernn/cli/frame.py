@@ -176,9 +176,13 @@ def main(args: Sequence[str] | None = None) -> int:
         ended the command, such as 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if args is None else args)
-    with warnings.catch_warnings():
-        warnings.showwarning = functools.partial(_show, warnings.showwarning)
-        return _main(words)
+    hook = sys.unraisablehook
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = functools.partial(_show, warnings.showwarning)
+            return _main(words)
+    finally:
+        sys.unraisablehook = hook
 
 
 def _show(default: Callable[..., None], message: Warning | str, category: type[Warning], *location: Any) -> None:
@@ -207,6 +211,8 @@ def _main(words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except KeyboardInterrupt as error:
+        # the __del__ of an object whose construction was interrupted may fail, as that of zipfile.ZipFile does
+        sys.unraisablehook = lambda _: None
         print(f"edgernn: {str(error) or 'interrupted'}", file=sys.stderr)
         return SIGNAL + number_of(error)
     except Exception as error:

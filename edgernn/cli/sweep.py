@@ -13,7 +13,7 @@ from edgernn.cli.options import data_folder, training_threads
 def _text(result: dict[str, Any]) -> str:
     from edgernn.training.sweep.sweep_table import markdown
 
-    return f"{markdown(result)}\n\nsaved: {', '.join(result['files'])}"
+    return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
 
 
 @json_command(example="edgernn sweep sweep.toml", text=_text)

@@ -140,9 +140,11 @@ def read_content(content: bytes, path: Path) -> ModelContent:
 
     Raises:
         EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
-        UsageError: The model has residual blocks, or a layer with an imputer or a normalisation. C code supports
-            none of these. The error names the layer.
+        UsageError: There is no C code for the model: it has residual blocks, or a layer with an imputer or a
+            normalisation. The error names the layer.
     """
+    # the library checks the content, so that what follows may trust its sizes
+    memory(content)
     flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
     if flags & sum(BLOCKS.values()):
@@ -152,8 +154,6 @@ def read_content(content: bytes, path: Path) -> ModelContent:
         )
     records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
     names = [_name_of(record, path) for record in records]
-    # the library checks the file
-    memory(content)
     at += layers * packed.LAYER.size
     unread = iter([_tensor(content, at + i * packed.TENSOR.size) for i in range(tensors)])
     embedding = next(unread) if vocabulary else None

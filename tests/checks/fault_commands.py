@@ -7,9 +7,10 @@ import http.server
 import importlib
 import json
 import os
+import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from tests.training_helpers import SMALL, snapshot, words
+from tests.checks.fault_tasks import TRAIN, TRAININGS, Training, write_data
+from tests.training_helpers import snapshot, words
 
-TRAIN = {**SMALL, "steps": 12, "eval_every": 4, "checkpoint_every": 2}
 TABLE = """
 title = "T"
 paper = "P"
@@ -28,6 +29,7 @@ columns = ["mse"]
 seeds = 1
 [settings]
 T = 8
+test_size = 50
 hidden_size = 4
 batch_size = 10
 steps = 40
@@ -42,16 +44,17 @@ cell = "sarnn"
 """
 SWEEP = """
 task = "adding"
-cells = ["gru", "pru"]
-seeds = 1
-settings = { T = 8, hidden_size = 4, batch_size = 10, steps = 12, eval_every = 4, checkpoint_every = 2 }
+cells = ["gru"]
+seeds = 2
+settings = { T = 8, test_size = 50, hidden_size = 4, batch_size = 10, steps = 12, eval_every = 4, checkpoint_every = 2 }
 """
 # packages that the commands import, loaded once
 PACKAGES = (
-    *(f"edgernn.cli.{verb}" for verb in ("train", "export", "pack", "data", "reproduce", "sweep")),
+    *(f"edgernn.cli.{verb}" for verb in ("train", "export", "calibrate", "pack", "data", "reproduce", "sweep")),
     *("edgernn.training", "edgernn.export", "edgernn.export.export_run", "edgernn.training.datasets"),
     *("edgernn.training.run_pictures", "matplotlib.figure", "matplotlib.backends.backend_agg", "torch._dynamo"),
     *("onnxruntime", "onnxscript", "onnx.checker", "pooch", "edgernn.runtime.firmware", "edgernn.training.score"),
+    *("edgernn.training.calibrate", "edgernn.training.calibrate_file", "onnxscript.function_libs.torch_lib.ops"),
 )
 # the folder of a run of tests/checks/faults.py, and in it the inputs of the commands
 FOLDER = "FAULT_WORK"
@@ -64,8 +67,7 @@ class Command:
     """A command.
 
     main: Runs it on a folder and returns the exit status. prepare: Writes the old files. result: Reads the part of the
-    files that faults must not change. exact: Ends of the names of files with the same bytes at every run. weight: How
-    often it is drawn.
+    files that faults must not change. exact: Ends of the names of files with the same bytes at every run.
     """
 
     name: str
@@ -73,7 +75,10 @@ class Command:
     result: Callable[[Path], Any]
     prepare: Callable[[Path], None] = lambda folder: None
     exact: tuple[str, ...] = ()
-    weight: float = 1.0
+
+    @property
+    def verb(self) -> str:
+        return self.name.split()[0]
 
 
 def _edgernn(*arguments: object) -> int:
@@ -82,19 +87,20 @@ def _edgernn(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
-def _train(task: str, cell: str, *, pictures: bool = False, **settings: object) -> Callable[[Path], int]:
+def _train(training: Training) -> Command:
     def main(folder: Path) -> int:
         from edgernn.training import api
+        from edgernn.training.tasks import TASKS
 
-        if not pictures:
+        if not training.pictures:
             # drawing takes longer than all else
             api.learning_curve = api.update_pattern = lambda path, *_: path.touch()
-        data = _INPUTS / task if task.endswith(".npz") else task
-        shared = {key: value for key, value in TRAIN.items() if key != "T" or task == "adding"}
-        options = words(shared | settings)
-        return _edgernn("train", "--task", data, "--cell", cell, "--out", folder / "run", "--resume", *options)
+        data = _INPUTS / "data"
+        task = training.task if training.task in TASKS else data / training.task
+        options = ("--task", task, "--cell", training.cell, "--data", data, "--out", folder / "run", "--resume")
+        return _edgernn("train", *options, *words(training.all_settings()))
 
-    return main
+    return Command(training.name, main, _run_of)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -131,8 +137,15 @@ def _reproduce(folder: Path) -> int:
 
 
 def _sweep(folder: Path) -> int:
-    options = ("--jobs", "2", "--no-latency", "--out", folder)
+    options = ("--jobs", "1", "--no-latency", "--export", "--out", folder)
     return _edgernn("sweep", _INPUTS / "s.toml", *options)
+
+
+def _calibrate(model: str, *options: object) -> Callable[[Path], int]:
+    def main(folder: Path) -> int:
+        return _edgernn("calibrate", _INPUTS / model, *options, "--loss", "50", "--out", folder / "m.onnx")
+
+    return main
 
 
 def _table(folder: Path) -> Any:
@@ -147,17 +160,21 @@ def _run_of(folder: Path) -> Any:
 
 
 COMMANDS = (
-    Command("train adding sarnn", _train("adding", "sarnn", skip=0.8), _run_of, weight=4),
-    Command("train adding lstm", _train("adding", "lstm", pictures=True, keep="best"), _run_of, weight=0.5),
-    Command("train memorization pru", _train("memorization", "pru"), _run_of, weight=2),
-    Command("train own.npz gru-before", _train("own.npz", "gru-before"), _run_of, weight=4),
+    *map(_train, TRAININGS),
     Command(
         "export",
         lambda folder: _edgernn("export", _INPUTS / "run", "--out", folder / "m.onnx"),
         _only(".onnx", ".npz"),
         _old("m.onnx"),
         (".onnx", ".npz"),
-        weight=0.15,
+    ),
+    Command("calibrate", _calibrate("dense"), _only(".onnx", ".npz"), _old("m.onnx"), (".onnx", ".npz")),
+    Command(
+        "calibrate gru.onnx",
+        _calibrate("gru.onnx", "--data", _INPUTS / "gru.npz"),
+        _only(".onnx"),
+        _old("m.onnx"),
+        (".onnx",),
     ),
     Command(
         "pack",
@@ -165,7 +182,6 @@ COMMANDS = (
         _only(".edgernn"),
         _old("m.edgernn"),
         (".edgernn",),
-        weight=4,
     ),
     Command(
         "pack --target c",
@@ -173,14 +189,31 @@ COMMANDS = (
         _files,
         _old_folder,
         (".c", ".h", ".cmake", ".flags"),
-        weight=4,
     ),
-    Command("data fetch", _fetch, _only(".bin"), exact=(".bin",), weight=6),
-    Command("reproduce --quick", _reproduce, _table, weight=0.1),
-    Command("sweep", _sweep, _table, weight=0.03),
+    Command("data fetch", _fetch, _only(".bin"), exact=(".bin",)),
+    Command("reproduce --quick", _reproduce, _table),
+    Command("sweep", _sweep, _table),
 )
 # these start processes of their own
 SLOW = ("reproduce --quick", "sweep")
+
+
+class Turns:
+    """Chooses the command of each trial, so that verbs get equal shares of the time, and so do the commands of a verb.
+
+    commands: The commands. seed: Decides the order of those that had no turn.
+    """
+
+    def __init__(self, commands: Sequence[Command], seed: int = 0) -> None:
+        self.seconds = dict.fromkeys(random.Random(seed).sample(commands, len(commands)), 0.0)
+
+    def next(self) -> Command:
+        """Return the command that had the least time, of the verb that had the least."""
+        verbs = dict.fromkeys((command.verb for command in self.seconds), 0.0)
+        for command, seconds in self.seconds.items():
+            verbs[command.verb] += seconds
+        verb = min(verbs, key=lambda verb: verbs[verb])
+        return min((c for c in self.seconds if c.verb == verb), key=lambda command: self.seconds[command])
 
 
 def in_child(function: Callable[[], Any]) -> None:
@@ -208,10 +241,26 @@ def prepare() -> None:
     (_INPUTS / "recipes").mkdir()
     (_INPUTS / "recipes" / "t.toml").write_text(TABLE)
     (_INPUTS / "s.toml").write_text(SWEEP)
-    random = np.random.default_rng(0)
-    x, y = random.standard_normal((60, 9, 2)).astype(np.float32), random.integers(3, size=60)
-    np.savez(_INPUTS / "own.npz", x=x, y=y)
+    in_child(lambda: write_data(_INPUTS / "data"))
     in_child(lambda: _quiet(_write_models))
+    _trace_layers()
+
+
+def _trace_layers() -> None:
+    """Trace the layers that the commands export, which takes longer than all else; later processes find the traces."""
+    import onnx
+
+    from edgernn.export.delta_graph import with_delta
+    from edgernn.export.graph import build
+    from edgernn.export.recurrent_nodes import find_recurrent_nodes
+    from edgernn.store import load_model
+    from edgernn.training.calibrate import with_thresholds
+
+    build(load_model(_INPUTS / "run")[0])
+    dense, _ = load_model(_INPUTS / "dense")
+    for model in (dense, with_thresholds(dense, 0.1, 0.1)):
+        build(model)
+    with_delta(find_recurrent_nodes(onnx.load(_INPUTS / "gru.onnx"), "gru.onnx"), [(0.1, 0.1)], False)
 
 
 def _quiet(function: Callable[[], None]) -> None:
@@ -223,10 +272,15 @@ def _quiet(function: Callable[[], None]) -> None:
 
 def _write_models() -> None:
     from edgernn.training import train
+    from tests.test_calibrate_file import data, operator
 
     for name, seed in (("run", 0), ("other", 1)):
         train("adding", "sarnn", out=_INPUTS / name, seed=seed, settings=TRAIN)
         assert _edgernn("export", _INPUTS / name) == 0
+    train("adding", "gru", out=_INPUTS / "dense", settings=TRAIN)
+    # the operator GRU of ONNX
+    (_INPUTS / "gru.onnx").write_bytes(operator("GRU", initial=False, linear_before_reset=1).SerializeToString())
+    np.savez(_INPUTS / "gru.npz", **data(steps=40))
     shutil.copy2(_INPUTS / "other" / "model.onnx", _INPUTS / "old" / "m.onnx")
     assert _edgernn("pack", _INPUTS / "other" / "model.onnx", "--out", _INPUTS / "old" / "m.edgernn") == 0
     assert _edgernn("pack", _INPUTS / "other" / "model.onnx", "--target", "c", "--out", _INPUTS / "old" / "c") == 0

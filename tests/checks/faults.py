@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that are killed, stopped, or cannot write: `python -m tests.checks.faults SECONDS`, or `make check-faults`.
 
-Each trial draws a command and some faults. After each fault, every file must be the old or the new one, whole,
-and the message a sentence. Then the command runs undisturbed. It must end with the files of an undisturbed run and
-leave no temporary file. A library that is preloaded (tests/fault_shim.c) makes calls fail; root also fills a disk.
+Each trial runs a command with some faults. Verbs, such as train, get equal shares of the time. After each fault, every
+file must be the old or the new one, whole, and the message a sentence. Then the command runs undisturbed. It must end
+with the files of an undisturbed run and leave no temporary file. A library that is preloaded (tests/fault_shim.c) makes
+calls fail; root also fills a disk.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.checks.fault_commands import COMMANDS, FOLDER, SLOW, Command, file_server, prepare, unfinished
+from tests.checks.fault_commands import COMMANDS, FOLDER, SLOW, Command, Turns, file_server, prepare, unfinished
 from tests.kernel_builds import compiler
 from tests.source_tree import ROOT
 
@@ -335,8 +336,10 @@ def with_shim(words: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seconds", type=float, help="Seconds after which no further trial starts.")
-    parser.add_argument("--first", type=int, default=0, help="Number of the first trial, to repeat one.")
-    parser.add_argument("--only", help="Run the commands whose names contain this text.")
+    parser.add_argument(
+        "--first", type=int, default=0, help="Number of the first trial; --first N --only COMMAND repeats one."
+    )
+    parser.add_argument("--only", help="Run the command of this name, or those whose names contain it.")
     parser.add_argument("--out", type=Path, help="Add the counts to this JSON file.")
     arguments = parser.parse_args()
     if SHIM not in os.environ:
@@ -346,21 +349,24 @@ def main() -> int:
         begun = time.monotonic()
         trials = Trials(Path(os.environ[FOLDER]))
         chosen = [c for c in COMMANDS if (arguments.only or "") in c.name]
+        chosen = [c for c in chosen if c.name == arguments.only] or chosen
         if arguments.seconds < LONG and arguments.only is None:
             chosen = [c for c in chosen if c.name not in SLOW]
         if arguments.out is not None and arguments.out.is_file():
             begun -= trials.add(json.loads(arguments.out.read_text(encoding="utf-8")))
-        number, end = arguments.first, time.monotonic() + arguments.seconds
-        while time.monotonic() < end and len(trials.failures) < MOST_FAILURES:
-            (command,) = random.Random(-1 - number).choices(chosen, [c.weight for c in chosen])
-            before = len(trials.failures)
+        number, end, turns = arguments.first, time.monotonic() + arguments.seconds, Turns(chosen, arguments.first)
+        while (begin := time.monotonic()) < end and len(trials.failures) < MOST_FAILURES:
+            command, before = turns.next(), len(trials.failures)
             trials.run(number, command)
-            print("\n".join(trials.failures[before:]), end="", flush=True)
+            turns.seconds[command] += time.monotonic() - begin
+            print("".join(f"{failure}\n" for failure in trials.failures[before:]), end="", flush=True)
             number += 1
             if arguments.out is not None and number % 10 == 0:
                 _write(arguments.out, trials, begun)
     if arguments.out is not None:
         _write(arguments.out, trials, begun)
+    for command, seconds in sorted(turns.seconds.items(), key=lambda item: item[0].name):
+        print(f"{command.name}: {trials.counts[command.name].total():,} faults in {seconds:.0f} s")
     total = sum(count.total() for count in trials.counts.values())
     print(f"{total:,} faults in {number - arguments.first:,} trials: {len(trials.failures)} failures")
     return len(trials.failures) > 0

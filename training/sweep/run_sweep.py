@@ -2,7 +2,6 @@
 """A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
 import shlex
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,10 +149,9 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
         if not row["front"]:
             continue
         folder = out / FRONT / row["name"]
-        folder.mkdir(parents=True, exist_ok=True)
         model = exported(Path(row["best"]))
         for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
-            shutil.copy2(file, folder / file.name)
+            write_bytes(folder / file.name, file.read_bytes())
         models.append(folder / model.name)
     if not models:
         raise EdgernnError(f"{out}: expected a finished run to export, got none; run the sweep without --table-only")

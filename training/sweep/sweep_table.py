@@ -145,6 +145,7 @@ def markdown(report: dict[str, Any]) -> str:
             "Commands that repeat each row:",
             "",
             *commands,
+            "",
         ]
     )
 
