@@ -12,7 +12,7 @@ from edgernn.cells import COMPILED
 from edgernn.cli import bench as bench_command
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.program import OPS
+from edgernn.program import STORED_OPS
 from edgernn.rules import RULES
 from edgernn.runtime.firmware import equations, pointwise_c
 from edgernn.runtime.firmware.folder import c_files
@@ -35,7 +35,7 @@ def test_every_cell_and_op_is_in_the_table():
             assert table is not None
             assert (len(table.gates), table.states) == (len(form.gates), len(form.states))
             assert (table.mid is None) == (not any(gate.m for gate in form.gates))
-    assert OPS.keys() == pointwise_c._EXPRESSIONS.keys() == equations._COMPUTE.keys()
+    assert STORED_OPS.keys() == pointwise_c._EXPRESSIONS.keys() == equations._COMPUTE.keys()
 
 
 def test_maps_are_those_of_the_cell():
