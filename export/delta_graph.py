@@ -2,6 +2,7 @@
 """Replaces the operators GRU and LSTM of an ONNX file by edgernn's layers with the update rule delta."""
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -60,7 +61,7 @@ def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, floa
     del graph.node[:]
     graph.node.extend(builder.nodes)
     graph.initializer.extend(builder.weights)
-    _remove_unused(graph, {recurrent.input(name) for recurrent in operators.nodes for name in "WRB"})
+    remove_unused(graph, {recurrent.input(name) for recurrent in operators.nodes for name in "WRB"})
     result.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     result.functions.extend(define_functions(dict.fromkeys(functions)))
     result.ir_version = max(result.ir_version, IR_VERSION)
@@ -96,7 +97,7 @@ def _axis(builder: ModelGraph, name: str, axis: int) -> str:
     return key
 
 
-def _remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
+def remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
     """Remove nodes and initialisers whose results are not read, such as the weights of the replaced operators.
 
     An initialiser that is also an input of the graph stays, unless it is one of `weights`, the weights' names.
@@ -117,24 +118,33 @@ def _remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
     graph.input.extend(inputs)
 
 
-def watching(operators: RecurrentNodes) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
-    """Return the model with further outputs: what each replaceable operator reads and computes.
+class Layer(Protocol):
+    """A node of a graph that computes a recurrent layer: its first input is X, and its first output Y."""
+
+    name: str
+    index: int
+
+
+def watching(proto: onnx.ModelProto, layers: Sequence[Layer]) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
+    """Return a model with further outputs: what each of its recurrent layers reads and computes.
 
     Args:
-        operators: The operators.
+        proto: The model. It is not changed.
+        layers: The layers.
 
     Returns:
-        The model, and for each of `RecurrentNodes.nodes` the names of the values X (T, B, I) and Y (T, 1, B, H).
+        The new model, and for each layer the names of the values X (T, B, I) and Y (T, B, H), or (T, 1, B, H) for an
+        operator of ONNX.
     """
     result = onnx.ModelProto()
-    result.CopyFrom(operators.proto)
+    result.CopyFrom(proto)
     graph, names = result.graph, []
     known = {value.name for value in [*graph.output, *graph.input]}
-    for recurrent in operators.nodes:
-        node = graph.node[recurrent.index]
+    for layer in layers:
+        node = graph.node[layer.index]
         if not node.output[0]:
-            node.output[0] = f"{recurrent.name}.Y.watched"
-        names.append((recurrent.input("X"), node.output[0]))
+            node.output[0] = f"{layer.name}.Y.watched"
+        names.append((node.input[0], node.output[0]))
         for value in names[-1]:
             if value not in known:
                 known.add(value)

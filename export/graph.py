@@ -82,7 +82,7 @@ def build(
     add_head(graph, model, x)
     for name, values in counters.items():
         if values:
-            _sum(graph, values, name)
+            add_sum(graph, values, name)
     result = helper.make_model(
         helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
         functions=define_functions(dict.fromkeys(functions)) if portable else [],
@@ -224,7 +224,8 @@ def add_layer(
     return y, outputs[op_outputs(layer).index(f"{layer.states[0]}_next")]
 
 
-def _sum(graph: ModelGraph, values: list[str], output: str) -> None:
+def add_sum(graph: ModelGraph, values: list[str], output: str) -> None:
+    """Add the nodes that compute the sum of `values`, under the name `output`."""
     total = values[0]
     for i, value in enumerate(values[1:], 1):
         total = graph.node("Add", [total, value], f"{output}.{i}")
@@ -278,10 +279,7 @@ def _metadata(model: SequenceModel, functions: list[LayerFunction]) -> dict[str,
     return {
         "version": __version__,
         "schema": SCHEMA,
-        # kernel of each function, in their order
-        "kernels": [f.layer.kind for f in dict.fromkeys(functions)],
-        # kernels that interpret the program of a user-defined cell
-        "programs": {f.layer.kind: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program},
+        **describe_functions(functions),
         "model": record(_config(model)),
         "initial_state": {n: s for n, s in _initial_state(model).items() if any(s)},
         "streaming": model.streaming,
@@ -296,6 +294,16 @@ def _metadata(model: SequenceModel, functions: list[LayerFunction]) -> dict[str,
             "frontend_macs": cost.frontend_macs,
             "block_macs": cost.block_macs,
         },
+    }
+
+
+def describe_functions(functions: list[LayerFunction]) -> dict[str, Any]:
+    """Return the entries of a file's metadata about the functions of its layers."""
+    return {
+        # kernel of each function, in their order
+        "kernels": [f.layer.kind for f in dict.fromkeys(functions)],
+        # kernels that interpret the program of a user-defined cell
+        "programs": {f.layer.kind: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program},
     }
 
 

@@ -8,24 +8,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.delta_graph import watching, with_delta
-from edgernn.export.recurrent_nodes import RecurrentNodes, find_recurrent_nodes
 from edgernn.files import write_bytes
 from edgernn.locks import hold_file
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.formats.npz import read_npz
+from edgernn.training.layer_graph import LABELS, Array, LayerGraph, open_graph
 from edgernn.training.threshold_search import MeasuredPair, mean_changes, search_thresholds
 
-Array = NDArray[Any]
-# name of the labels in the npz file
-LABELS = "y"
-# largest error of the converted model with thresholds of 0, relative to the largest output of the file
-_TOLERANCE = 1e-4
+# mean squared error of float labels, as a share of their mean square, below which they are the outputs themselves
+_EQUAL = 1e-8
 _CHANGE, _ACCURACY, _ERROR = "relative change of the outputs", "accuracy", "mse"
 
 
@@ -69,8 +64,8 @@ def calibrate_file(
     out = out or path.with_name(f"{path.stem}-delta.onnx")
     if out.is_dir() or out.resolve() == path.resolve():
         raise UsageError(f"--out: expected a file other than {path}, got {out}; give another name")
-    proto = _load(path)
-    file = _File(path, data, find_recurrent_nodes(proto, str(path)))
+    graph = open_graph(path)
+    file = _File(path, data, graph)
     metric, dense = file.metric, file.score(file.expected)
     limit = dense + loss / 100 * {_ACCURACY: -1.0, _CHANGE: 1.0, _ERROR: abs(dense)}[metric]
     with hold_file(out):
@@ -82,11 +77,12 @@ def calibrate_file(
         finally:
             progress.close()
         chosen = file.thresholds(best.scale_x, best.scale_h)
-        result = with_delta(file.operators, chosen, False)
+        figures = {"metric": metric, "dense": dense, "value": best.value, "executed": best.executed}
+        result = graph.final(chosen, figures)
         file.check_final(result, best)
         content = result.SerializeToString()
         write_bytes(out, content)
-    known = {value.name for value in proto.graph.input}
+    known = {value.name for value in graph.proto.graph.input}
     layers = [
         {
             "name": node.name,
@@ -96,7 +92,7 @@ def calibrate_file(
             "theta_x": theta_x,
             "theta_h": theta_h,
         }
-        for node, (theta_x, theta_h) in zip(file.operators.nodes, chosen, strict=True)
+        for node, (theta_x, theta_h) in zip(graph.nodes, chosen, strict=True)
     ]
     return {
         "model": str(out),
@@ -106,42 +102,37 @@ def calibrate_file(
         "curve": [dataclasses.asdict(pair) for pair in curve],
         "chosen": dataclasses.asdict(best),
         "layers": layers,
-        "left": file.operators.left,
+        "left": list(graph.left),
         "states": [value.name for value in result.graph.input if value.name not in known],
     }
 
 
 class _File:
-    """An ONNX file with operators to replace, and what it computes from the data.
+    """An ONNX file with recurrent layers, and what it computes from the data.
 
     Args:
         path: The file.
         data: The npz file.
-        operators: The operators.
+        graph: The graph of the file.
 
     Attributes:
-        operators: The operators.
-        expected: Outputs of the original file.
+        expected: Outputs of the dense model, with the axes of the labels.
         metric: Name of the metric.
         score: Function that computes the metric from outputs.
     """
 
-    operators: RecurrentNodes
     expected: list[Array]
     metric: str
     score: Callable[[list[Array]], float]
 
-    def __init__(self, path: Path, data: Path, operators: RecurrentNodes) -> None:
-        self._path, self._data, self.operators = path, data, operators
-        graph, arrays = operators.proto.graph, read_npz(data)
-        labels = None if any(value.name == LABELS for value in graph.input) else arrays.pop(LABELS, None)
-        self._feeds = _feeds(operators.proto, arrays, data)
-        watched, names = watching(operators)
-        values = self._feeds | self._run(watched, None, self._feeds)
+    def __init__(self, path: Path, data: Path, graph: LayerGraph) -> None:
+        self._path, self._data, self._graph, self._library = path, data, graph, library_path()
+        self._feeds, labels = graph.read(read_npz(data), data)
+        watched, names = graph.watching()
+        values = self._feeds | self._run(watched, self._library, self._feeds)
         # numbers are compared, and labels with the first output, of any type
-        outputs = [value.name for value in graph.output]
-        self._names = [name for name in outputs if name == outputs[0] or _is_float(values[name])]
-        self.expected = [values[name] for name in self._names]
+        self._names = [name for name in graph.outputs if name == graph.outputs[0] or _is_float(values[name])]
+        self.expected = [graph.arranged(values[name]) for name in self._names]
         self.metric, self.score = _metric(self.expected, labels, data)
         if all(len(values[x]) < 2 for x, _ in names):
             raise EdgernnError(
@@ -151,9 +142,8 @@ class _File:
         # mean changes of x and h of each layer, and multiply-adds of all of them together
         self._units = [mean_changes(values[x], values[y]) for x, y in names]
         steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
-        self._macs = sum(sum(node.cell.macs()) * count for node, count in zip(operators.nodes, steps, strict=True))
-        self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(operators.nodes, names, strict=True)}
-        self._library = library_path()
+        self._macs = sum(node.macs * count for node, count in zip(graph.nodes, steps, strict=True))
+        self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(graph.nodes, names, strict=True)}
 
     def thresholds(self, scale_x: float, scale_h: float) -> list[tuple[float, float]]:
         """Return the thresholds of x and h of each layer, which are multiples of its mean changes."""
@@ -173,7 +163,7 @@ class _File:
             error = float(np.abs(_differences(y, expected)).max(initial=0))
             largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=1))
             # not <=, so that NaN is an error
-            if not error <= _TOLERANCE * largest:
+            if not error <= self._graph.tolerance * largest:
                 raise EdgernnError(
                     f"{self._path}: {name}: with thresholds of 0 it differs by {error:.3g} from that of the original "
                     "file, so nothing was written; report a bug"
@@ -185,7 +175,7 @@ class _File:
         The portable functions may decide a few comparisons otherwise, as their rounding errors differ.
         """
         values = self._run(proto, None, self._feeds | self._zeros(proto))
-        value = self.score([values[name] for name in self._names])
+        value = self.score([self._graph.arranged(values[name]) for name in self._names])
         if not abs(value - best.value) <= 0.01 + 0.1 * abs(best.value):
             raise EdgernnError(
                 f"{self._path}: expected the same {self.metric} with and without the native library, got "
@@ -194,11 +184,11 @@ class _File:
 
     def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
         """Return the outputs with these thresholds, and the number of multiply-adds of the replaced layers."""
-        candidate = with_delta(self.operators, self.thresholds(scale_x, scale_h), True)
+        candidate = self._graph.with_delta(self.thresholds(scale_x, scale_h), True)
         feeds = self._feeds | self._zeros(candidate)
         values = self._run(candidate, self._library, feeds)
-        macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self.operators.nodes)
-        return [values[name] for name in self._names], macs
+        macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self._graph.nodes)
+        return [self._graph.arranged(values[name]) for name in self._names], macs
 
     def _zeros(self, proto: onnx.ModelProto) -> dict[str, Array]:
         """Return zeros for the inputs that `with_delta` added: states of the rule (B, width)."""
@@ -222,42 +212,6 @@ class _File:
             ) from None
 
 
-def _load(path: Path) -> onnx.ModelProto:
-    if not path.is_file():
-        raise EdgernnError(f"{path}: no such file; check the path")
-    try:
-        # with the weights that a large model keeps in a file of their own
-        proto = onnx.load(path)
-    except Exception as error:  # protobuf's class of errors has no common base with those of other mistakes
-        raise EdgernnError(
-            f"{path}: expected an ONNX file and its weights, got the error '{first_line(error)}' when reading it; "
-            "export the model again"
-        ) from None
-    if not proto.graph.node:
-        raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
-    return proto
-
-
-def _feeds(proto: onnx.ModelProto, arrays: dict[str, Array], data: Path) -> dict[str, Array]:
-    """Return the arrays that are inputs of the graph, in the types that it declares."""
-    constant = {tensor.name for tensor in proto.graph.initializer}
-    inputs = {value.name: value for value in proto.graph.input if value.name not in constant}
-    if len(inputs) == 1 and set(arrays) == {"x"}:
-        arrays = {next(iter(inputs)): arrays["x"]}
-    missing, further = inputs.keys() - arrays.keys(), arrays.keys() - inputs.keys()
-    if missing or further:
-        raise EdgernnError(
-            f"{data}: expected the arrays {', '.join(inputs)}, which are the inputs of the graph, and perhaps labels "
-            f"{LABELS}, got {', '.join(arrays) or 'none'}; store them with numpy.savez"
-        )
-    feeds = {}
-    for name, value in inputs.items():
-        feeds[name] = arrays[name].astype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-        if _is_float(feeds[name]) and not np.isfinite(feeds[name]).all():
-            raise EdgernnError(f"{data}: {name}: expected finite numbers, got a NaN or an infinity; correct the array")
-    return feeds
-
-
 def _is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
@@ -269,8 +223,27 @@ def _differences(y: Array, expected: Array) -> Array:
     return np.where((y == expected) | (np.isnan(y) & np.isnan(expected)), 0.0, difference)
 
 
+def _change(expected: list[Array], data: Path) -> Callable[[list[Array]], float]:
+    """Return a function of outputs: the largest relative change RMS(y' - y) / RMS(y) of a float output.
+
+    `expected` are the outputs y of the original file. `data` is the path of the npz file, for error messages.
+    """
+    floats = [i for i, y in enumerate(expected) if _is_float(y)]
+    if not floats:
+        raise EdgernnError(f"{data}: expected labels {LABELS}, as no output of the model is a float; add them")
+    sizes = {i: np.square(expected[i][np.isfinite(expected[i])].astype(np.float64)).sum() for i in floats}
+
+    def change(outputs: list[Array]) -> float:
+        errors = {i: np.square(_differences(outputs[i], expected[i])).sum() for i in floats}
+        return float(max(np.sqrt(errors[i] / max(sizes[i], 1e-24)) for i in floats))
+
+    return change
+
+
 def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:
     """Choose the metric: from the labels if there are any, or else the change of the outputs of the original file.
+
+    Labels that are these outputs, as in example.npz of an exported model, count as none.
 
     Args:
         expected: Outputs of the original file.
@@ -284,16 +257,7 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
         EdgernnError: The labels do not fit the first output.
     """
     if labels is None:
-        floats = [i for i, y in enumerate(expected) if _is_float(y)]
-        if not floats:
-            raise EdgernnError(f"{data}: expected labels {LABELS}, as no output of the model is a float; add them")
-        sizes = {i: np.square(expected[i][np.isfinite(expected[i])].astype(np.float64)).sum() for i in floats}
-
-        def change(outputs: list[Array]) -> float:
-            errors = {i: np.square(_differences(outputs[i], expected[i])).sum() for i in floats}
-            return float(max(np.sqrt(errors[i] / max(sizes[i], 1e-24)) for i in floats))
-
-        return _CHANGE, change
+        return _CHANGE, _change(expected, data)
     y, kind = expected[0], labels.dtype.kind
     if kind not in "iuf" or not isinstance(y, np.ndarray) or not np.isfinite(labels).all():
         raise EdgernnError(f"{data}: {LABELS}: expected finite numbers, got {labels.dtype}; correct the labels")
@@ -304,7 +268,13 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
             f"the first output, got {labels.dtype} of shape {labels.shape}; correct them"
         )
     if not is_class:
-        return _ERROR, lambda outputs: float(np.square(outputs[0].astype(np.float64) - labels).mean())
+
+        def error(outputs: list[Array]) -> float:
+            return float(np.square(outputs[0].astype(np.float64) - labels).mean())
+
+        if error(expected) <= _EQUAL * float(np.square(labels.astype(np.float64)).mean()):
+            return _CHANGE, _change(expected, data)
+        return _ERROR, error
     if not _is_float(y):
         return _ACCURACY, lambda outputs: float((outputs[0] == labels).mean())
     if y.shape[-1] < 2 or labels.min(initial=0) < 0 or labels.max(initial=0) >= y.shape[-1]:
