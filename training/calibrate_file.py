@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search of thresholds of the update rule delta for the operators GRU and LSTM of any ONNX file."""
+"""Search of thresholds of the update rule delta for the recurrent layers of an ONNX file."""
 
 import dataclasses
 from collections.abc import Callable
@@ -32,17 +32,20 @@ def calibrate_file(
     loss: float = 0.5,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Replace the operators GRU and LSTM of an ONNX file by layers with the update rule delta, which skip work.
+    """Give the recurrent layers of an ONNX file the update rule delta, under which they skip work.
 
     Such a layer reads a value of x or h anew only if it moved by more than a threshold. The pair of thresholds, for x
-    and h, skips as much work as `loss` allows. All else in the graph stays. In a stream, whose caller carries the state
-    from call to call, the new file has the states of the rule as further inputs and outputs (see `with_delta`).
+    and h, skips as much work as `loss` allows. The layers are those of a file that edgernn exported, with the rule
+    always or delta, or else the operators GRU and LSTM. All else in the graph stays. In a stream, whose caller carries
+    the state from call to call, the new file has the states of the rule as further inputs and outputs.
 
     Args:
-        path: The ONNX file, such as the result of torch.onnx.export.
-        data: npz file with an array for each input of the graph, by name; if the graph has one input, the array may be
-            called x. With an array y of labels, the metric of the first output is measured: the accuracy for integers,
-            the class being the largest number along the last axis, and the mean squared error for floats.
+        path: The ONNX file: an export of edgernn, or a file such as the result of torch.onnx.export.
+        data: npz file. For a file that edgernn exported: x (N, T, I), or word indices (N, T). For another file: an
+            array for each input of the graph, by name; if the graph has one input, the array may be called x. With an
+            array y of labels, the metric of the first output is measured: the accuracy for integers, the class being
+            the largest number along the last axis, and the mean squared error for floats. Labels that equal the
+            outputs, as those of example.npz, count as none.
         out: The ONNX file to write. Default: NAME-delta.onnx beside the file.
         loss: Largest allowed loss: percentage points of the accuracy, percent of the mean squared error, or without
             labels the relative change of the outputs RMS(y' - y) / RMS(y) in percent.
@@ -50,12 +53,12 @@ def calibrate_file(
 
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
-        of the original file), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
-        (that of the new file), "layers" (of each replaced operator: name, cell, sizes and thresholds), "left" (of the
-        other operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
+        of the dense model), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
+        (that of the new file), "layers" (of each layer: name, cell, sizes and thresholds), "left" (of the other
+        operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
 
     Raises:
-        UsageError: The file has no operator that can be replaced, `loss` is not above 0, or another process is writing
+        UsageError: The file has no layer that can get the rule, `loss` is not above 0, or another process is writing
             `out`.
         EdgernnError: A file cannot be read, the data do not fit the graph, or even the smallest thresholds lose more
             than `loss`.
@@ -155,7 +158,7 @@ class _File:
         return macs / self._macs, self.score(outputs)
 
     def check(self) -> None:
-        """Raise EdgernnError if layers with thresholds of 0 compute something else than the operators."""
+        """Raise EdgernnError if layers with thresholds of 0 compute something else than the dense model."""
         outputs, _ = self._outputs(0.0, 0.0)
         for name, y, expected in zip(self._names, outputs, self.expected, strict=True):
             if not _is_float(expected):
@@ -183,7 +186,7 @@ class _File:
             )
 
     def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
-        """Return the outputs with these thresholds, and the number of multiply-adds of the replaced layers."""
+        """Return the outputs with these thresholds, and the number of multiply-adds of the layers."""
         candidate = self._graph.with_delta(self.thresholds(scale_x, scale_h), True)
         feeds = self._feeds | self._zeros(candidate)
         values = self._run(candidate, self._library, feeds)

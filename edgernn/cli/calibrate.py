@@ -60,8 +60,9 @@ def _file_text(result: dict[str, Any]) -> str:
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="For a run directory: folder in which to look for data sets.  [default: $EDGERNN_DATA]  For an ONNX file: npz "
-    "file with an array for each input of its graph, and perhaps labels y.",
+    help="For a run directory: folder in which to look for data sets.  [default: $EDGERNN_DATA]  For an exported file: "
+    "npz file with sequences x (N, T, I), and perhaps labels y. For another ONNX file: npz file with an array for each "
+    "input of its graph, and perhaps labels y.",
 )
 @click.option(
     "--loss",
@@ -75,13 +76,15 @@ def _file_text(result: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="ONNX file to write.  [default: model-delta.onnx in the run directory, or NAME-delta.onnx for NAME.onnx]",
+    help="ONNX file to write.  [default: model-delta.onnx in the run directory, NAME-delta.onnx beside NAME.onnx, or "
+    "NAME-delta.onnx in the current folder for a NAME that `edgernn models` lists]",
 )
 def command(model: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
     """Make a dense model cheaper with the update rule delta, and write it to an ONNX file; do not train.
 
-    MODEL is the run directory of a training, or an ONNX file with the operators GRU or LSTM, such as one that
-    torch.onnx exported. All other operators of the file stay as they are.
+    MODEL is the run directory of a training, or an ONNX file: one that edgernn exported, a name that `edgernn models`
+    lists, or a file with the operators GRU or LSTM, such as one that torch.onnx exported. All other operators of the
+    file stay as they are.
 
     A dense model updates every neuron at every step. Under the rule delta, matrix products read a value of the input
     x or of the state h only if it changed by more than a threshold since it was last read. One threshold is for x, the
@@ -90,7 +93,12 @@ def command(model: Path, data: Path | None, loss: float, out: Path | None) -> di
     metric is worse than that of the dense model by at most --loss, the one with the fewest multiply-adds.
     """
     from edgernn.progress import Progress
+    from edgernn.runtime.zoo import find_model
 
+    named, model = model, find_model(model)
+    if named != model:
+        # a model of the zoo stays as it is
+        out = out or Path(f"{named.name}-delta.onnx")
     if model.suffix != ".onnx":
         from edgernn.training.calibrate import calibrate
 
@@ -99,6 +107,6 @@ def command(model: Path, data: Path | None, loss: float, out: Path | None) -> di
 
     if data is None:
         raise UsageError(
-            f"--data: expected an npz file with the inputs of {model}, got none; write it with numpy.savez"
+            f"--data: expected an npz file with the inputs of {named}, got none; write it with numpy.savez"
         )
     return calibrate_file(model, data, out, loss=loss, progress=Progress())
