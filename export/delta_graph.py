@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from edgernn.config import RuleConfig
 from edgernn.export.graph import IR_VERSION, add_layer, define_functions, layer_functions
 from edgernn.export.model_graph import ModelGraph
 from edgernn.export.recurrent_nodes import RecurrentNode, RecurrentNodes, values_read
@@ -116,6 +117,12 @@ def remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
     graph.node.extend(kept[::-1])
     graph.initializer.extend(tensors)
     graph.input.extend(inputs)
+
+
+def delta_config(thresholds: Sequence[tuple[float, float]]) -> RuleConfig:
+    """Return the rule delta with thresholds of x and of h for each recurrent layer of a model."""
+    options = [dict(zip(("theta_x", "theta_h"), pair, strict=True)) for pair in thresholds]
+    return RuleConfig(Delta.name, options[0]) if len(set(thresholds)) == 1 else RuleConfig(Delta.name, layers=options)
 
 
 class Layer(Protocol):

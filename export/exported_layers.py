@@ -17,8 +17,15 @@ from edgernn import __version__
 from edgernn.cells import CELLS, Cell
 from edgernn.config import InputConfig, ModelConfig, RuleConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.delta_graph import remove_unused
-from edgernn.export.graph import add_layer, add_sum, define_functions, describe_functions, layer_functions
+from edgernn.export.delta_graph import delta_config, remove_unused
+from edgernn.export.graph import (
+    add_layer,
+    add_sum,
+    define_functions,
+    describe_functions,
+    layer_functions,
+    layer_names,
+)
 from edgernn.export.kernels import without_kernel
 from edgernn.export.model_graph import ModelGraph
 from edgernn.export.trace import layer_weights, op_attributes
@@ -195,8 +202,7 @@ def _layers(config: ModelConfig, path: Path) -> dict[str, RecurrentLayer]:
         model = SequenceModel(config).eval()
     except Exception as error:  # constructors of cells raise errors of many types for wrong options
         raise _unreadable(path, error) from None
-    names = [f"layer{i // model.directions}{'.reverse' * (i % model.directions)}" for i in range(len(model.layers))]
-    return dict(zip(names, model.recurrent_layers(), strict=True))
+    return dict(zip(layer_names(model), model.recurrent_layers(), strict=True))
 
 
 def _check_weights(name: str, layer: RecurrentLayer, weights: Weights, path: Path) -> None:
@@ -223,7 +229,7 @@ def _check_node(node: onnx.NodeProto, expected: onnx.NodeProto, layer: Recurrent
     ):
         if got != wanted:
             raise EdgernnError(
-                f"{path}: {part} of the node {expected.name}: expected {wanted}, got {str(got):.200}; export the model "
+                f"{path}: {part} of the node {expected.name}: expected {wanted}, got {got!s:.200}; export the model "
                 "again"
             )
 
@@ -284,7 +290,7 @@ def with_delta_rule(
         exported: The layers.
         thresholds: Θ_x and Θ_h of each of `ExportedLayers.nodes` (see `Delta`).
         counts: Add an output NAME.macs (B,) for each layer: the number of multiply-adds that it executed.
-        calibration: Dict to add to the metadata under the key "calibration", beside the thresholds.
+        calibration: Dict to add to the metadata under the key "calibration". Default: none.
 
     Returns:
         The new model. It has the outputs `updates` and `macs`, as an export of a model with the rule delta.
@@ -304,7 +310,9 @@ def with_delta_rule(
     for index, node in enumerate(exported.proto.graph.node):
         if index not in indices:
             # the counters of a file that has the rule delta already are added anew
-            if not any(name.partition(".")[0] in _COUNTERS or name.endswith(".updates.in_time") for name in node.output):
+            if not any(
+                name.partition(".")[0] in _COUNTERS or name.endswith(".updates.in_time") for name in node.output
+            ):
                 builder.nodes.append(node)
             continue
         i = indices[index]
@@ -324,21 +332,14 @@ def with_delta_rule(
     result.producer_version = __version__
     info = {name: value for name, value in exported.info.items() if name not in _OUTDATED}
     info |= {"version": __version__, **describe_functions(functions)}
-    options = record(RuleConfig(Delta.name, _options(thresholds)))
-    info["model"] = info["model"] | {"layer": info["model"]["layer"] | {"rule": options}}
-    info["calibration"] = (calibration or {}) | {"thresholds": {name: list(pair) for name, pair in pairs.items()}}
+    info["model"] = info["model"] | {"layer": info["model"]["layer"] | {"rule": record(delta_config(thresholds))}}
+    if calibration is not None:
+        info["calibration"] = calibration
     helper.set_model_props(result, {"edgernn": json.dumps(info, separators=(",", ":"))})
     return result
 
 
-def _options(thresholds: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return the options of the rule delta, if all layers have the same thresholds, or else {}."""
-    return dict(zip(("theta_x", "theta_h"), thresholds[0], strict=True)) if len(set(thresholds)) == 1 else {}
-
-
-def _declare(
-    graph: onnx.GraphProto, exported: ExportedLayers, layers: Sequence[RecurrentLayer], counts: bool
-) -> None:
+def _declare(graph: onnx.GraphProto, exported: ExportedLayers, layers: Sequence[RecurrentLayer], counts: bool) -> None:
     """Declare the inputs and outputs of a graph whose layers have the rule delta, in the order of an export."""
     names = [layer.name for layer in exported.nodes]
 

@@ -65,7 +65,7 @@ def build(
         mean, std = graph.weight("input.mean", model.input_mean), graph.weight("input.std", model.input_std)
         x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
     counters: dict[str, list[str]] = {"updates": [], "macs": []}
-    blocks = model.residual_blocks()
+    blocks, names = model.residual_blocks(), layer_names(model)
     for i in range(0, len(layers), model.directions):
         # the model's output at the last step only is that of the last layer
         last = model.output == "last" and i + model.directions == len(layers)
@@ -73,8 +73,7 @@ def build(
         x = x if block is None else block.enter(x)
         outputs = []
         for direction in range(model.directions):
-            name = f"layer{i // model.directions}{'.reverse' * direction}"
-            layer, function = layers[i + direction], functions[i + direction]
+            name, layer, function = names[i + direction], layers[i + direction], functions[i + direction]
             y, top = add_layer(graph, layer, function, name, x, not last, bool(direction), counters)
             outputs.append(top if last else y)
         x = outputs[0] if len(outputs) == 1 else graph.node("Concat", outputs, f"layer{i}.outputs", axis=-1)
@@ -94,6 +93,11 @@ def build(
     helper.set_model_props(result, {"edgernn": json.dumps(metadata, separators=(",", ":"))})
     onnx.checker.check_model(result, full_check=True)
     return result
+
+
+def layer_names(model: SequenceModel) -> list[str]:
+    """Return the names of the nodes of a model's recurrent layers, such as layer0, and layer0.reverse if it has two."""
+    return [f"layer{i // model.directions}{'.reverse' * (i % model.directions)}" for i in range(len(model.layers))]
 
 
 def _folded(model: SequenceModel) -> SequenceModel:

@@ -106,8 +106,8 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     """
     if any(opset.domain == DOMAIN for opset in proto.opset_import):
         raise UsageError(
-            f"{path}: expected a file with ONNX's operators GRU or LSTM, or one that edgernn exported, got another with "
-            "edgernn's operators, such as a result of `edgernn calibrate`; calibrate the original file"
+            f"{path}: expected a file with ONNX's operators GRU or LSTM, or one that edgernn exported, got another "
+            "with edgernn's operators, such as a result of `edgernn calibrate`; calibrate the original file"
         )
     operators = RecurrentNodes(_converted(proto, path))
     graph = operators.proto.graph

@@ -66,7 +66,7 @@ def test_a_run_is_exported_within_the_loss(run, tmp_path):
 def test_a_rule_of_another_kind_is_refused(run):
     model = edgernn.SequenceModel("sarnn", 3, 8)
     with pytest.raises(edgernn.UsageError, match=r"model: expected one with the rule 'always', .* got the rule 'sel"):
-        with_thresholds(model, 0.1, 0.1)
+        with_thresholds(model, [(0.1, 0.1)])
     with pytest.raises(edgernn.UsageError, match="loss: expected above 0, got 0"):
         calibrate_output(edgernn.SequenceModel("gru", 3, 8), smooth(), loss=0)
 

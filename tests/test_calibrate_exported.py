@@ -17,6 +17,7 @@ from edgernn.runtime import Session, library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.packed import pack
 from edgernn.runtime.weights import Weights
+from edgernn.training import calibrate
 from edgernn.training.calibrate_file import calibrate_file
 from edgernn.training.layer_graph import open_graph
 from tests import oracle
@@ -67,7 +68,7 @@ def with_thresholds(path, tmp_path, *pairs):
     """Give a file the rule delta with thresholds for each layer; return the path of the new file."""
     layers = open_graph(path)
     thresholds = [*pairs] if len(pairs) > 1 else [*pairs] * len(layers.nodes)
-    proto = layers.final(thresholds, {})
+    proto = layers.final(thresholds, {"metric": "accuracy"})
     onnx.checker.check_model(proto, full_check=True)
     out = tmp_path / "delta.onnx"
     onnx.save(proto, out)
@@ -113,13 +114,7 @@ def test_the_file_is_the_export_of_a_model_with_these_thresholds(case, tmp_path)
     model, path, _ = model_of(case)
     thresholds = [(0.1 + 0.1 * i, 0.05 + 0.02 * i) for i in range(len(model.layers))]
     got = onnx.load(with_thresholds(path, tmp_path, *thresholds))
-    cell, options = CASES[case]
-    same = edgernn.SequenceModel(cell, rule="delta", **{"input_size": 3, "hidden_size": 33, "output_size": 2} | options)
-    same.load_state_dict(model.state_dict())
-    for layer, (theta_x, theta_h) in zip(same.recurrent_layers(), thresholds, strict=True):
-        layer.rule.rule_theta_x.fill_(theta_x)
-        layer.rule.rule_theta_h.fill_(theta_h)
-    expected = graph.build(same.eval())
+    expected = graph.build(calibrate.with_thresholds(model, thresholds))
     for values in ("input", "output"):
         assert [v.SerializeToString() for v in getattr(got.graph, values)] == [
             v.SerializeToString() for v in getattr(expected.graph, values)
@@ -130,15 +125,13 @@ def test_the_file_is_the_export_of_a_model_with_these_thresholds(case, tmp_path)
     assert list(got.functions) == list(expected.functions)
     assert (got.ir_version, list(got.opset_import)) == (expected.ir_version, list(expected.opset_import))
     info, wanted = (json.loads(proto.metadata_props[0].value) for proto in (got, expected))
-    chosen = info.pop("calibration")["thresholds"]
-    assert list(chosen.values()) == [list(pair) for pair in thresholds]
-    assert (info["model"]["layer"].pop("rule"), wanted["model"]["layer"].pop("rule")["name"]) == (
-        {"name": "delta", "options": dict(zip(("theta_x", "theta_h"), *thresholds, strict=True))}
-        if len(thresholds) == 1
-        else {"name": "delta", "options": {}},
-        "delta",
-    )
+    assert info.pop("calibration") == {"metric": "accuracy"}
     assert info == wanted
+    rule = info["model"]["layer"]["rule"]
+    options = [dict(zip(("theta_x", "theta_h"), pair, strict=True)) for pair in thresholds]
+    assert rule == {"name": "delta", "options": {}, "layers": []} | (
+        {"layers": options} if len(options) > 1 else {"options": options[0]}
+    )
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
@@ -226,8 +219,10 @@ def test_the_metric_moves_no_more_than_asked(classifier, tmp_path):
         "dense": result["dense"],
         "value": result["chosen"]["value"],
         "executed": result["chosen"]["executed"],
-        "thresholds": {layer["name"]: [layer["theta_x"], layer["theta_h"]] for layer in result["layers"]},
     }
+    assert [(o["theta_x"], o["theta_h"]) for o in info["model"]["layer"]["rule"]["layers"]] == [
+        (layer["theta_x"], layer["theta_h"]) for layer in result["layers"]
+    ]
 
 
 def test_the_change_of_the_outputs_is_measured_without_labels_or_with_the_outputs(classifier, tmp_path):

@@ -17,7 +17,14 @@ from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.formats.npz import read_npz
 from edgernn.training.layer_graph import LABELS, Array, LayerGraph, open_graph
-from edgernn.training.threshold_search import MeasuredPair, mean_changes, search_thresholds
+from edgernn.training.threshold_search import (
+    MeasuredPoint,
+    Scales,
+    described,
+    mean_changes,
+    scaled,
+    search_thresholds,
+)
 
 # mean squared error of float labels, as a share of their mean square, below which they are the outputs themselves
 _EQUAL = 1e-8
@@ -53,8 +60,8 @@ def calibrate_file(
 
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
-        of the dense model), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
-        (that of the new file), "layers" (of each layer: name, cell, sizes and thresholds), "left" (of the other
+        of the dense model), "curve" (all thresholds that were tried, each a dict of `MeasuredPoint`), "chosen" (that
+        of the new file), "layers" (of each layer: name, cell, sizes and thresholds), "left" (of the other
         operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
 
     Raises:
@@ -75,36 +82,30 @@ def calibrate_file(
         file.check()
         try:
             best, curve = search_thresholds(
-                file.measure, lambda v: v >= limit if metric == _ACCURACY else v <= limit, loss, dense, progress
+                file.measure,
+                len(file.units),
+                lambda v: v >= limit if metric == _ACCURACY else v <= limit,
+                loss,
+                dense,
+                progress,
             )
         finally:
             progress.close()
-        chosen = file.thresholds(best.scale_x, best.scale_h)
+        chosen = scaled(best.scales, file.units)
         figures = {"metric": metric, "dense": dense, "value": best.value, "executed": best.executed}
         result = graph.final(chosen, figures)
         file.check_final(result, best)
         content = result.SerializeToString()
         write_bytes(out, content)
     known = {value.name for value in graph.proto.graph.input}
-    layers = [
-        {
-            "name": node.name,
-            "cell": node.cell.name,
-            "input_size": node.cell.input_size,
-            "hidden_size": node.cell.hidden_size,
-            "theta_x": theta_x,
-            "theta_h": theta_h,
-        }
-        for node, (theta_x, theta_h) in zip(graph.nodes, chosen, strict=True)
-    ]
     return {
         "model": str(out),
         "bytes": len(content),
         "metric": metric,
         "dense": dense,
-        "curve": [dataclasses.asdict(pair) for pair in curve],
+        "curve": [dataclasses.asdict(point) for point in curve],
         "chosen": dataclasses.asdict(best),
-        "layers": layers,
+        "layers": [described(node.name, node.cell, pair) for node, pair in zip(graph.nodes, chosen, strict=True)],
         "left": list(graph.left),
         "states": [value.name for value in result.graph.input if value.name not in known],
     }
@@ -122,6 +123,7 @@ class _File:
         expected: Outputs of the dense model, with the axes of the labels.
         metric: Name of the metric.
         score: Function that computes the metric from outputs.
+        units: Mean changes of x and h of each layer.
     """
 
     expected: list[Array]
@@ -142,24 +144,20 @@ class _File:
                 f"{data}: expected sequences of at least 2 steps, got 1; export the model with a variable number of "
                 "steps, and store longer sequences"
             )
-        # mean changes of x and h of each layer, and multiply-adds of all of them together
-        self._units = [mean_changes(values[x], values[y]) for x, y in names]
+        self.units = [mean_changes(values[x], values[y]) for x, y in names]
         steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
+        # of all layers together
         self._macs = sum(node.macs * count for node, count in zip(graph.nodes, steps, strict=True))
         self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(graph.nodes, names, strict=True)}
 
-    def thresholds(self, scale_x: float, scale_h: float) -> list[tuple[float, float]]:
-        """Return the thresholds of x and h of each layer, which are multiples of its mean changes."""
-        return [(scale_x * unit_x, scale_h * unit_h) for unit_x, unit_h in self._units]
-
-    def measure(self, scale_x: float, scale_h: float) -> tuple[float, float]:
+    def measure(self, scales: Scales) -> tuple[float, float]:
         """Return the share of the multiply-adds that these thresholds execute, and the metric."""
-        outputs, macs = self._outputs(scale_x, scale_h)
+        outputs, macs = self._outputs(scaled(scales, self.units))
         return macs / self._macs, self.score(outputs)
 
     def check(self) -> None:
         """Raise EdgernnError if layers with thresholds of 0 compute something else than the dense model."""
-        outputs, _ = self._outputs(0.0, 0.0)
+        outputs, _ = self._outputs([(0.0, 0.0)] * len(self.units))
         for name, y, expected in zip(self._names, outputs, self.expected, strict=True):
             if not _is_float(expected):
                 continue
@@ -172,7 +170,7 @@ class _File:
                     "file, so nothing was written; report a bug"
                 )
 
-    def check_final(self, proto: onnx.ModelProto, best: MeasuredPair) -> None:
+    def check_final(self, proto: onnx.ModelProto, best: MeasuredPoint) -> None:
         """Raise EdgernnError if the metric of the final file differs in ONNX Runtime without the native library.
 
         The portable functions may decide a few comparisons otherwise, as their rounding errors differ.
@@ -185,9 +183,9 @@ class _File:
                 f"{best.value:.5g} and {value:.5g}, so nothing was written; report a bug"
             )
 
-    def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
+    def _outputs(self, thresholds: list[tuple[float, float]]) -> tuple[list[Array], int]:
         """Return the outputs with these thresholds, and the number of multiply-adds of the layers."""
-        candidate = self._graph.with_delta(self.thresholds(scale_x, scale_h), True)
+        candidate = self._graph.with_delta(thresholds, True)
         feeds = self._feeds | self._zeros(candidate)
         values = self._run(candidate, self._library, feeds)
         macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self._graph.nodes)
