@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration of a trained dense model: the search, the command, and the page's commands."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -13,9 +14,15 @@ import torch
 
 import edgernn
 from edgernn.cli.frame import main
+from edgernn.config import ModelConfig, RuleConfig
+from edgernn.export import to_onnx
+from edgernn.progress import Silent
 from edgernn.runtime import Session
+from edgernn.runtime.weights import read_weights
+from edgernn.settings import load, record
 from edgernn.training import train
 from edgernn.training.calibrate import calibrate, calibrate_output, with_thresholds
+from edgernn.training.threshold_search import search_thresholds
 from tests.training_helpers import SMALL
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs/how-to/calibrate.md").read_text(encoding="utf-8")
@@ -61,6 +68,84 @@ def test_a_run_is_exported_within_the_loss(run, tmp_path):
         np.testing.assert_allclose(y, example["y"], rtol=0, atol=1e-4)
     assert session.macs is not None
     assert (tmp_path / "m.md").is_file()
+
+
+def test_each_layer_has_thresholds_of_its_own(tmp_path):
+    """The file, and a model that is stored and loaded, keep them."""
+    model, x = edgernn.SequenceModel("gru", 3, 16, 2, layers=2, bidirectional=True, output="all").eval(), smooth()
+    calibration = calibrate_output(model, x, loss=0.05)
+    thresholds = calibration.point.thresholds
+    assert len(set(thresholds)) == 4
+    # the units are the mean changes of what each layer reads and of its state
+    seen = []
+    for layer in model.recurrent_layers():
+        layer.register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
+    with torch.no_grad():
+        y = calibration.model(x)[0]
+        model(x)
+    for values, pair, scales in zip(seen, thresholds, calibration.point.scales, strict=True):
+        for value, theta, scale in zip(values, pair, scales, strict=True):
+            assert theta == pytest.approx(scale * float(value.diff(dim=0).abs().mean()))
+    loaded = edgernn.SequenceModel(load(ModelConfig, record(calibration.model.config), "config.json"))
+    loaded.load_state_dict(calibration.model.state_dict())
+    torch.testing.assert_close(loaded.eval()(x)[0], y, rtol=0, atol=0)
+    to_onnx(calibration.model, tmp_path / "m.onnx")
+    weights = read_weights(tmp_path / "m.onnx")
+    for name, pair in zip(("layer0", "layer0.reverse", "layer1", "layer1.reverse"), thresholds, strict=True):
+        for key, theta in zip(("x", "h"), pair, strict=True):
+            assert weights[f"{name}.rule_theta_{key}"].values == pytest.approx([theta])
+
+
+def test_options_of_layers_are_those_of_all_layers():
+    config = ModelConfig.of("gru", 3, 8, rule="delta", layers=2)
+    rule = RuleConfig("delta", {"theta_x": 0.5}, [{"theta_h": 0.1}, {"theta_h": 0.2}])
+    config = dataclasses.replace(config, layer=dataclasses.replace(config.layer, rule=rule))
+    rules = [layer.rule for layer in edgernn.SequenceModel(config).recurrent_layers()]
+    assert [(float(r.rule_theta_x), float(r.rule_theta_h)) for r in rules] == [
+        (0.5, pytest.approx(0.1)),
+        (0.5, pytest.approx(0.2)),
+    ]
+    with pytest.raises(
+        edgernn.UsageError, match=r"rule.layers: expected options for each of the 3 recurrent layers, go"
+    ):
+        edgernn.SequenceModel(dataclasses.replace(config, layers=3))
+
+
+def searched(limit, costs, sensitivities):
+    """Search thresholds of layers whose work falls with 1 / (1 + θ), and whose loss is the weighted sum of all θ."""
+
+    def measure(scales):
+        work = sum(c / (1 + x) + c / (1 + h) for c, (x, h) in zip(costs, scales, strict=True)) / (2 * sum(costs))
+        return work, sum(s * (x + h) for s, (x, h) in zip(sensitivities, scales, strict=True))
+
+    return search_thresholds(measure, len(costs), lambda value: value <= limit, limit, 0.0, Silent())
+
+
+def test_layers_are_raised_one_by_one():
+    best, curve = searched(1.0, (1.0, 1.0), (0.2, 0.001))
+    assert best.value <= 1.0
+    assert best.scales[1][0] > best.scales[0][0]
+    assert best.executed == min(point.executed for point in curve if point.value <= 1.0)
+    # no point with the same multiples in all layers is as good
+    same = [p for p in curve if len(set(p.scales)) == 1 and p.value <= 1.0]
+    assert best.executed < min(point.executed for point in same)
+    assert len({point.scales for point in curve}) == len(curve) <= 8 + 3 + 6 + 12
+    single, curve = searched(1.0, (1.0,), (0.2,))
+    assert single.value <= 1.0
+    assert len(curve) <= 8 + 3 + 6
+
+
+def test_a_run_of_two_layers_is_exported_with_thresholds_for_each(tmp_path, capsys):
+    train("adding", "gru", out=tmp_path / "run", settings=SMALL | {"epochs": 3, "layers": 2})
+    assert main(["calibrate", str(tmp_path / "run"), "--loss", "50", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [layer["name"] for layer in result["layers"]] == ["layer0", "layer1"]
+    assert result["chosen"] in result["curve"]
+    thresholds = [[layer["theta_x"], layer["theta_h"]] for layer in result["layers"]]
+    assert thresholds == result["chosen"]["thresholds"]
+    assert Session(result["model"]).info["model"]["layer"]["rule"]["layers"] == [
+        {"theta_x": theta_x, "theta_h": theta_h} for theta_x, theta_h in thresholds
+    ]
 
 
 def test_a_rule_of_another_kind_is_refused(run):
