@@ -137,17 +137,17 @@ def find_exported_layers(proto: onnx.ModelProto, size: int, path: Path) -> Expor
         layers = _layers(config, path)
     functions = layer_functions(list(layers.values()))
     known = {tensor.name for tensor in graph.initializer}.union(*(node.output for node in graph.node))
-    found = []
+    members = []
     for (index, node), (name, layer), function in zip(nodes, layers.items(), functions, strict=True):
         builder = _KeptWeights(known)
         source, needs_y = next(iter(node.input), ""), any(node.output[:1])
         add_layer(builder, layer, function, name, source, needs_y, False, {key: [] for key in _COUNTERS})
         _check_node(node, builder.nodes[-1], layer, path)
-        found.append(ExportedLayer(name, index, node, layer))
-    exported = ExportedLayers(_without_rule(proto, found), info, found, {})
+        members.append(ExportedLayer(name, index, node, layer))
+    exported = ExportedLayers(_without_rule(proto, members), info, members, {})
     starts = info["initial_state"]
     exported.starts = {name: starts.get(name, [0.0] * width) for name, width in states.items()}
-    reason = without_kernel(_with_rule(layer.layer, 0.0, 0.0) for layer in found)
+    reason = without_kernel(_with_rule(layer.layer, 0.0, 0.0) for layer in members)
     if reason is not None:
         raise UsageError(f"{path}: expected layers that skip work under the rule delta, got others: {reason}")
     return exported
@@ -319,7 +319,7 @@ def with_delta_rule(
         name = exported.nodes[i].name
         add_layer(builder, layers[i], functions[i], name, node.input[0], any(node.output[:1]), False, counters)
         if name.endswith(".reverse"):
-            # as all layers count the updates of the same step
+            # all layers count the updates of the same step
             counters["updates"][-1] = builder.reversed(counters["updates"][-1], f"{name}.updates.in_time")
     for name, values in counters.items():
         add_sum(builder, values, name)

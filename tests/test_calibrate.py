@@ -70,30 +70,41 @@ def test_a_run_is_exported_within_the_loss(run, tmp_path):
     assert (tmp_path / "m.md").is_file()
 
 
-def test_each_layer_has_thresholds_of_its_own(tmp_path):
-    """The file, and a model that is stored and loaded, keep them."""
+def stored_thresholds(path):
+    """Return the thresholds of x and h of each layer in an exported file."""
+    weights = read_weights(path)
+    names = [name.removesuffix(".rule_theta_x") for name in weights if name.endswith(".rule_theta_x")]
+    return {name: [float(weights[f"{name}.rule_theta_{key}"].values[0]) for key in "xh"] for name in names}
+
+
+def test_each_layer_keeps_thresholds_of_its_own(tmp_path):
+    """In an exported file, and in a model that is stored and loaded."""
     model, x = edgernn.SequenceModel("gru", 3, 16, 2, layers=2, bidirectional=True, output="all").eval(), smooth()
-    calibration = calibrate_output(model, x, loss=0.05)
-    thresholds = calibration.point.thresholds
-    assert len(set(thresholds)) == 4
-    # the units are the mean changes of what each layer reads and of its state
-    seen = []
-    for layer in model.recurrent_layers():
-        layer.register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
+    thresholds = [(0.1, 0.2), (0.3, 0.4), (0.5, 0.6), (0.7, 0.8)]
+    calibrated = with_thresholds(model, thresholds)
+    loaded = edgernn.SequenceModel(load(ModelConfig, record(calibrated.config), "config.json")).eval()
+    loaded.load_state_dict(calibrated.state_dict())
+    for layer, (theta_x, theta_h) in zip(loaded.recurrent_layers(), thresholds, strict=True):
+        assert (float(layer.rule.rule_theta_x), float(layer.rule.rule_theta_h)) == pytest.approx((theta_x, theta_h))
     with torch.no_grad():
-        y = calibration.model(x)[0]
-        model(x)
-    for values, pair, scales in zip(seen, thresholds, calibration.point.scales, strict=True):
-        for value, theta, scale in zip(values, pair, scales, strict=True):
-            assert theta == pytest.approx(scale * float(value.diff(dim=0).abs().mean()))
-    loaded = edgernn.SequenceModel(load(ModelConfig, record(calibration.model.config), "config.json"))
-    loaded.load_state_dict(calibration.model.state_dict())
-    torch.testing.assert_close(loaded.eval()(x)[0], y, rtol=0, atol=0)
-    to_onnx(calibration.model, tmp_path / "m.onnx")
-    weights = read_weights(tmp_path / "m.onnx")
-    for name, pair in zip(("layer0", "layer0.reverse", "layer1", "layer1.reverse"), thresholds, strict=True):
-        for key, theta in zip(("x", "h"), pair, strict=True):
-            assert weights[f"{name}.rule_theta_{key}"].values == pytest.approx([theta])
+        torch.testing.assert_close(loaded(x)[0], calibrated(x)[0], rtol=0, atol=0)
+    to_onnx(calibrated, tmp_path / "m.onnx")
+    names = ("layer0", "layer0.reverse", "layer1", "layer1.reverse")
+    stored = stored_thresholds(tmp_path / "m.onnx")
+    assert list(stored) == list(names)
+    for name, pair in zip(names, thresholds, strict=True):
+        assert stored[name] == pytest.approx(pair)
+
+
+def test_units_are_the_mean_changes_of_the_first_layer():
+    model, x = edgernn.SequenceModel("gru", 3, 16, layers=2, output="all").eval(), smooth()
+    calibration = calibrate_output(model, x, loss=0.05)
+    with torch.no_grad():
+        h = model.recurrent_layers()[0](x)[0]
+    units = [float(value.diff(dim=0).abs().mean()) for value in (x, h)]
+    for point in calibration.curve:
+        for pair, scales in zip(point.thresholds, point.scales, strict=True):
+            assert pair == pytest.approx([scale * unit for scale, unit in zip(scales, units, strict=True)])
 
 
 def test_options_of_layers_are_those_of_all_layers():
@@ -141,11 +152,11 @@ def test_a_run_of_two_layers_is_exported_with_thresholds_for_each(tmp_path, caps
     result = json.loads(capsys.readouterr().out)
     assert [layer["name"] for layer in result["layers"]] == ["layer0", "layer1"]
     assert result["chosen"] in result["curve"]
-    thresholds = [[layer["theta_x"], layer["theta_h"]] for layer in result["layers"]]
-    assert thresholds == result["chosen"]["thresholds"]
-    assert Session(result["model"]).info["model"]["layer"]["rule"]["layers"] == [
-        {"theta_x": theta_x, "theta_h": theta_h} for theta_x, theta_h in thresholds
-    ]
+    thresholds = {layer["name"]: [layer["theta_x"], layer["theta_h"]] for layer in result["layers"]}
+    assert list(thresholds.values()) == result["chosen"]["thresholds"]
+    stored = stored_thresholds(result["model"])
+    for name, pair in thresholds.items():
+        assert stored[name] == pytest.approx(pair)
 
 
 def test_a_rule_of_another_kind_is_refused(run):

@@ -37,7 +37,7 @@ class CalibrationPoint:
     """Cost and quality of a model under the rule delta with two thresholds for each layer.
 
     Attributes:
-        scales: The thresholds of each layer, as multiples of the mean changes of its x and h (see `MeasuredPoint`).
+        scales: The thresholds of each layer, as multiples of the mean changes of the first layer's x and h per step.
         thresholds: The thresholds of x and h of each layer: the rule ignores changes up to this size (see `Delta`).
         executed: Multiply-adds of the recurrent layers, as a share of those of the dense model.
         value: The metric of the task. Without labels: the relative change of the output, RMS(y' - y) / RMS(y), with the
@@ -215,8 +215,8 @@ def _search(
 ) -> Calibration:
     """Search the thresholds of the rule delta with the fewest multiply-adds among those whose loss is allowed.
 
-    Each threshold is a multiple of the mean change of x or h per step in its layer. `search_thresholds` searches the
-    multiples.
+    Each threshold is a multiple of the mean change of x or h per step in the first layer. `search_thresholds` searches
+    the multiples, which are the same in all layers at first.
 
     Args:
         model: The dense model.
@@ -252,19 +252,16 @@ def _search(
 
 
 def _mean_changes(model: SequenceModel, x: Tensor) -> list[tuple[float, float]]:
-    """Return the mean changes (see `mean_changes`) of each recurrent layer's input and of its state h."""
+    """Return the unit of the thresholds of each layer: the mean changes (see `mean_changes`) of the first layer."""
     seen: list[tuple[Tensor, Tensor]] = []
-    handles = [
-        layer.register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
-        for layer in model.recurrent_layers()
-    ]
+    layers = model.recurrent_layers()
+    handle = layers[0].register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
     try:
         with torch.no_grad():
             model(x)
     finally:
-        for handle in handles:
-            handle.remove()
-    return [mean_changes(*values) for values in seen]
+        handle.remove()
+    return [mean_changes(*seen[0])] * len(layers)
 
 
 @contextmanager

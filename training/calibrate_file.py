@@ -123,12 +123,13 @@ class _File:
         expected: Outputs of the dense model, with the axes of the labels.
         metric: Name of the metric.
         score: Function that computes the metric from outputs.
-        units: Mean changes of x and h of each layer.
+        units: Units of the thresholds of x and h of each layer.
     """
 
     expected: list[Array]
     metric: str
     score: Callable[[list[Array]], float]
+    units: list[tuple[float, float]]
 
     def __init__(self, path: Path, data: Path, graph: LayerGraph) -> None:
         self._path, self._data, self._graph, self._library = path, data, graph, library_path()
@@ -144,9 +145,11 @@ class _File:
                 f"{data}: expected sequences of at least 2 steps, got 1; export the model with a variable number of "
                 "steps, and store longer sequences"
             )
-        self.units = [mean_changes(values[x], values[y]) for x, y in names]
+        self.units = [
+            mean_changes(values[x], values[y]) for x, y in (names[:1] * len(names) if graph.is_stack else names)
+        ]
         steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
-        # of all layers together
+        # multiply-adds of all layers together
         self._macs = sum(node.macs * count for node, count in zip(graph.nodes, steps, strict=True))
         self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(graph.nodes, names, strict=True)}
 

@@ -34,18 +34,18 @@ class GraphLayer(Protocol):
     Attributes:
         name: Name of the layer. States that the rule adds are called NAME.STATE.
         index: Index of its node in the graph's list of nodes.
-        cell: Cell with the equations and sizes of the layer.
-        macs: Multiply-adds of one step with nothing skipped.
     """
 
     name: str
     index: int
 
     @property
-    def cell(self) -> Cell: ...
+    def cell(self) -> Cell:
+        """Cell with the equations and sizes of the layer."""
 
     @property
-    def macs(self) -> int: ...
+    def macs(self) -> int:
+        """Multiply-adds of one step with nothing skipped."""
 
 
 class LayerGraph(abc.ABC):
@@ -56,6 +56,8 @@ class LayerGraph(abc.ABC):
         nodes: The recurrent layers, in the order of the graph.
         left: For each other recurrent operator, why it cannot get the rule.
         outputs: Names of the outputs that are compared with those of the dense model. The first one has the labels.
+        is_stack: True if the layers are those of a stack. The mean changes of the first one are then the units of the
+            thresholds of all of them. Otherwise, each layer has units of its own.
         tolerance: Largest error of the outputs with thresholds of 0, relative to the largest one.
     """
 
@@ -63,7 +65,8 @@ class LayerGraph(abc.ABC):
     nodes: Sequence[GraphLayer]
     left: Sequence[str] = ()
     outputs: list[str]
-    tolerance = _TOLERANCE
+    is_stack: bool = False
+    tolerance: float = _TOLERANCE
 
     def watching(self) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
         """Return the dense model with the values X and Y of each layer as outputs, and their names."""
@@ -186,6 +189,8 @@ class ExportedGraph(LayerGraph):
     Args:
         path: The file.
     """
+
+    is_stack = True
 
     def __init__(self, path: Path) -> None:
         content = read_model(path)

@@ -9,7 +9,7 @@ from edgernn.cells import Cell
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.progress import Progress
 
-# thresholds of x and h of each layer, as multiples of the mean changes of the layer's x and h per step
+# thresholds of x and h of each layer, as multiples of units: mean changes of x and of h per step
 Scales = tuple[tuple[float, float], ...]
 # multiples of the curve, the number of halvings of the interval in which the loss is reached, and the factor by which
 # one multiple alone is then raised
@@ -23,8 +23,8 @@ class MeasuredPoint:
     """Cost and quality of a model with thresholds.
 
     Attributes:
-        scales: For each layer, its thresholds of x and of h, as multiples of the mean change of x and of h from one
-            step to the next.
+        scales: For each layer, its thresholds of x and of h, as multiples of their units: the mean change of x and of h
+            from one step to the next.
         executed: Multiply-adds of the recurrent layers, as a share of those of the dense model.
         value: The metric, or without labels the relative change of the output.
     """
@@ -45,7 +45,7 @@ def mean_changes(x: Any, h: Any) -> tuple[float, float]:
 
 
 def scaled(scales: Scales, units: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the thresholds of x and h of each layer: the multiples `scales` of `units`, its mean changes."""
+    """Return the thresholds of x and h of each layer: the multiples `scales` of `units`."""
     return [(x * unit_x, h * unit_h) for (x, h), (unit_x, unit_h) in zip(scales, units, strict=True)]
 
 
