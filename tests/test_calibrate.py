@@ -154,7 +154,7 @@ def test_a_run_of_two_layers_is_exported_with_thresholds_for_each(tmp_path, caps
     assert result["chosen"] in result["curve"]
     thresholds = {layer["name"]: [layer["theta_x"], layer["theta_h"]] for layer in result["layers"]}
     assert list(thresholds.values()) == result["chosen"]["thresholds"]
-    stored = stored_thresholds(result["model"])
+    stored = stored_thresholds(Path(result["model"]))
     for name, pair in thresholds.items():
         assert stored[name] == pytest.approx(pair)
 
