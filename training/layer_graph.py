@@ -190,15 +190,13 @@ class ExportedGraph(LayerGraph):
         path: The file.
     """
 
-    is_stack = True
-
     def __init__(self, path: Path) -> None:
         content = read_model(path)
         self._exported = find_exported_layers(parse(content, path), len(content), path)
         self._check = InputCheck(self._exported.info, path)
         self.proto, self.nodes = self._exported.proto, self._exported.nodes
         # the next states are outputs, too
-        self.outputs = ["y"]
+        self.outputs, self.is_stack = ["y"], True
         if self._exported.weights == "int8":
             self.tolerance = WHOLE_NUMBERS
         self._at_every_step = self._exported.info["model"]["head"]["output"] == "all"
