@@ -35,10 +35,15 @@ class CellConfig:
 
 @configuration
 class RuleConfig:
-    """Update rule of a layer, which selects the neurons that change at a step: its class or name, and its options."""
+    """Update rule of a layer, which selects the neurons that change at a step: its class or name, and its options.
+
+    `layers` has options of each recurrent layer of a model, which replace those in `options`. The order is that of
+    `SequenceModel.recurrent_layers`. It is empty if all layers have the same options.
+    """
 
     name: Annotated[str | type[UpdateRule], NOT_SET] = DEFAULT_RULE
     options: dict[str, Any] = field(default_factory=dict)
+    layers: list[dict[str, Any]] = field(default_factory=list)
 
 
 @configuration
@@ -171,7 +176,7 @@ class LayerConfig:
         """
         return resolve(self.cell.name, self.rule.name)
 
-    def make(self, input_size: int, hidden_size: int, imputer: Imputer | None = None) -> RecurrentLayer:
+    def make(self, input_size: int, hidden_size: int, imputer: Imputer | None = None, index: int = 0) -> RecurrentLayer:
         """Create the recurrent layer with this configuration.
 
         Args:
@@ -179,6 +184,7 @@ class LayerConfig:
             hidden_size: Number of neurons H.
             imputer: Layer in front of the cell that fills in missing values, if any. The cell then reads the 2F outputs
                 of the imputer: F values and F masks.
+            index: Index of the layer in the model, which selects its options of the rule.
 
         Returns:
             The layer, with newly initialised weights.
@@ -191,7 +197,8 @@ class LayerConfig:
         if self.norm.name is not None:
             parts["norm"] = Norm(self.norm.name, self.norm.steps)
         cell = cell_type(size, hidden_size, **parts, **self.cell.options)
-        return RecurrentLayer(cell, rule_type(size, hidden_size, **self.rule.options), imputer)
+        options = self.rule.options | (self.rule.layers[index] if self.rule.layers else {})
+        return RecurrentLayer(cell, rule_type(size, hidden_size, **options), imputer)
 
 
 @configuration

@@ -14,6 +14,12 @@ def check_together(config: ModelConfig) -> None:
     """Raise UsageError if a model has settings that cannot be combined, such as `bidirectional` and `imputer`."""
     words = config.input.vocabulary is not None
     imputes = resolve_imputer(config.layer.cell.name, config.layer.imputer) is not None
+    options, layers = config.layer.rule.layers, config.layers * (1 + config.bidirectional)
+    if options and len(options) != layers:
+        raise UsageError(
+            f"rule.layers: expected options for each of the {layers} recurrent layers, got {len(options)}; add one for "
+            "each, or leave them out"
+        )
     if config.last_size is not None and config.layers == 1:
         raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
     if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):

@@ -226,9 +226,9 @@ class SequenceModel(RecurrentModel):
         widths = [size] + [hidden * self.directions for hidden in config.sizes]
         has_block = config.block is not None
         self.layers = nn.ModuleList(
-            config.layer.make(hidden if has_block else widths[i], hidden, None if i else first)
+            config.layer.make(hidden if has_block else widths[i], hidden, None if i else first, i * self.directions + d)
             for i, hidden in enumerate(config.sizes)
-            for _ in range(self.directions)
+            for d in range(self.directions)
         )
         self.blocks = nn.ModuleList(
             ResidualBlock(config.block, widths[i], hidden, self.rounding)

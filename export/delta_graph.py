@@ -2,11 +2,13 @@
 """Replaces the operators GRU and LSTM of an ONNX file by edgernn's layers with the update rule delta."""
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from edgernn.config import RuleConfig
 from edgernn.export.graph import IR_VERSION, add_layer, define_functions, layer_functions
 from edgernn.export.model_graph import ModelGraph
 from edgernn.export.recurrent_nodes import RecurrentNode, RecurrentNodes, values_read
@@ -60,7 +62,7 @@ def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, floa
     del graph.node[:]
     graph.node.extend(builder.nodes)
     graph.initializer.extend(builder.weights)
-    _remove_unused(graph, {recurrent.input(name) for recurrent in operators.nodes for name in "WRB"})
+    remove_unused(graph, {recurrent.input(name) for recurrent in operators.nodes for name in "WRB"})
     result.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     result.functions.extend(define_functions(dict.fromkeys(functions)))
     result.ir_version = max(result.ir_version, IR_VERSION)
@@ -96,7 +98,7 @@ def _axis(builder: ModelGraph, name: str, axis: int) -> str:
     return key
 
 
-def _remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
+def remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
     """Remove unused nodes and initialisers, such as the weights of the replaced operators.
 
     An initialiser that is also an input of the graph stays, unless its name is in `weights`, the names of the weights
@@ -118,24 +120,39 @@ def _remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
     graph.input.extend(inputs)
 
 
-def watching(operators: RecurrentNodes) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
-    """Copy the ONNX model and add the input X and the output Y of each replaceable GRU or LSTM to its outputs.
+def delta_config(thresholds: Sequence[tuple[float, float]]) -> RuleConfig:
+    """Return the rule delta with thresholds of x and of h for each recurrent layer of a model."""
+    options = [dict(zip(("theta_x", "theta_h"), pair, strict=True)) for pair in thresholds]
+    return RuleConfig(Delta.name, options[0]) if len(set(thresholds)) == 1 else RuleConfig(Delta.name, layers=options)
+
+
+class Layer(Protocol):
+    """A node of a graph that computes a recurrent layer: its first input is X, and its first output Y."""
+
+    name: str
+    index: int
+
+
+def watching(proto: onnx.ModelProto, layers: Sequence[Layer]) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
+    """Copy a model, and add the input X and the output Y of each recurrent layer to the outputs of the copy.
 
     Args:
-        operators: The model and its replaceable operators.
+        proto: The model. It is not changed.
+        layers: The layers.
 
     Returns:
-        The copy, and for each of `RecurrentNodes.nodes` the names of the values X (T, B, I) and Y (T, 1, B, H).
+        The copy, and for each layer the names of the values X (T, B, I) and Y (T, B, H), or (T, 1, B, H) for an
+        operator of ONNX.
     """
     result = onnx.ModelProto()
-    result.CopyFrom(operators.proto)
+    result.CopyFrom(proto)
     graph, names = result.graph, []
     known = {value.name for value in [*graph.output, *graph.input]}
-    for recurrent in operators.nodes:
-        node = graph.node[recurrent.index]
+    for layer in layers:
+        node = graph.node[layer.index]
         if not node.output[0]:
-            node.output[0] = f"{recurrent.name}.Y.watched"
-        names.append((recurrent.input("X"), node.output[0]))
+            node.output[0] = f"{layer.name}.Y.watched"
+        names.append((node.input[0], node.output[0]))
         for value in names[-1]:
             if value not in known:
                 known.add(value)

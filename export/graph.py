@@ -65,7 +65,7 @@ def build(
         mean, std = graph.weight("input.mean", model.input_mean), graph.weight("input.std", model.input_std)
         x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
     counters: dict[str, list[str]] = {"updates": [], "macs": []}
-    blocks = model.residual_blocks()
+    blocks, names = model.residual_blocks(), layer_names(model)
     for i in range(0, len(layers), model.directions):
         # the model's output at the last step only is that of the last layer
         last = model.output == "last" and i + model.directions == len(layers)
@@ -73,8 +73,7 @@ def build(
         x = x if block is None else block.enter(x)
         outputs = []
         for direction in range(model.directions):
-            name = f"layer{i // model.directions}{'.reverse' * direction}"
-            layer, function = layers[i + direction], functions[i + direction]
+            name, layer, function = names[i + direction], layers[i + direction], functions[i + direction]
             y, top = add_layer(graph, layer, function, name, x, not last, bool(direction), counters)
             outputs.append(top if last else y)
         x = outputs[0] if len(outputs) == 1 else graph.node("Concat", outputs, f"layer{i}.outputs", axis=-1)
@@ -82,7 +81,7 @@ def build(
     add_head(graph, model, x)
     for name, values in counters.items():
         if values:
-            _sum(graph, values, name)
+            add_sum(graph, values, name)
     result = helper.make_model(
         helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
         functions=define_functions(dict.fromkeys(functions)) if portable else [],
@@ -94,6 +93,11 @@ def build(
     helper.set_model_props(result, {"edgernn": json.dumps(metadata, separators=(",", ":"))})
     onnx.checker.check_model(result, full_check=True)
     return result
+
+
+def layer_names(model: SequenceModel) -> list[str]:
+    """Return the names of the nodes of a model's recurrent layers, such as layer0, and layer0.reverse if it has two."""
+    return [f"layer{i // model.directions}{'.reverse' * (i % model.directions)}" for i in range(len(model.layers))]
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
@@ -227,7 +231,8 @@ def add_layer(
     return y, outputs[op_outputs(layer).index(f"{layer.states[0]}_next")]
 
 
-def _sum(graph: ModelGraph, values: list[str], output: str) -> None:
+def add_sum(graph: ModelGraph, values: list[str], output: str) -> None:
+    """Add the nodes that compute the sum of `values`, under the name `output`."""
     total = values[0]
     for i, value in enumerate(values[1:], 1):
         total = graph.node("Add", [total, value], f"{output}.{i}")
@@ -281,10 +286,7 @@ def _metadata(model: SequenceModel, functions: list[LayerFunction]) -> dict[str,
     return {
         "version": __version__,
         "schema": SCHEMA,
-        # kernel of each function, in their order
-        "kernels": [f.layer.kind for f in dict.fromkeys(functions)],
-        # kernels that interpret the program of a user-defined cell
-        "programs": {f.layer.kind: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program},
+        **describe_functions(functions),
         "model": record(_config(model)),
         "initial_state": {n: s for n, s in _initial_state(model).items() if any(s)},
         "streaming": model.streaming,
@@ -299,6 +301,16 @@ def _metadata(model: SequenceModel, functions: list[LayerFunction]) -> dict[str,
             "frontend_macs": cost.frontend_macs,
             "block_macs": cost.block_macs,
         },
+    }
+
+
+def describe_functions(functions: list[LayerFunction]) -> dict[str, Any]:
+    """Return the entries of a file's metadata about the functions of its layers."""
+    return {
+        # kernel of each function, in their order
+        "kernels": [f.layer.kind for f in dict.fromkeys(functions)],
+        # kernels that interpret the program of a user-defined cell
+        "programs": {f.layer.kind: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program},
     }
 
 

@@ -66,6 +66,11 @@ class RecurrentNode:
     cell: Cell
     carried: bool
 
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one step with nothing skipped."""
+        return sum(self.cell.macs())
+
     def input(self, name: str) -> str:
         """Return the name of the value that the operator reads as its input `name`, such as X; "" if there is none."""
         return _inputs(self.node).get(name, "")
@@ -97,13 +102,13 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         The operators.
 
     Raises:
-        UsageError: The model was exported by edgernn, its operator set cannot be converted, or no operator can be
+        UsageError: The model has edgernn's operators, its operator set cannot be converted, or no operator can be
             replaced.
     """
     if any(opset.domain == DOMAIN for opset in proto.opset_import):
         raise UsageError(
-            f"{path}: expected a file with ONNX's operators GRU or LSTM, got one that edgernn exported; calibrate its "
-            "run directory, or the SequenceModel with calibrate_output"
+            f"{path}: expected a file with ONNX's operators GRU or LSTM, or one that edgernn exported, got another "
+            "with edgernn's operators, such as a result of `edgernn calibrate`; calibrate the original file"
         )
     operators = RecurrentNodes(_converted(proto, path))
     graph = operators.proto.graph

@@ -4,10 +4,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.info import frontend, layer_sizes
+
+if TYPE_CHECKING:
+    import onnx
 
 FLOATS, INTEGERS = "tensor(float)", "tensor(int64)"
 # each axis is a name, "T" or "B", or a size
@@ -36,6 +39,21 @@ class Value:
             and len(self.shape) == len(shape)
             and all(isinstance(axis, str) or axis == other for axis, other in axes)
         )
+
+
+def declared_values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
+    """Return the name, type and shape of each input or output of an ONNX graph, as `Value` objects."""
+    from onnx import TensorProto
+
+    types = {TensorProto.FLOAT: FLOATS, TensorProto.INT64: INTEGERS}
+    return [
+        Value(
+            value.name,
+            types.get(value.type.tensor_type.elem_type, "another type"),
+            tuple(axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim),
+        )
+        for value in values
+    ]
 
 
 def state_sizes(

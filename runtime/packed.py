@@ -3,7 +3,7 @@
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import write_bytes
 from edgernn.runtime.fourier import frequency_order
 from edgernn.runtime.info import BLOCKS, block, feature_size, frontend, layer_sizes, read_info, read_model
-from edgernn.runtime.interface import FLOATS, INTEGERS, Value, state_sizes
+from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
 from edgernn.runtime.weights import Weight, Weights, parse
@@ -90,24 +90,10 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
         raise UsageError(
             f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
         )
-    states = state_sizes(info, _values(model.graph.input), _values(model.graph.output), len(content), path)
+    graph = model.graph
+    states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), len(content), path)
     packed = _Packer(model, info, states, path).content()
     return _add_names(packed, info.get("classes")) if names else packed
-
-
-def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
-    """Return the name, type and shape of each input or output of an ONNX graph, as `Value` objects."""
-    from onnx import TensorProto
-
-    types = {TensorProto.FLOAT: FLOATS, TensorProto.INT64: INTEGERS}
-    return [
-        Value(
-            value.name,
-            types.get(value.type.tensor_type.elem_type, "another type"),
-            tuple(axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim),
-        )
-        for value in values
-    ]
 
 
 class _Packer:

@@ -18,7 +18,6 @@ from edgernn.export.recurrent_nodes import find_recurrent_nodes
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.training.calibrate_file import calibrate_file
-from tests.models import exported
 
 T, B, I, H = 9, 2, 3, 5
 
@@ -351,10 +350,11 @@ def test_weights_that_are_computed_are_left():
         find_recurrent_nodes(proto, "m.onnx")
 
 
-def test_files_of_edgernn_and_others_are_refused(tmp_path):
-    _, path, _ = exported("gru")
-    with pytest.raises(UsageError, match="got one that edgernn exported; calibrate its run directory"):
-        calibrate_file(path, tmp_path / "m.npz")
+def test_results_and_other_files_are_refused(tmp_path):
+    result = with_delta(find_recurrent_nodes(operator("GRU", initial=False), "m.onnx"), [(0.1, 0.1)], False)
+    onnx.save(result, tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match="got another with edgernn's operators, such as a result of `edgernn calib"):
+        calibrate_file(tmp_path / "m.onnx", tmp_path / "m.npz")
     (tmp_path / "m.onnx").write_bytes(b"\x00 no model")
     with pytest.raises(EdgernnError, match="expected an ONNX file and its weights, got the error"):
         calibrate_file(tmp_path / "m.onnx", tmp_path / "m.npz")

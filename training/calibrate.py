@@ -2,7 +2,7 @@
 """Search of thresholds of the update rule delta for a trained dense model, without further training."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgernn.config import RuleConfig
 from edgernn.errors import UsageError
+from edgernn.export.delta_graph import delta_config
 from edgernn.export.export_run import export_model, read_result
+from edgernn.export.graph import layer_names
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
 from edgernn.progress import Progress, Silent
@@ -21,23 +22,30 @@ from edgernn.rules import Delta
 from edgernn.store import load_model
 from edgernn.training.evaluate import evaluate
 from edgernn.training.score import open_task
-from edgernn.training.threshold_search import MeasuredPair, mean_changes, search_thresholds
+from edgernn.training.threshold_search import (
+    MeasuredPoint,
+    Scales,
+    described,
+    mean_changes,
+    scaled,
+    search_thresholds,
+)
 
 
 @dataclass(frozen=True)
 class CalibrationPoint:
-    """Cost and quality of a model under the rule delta with two thresholds.
+    """Cost and quality of a model under the rule delta with two thresholds for each layer.
 
     Attributes:
-        theta_x: Threshold for x: the rule ignores changes of an input up to this size (see `Delta`).
-        theta_h: Threshold for h, likewise.
+        scales: The thresholds of each layer, as multiples of the mean changes of the first layer's x and h per step.
+        thresholds: The thresholds of x and h of each layer: the rule ignores changes up to this size (see `Delta`).
         executed: Multiply-adds of the recurrent layers, as a share of those of the dense model.
         value: The metric of the task. Without labels: the relative change of the output, RMS(y' - y) / RMS(y), with the
             outputs y of the dense model and y' of this model. RMS is the root mean square.
     """
 
-    theta_x: float
-    theta_h: float
+    scales: Scales
+    thresholds: list[tuple[float, float]]
     executed: float
     value: float
 
@@ -60,14 +68,13 @@ class Calibration:
     dense: float
 
 
-def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> SequenceModel:
+def with_thresholds(model: SequenceModel, thresholds: Sequence[tuple[float, float]]) -> SequenceModel:
     """Return a copy of a dense model with the rule delta and these thresholds, in evaluation mode.
 
     Args:
         model: The dense model.
-        theta_x: Threshold of x. The products of weights and inputs are updated only for inputs that changed by more
-            than this (see `Delta`).
-        theta_h: Threshold of h, likewise.
+        thresholds: Thresholds of x and of h of each recurrent layer. Products of weights and x are updated only for
+            values of x that changed by more than the first one (see `Delta`), and products with h likewise.
 
     Returns:
         The copy, which shares no tensor with the model.
@@ -77,8 +84,7 @@ def with_thresholds(model: SequenceModel, theta_x: float, theta_h: float) -> Seq
     """
     _check_dense(model)
     layer = model.config.layer
-    rule = RuleConfig(Delta.name, {"theta_x": theta_x, "theta_h": theta_h})
-    config = dataclasses.replace(model.config, layer=dataclasses.replace(layer, rule=rule))
+    config = dataclasses.replace(model.config, layer=dataclasses.replace(layer, rule=delta_config(thresholds)))
     copy = SequenceModel(config).to(next(model.parameters()))
     copy.load_state_dict(model.state_dict())
     return copy.eval()
@@ -143,9 +149,10 @@ def calibrate(
 
     Returns:
         JSON-compatible dict: "metric" (its name), "higher_is_better", "dense" (validation metric of the dense model),
-        "curve" (a list of all measured points), "thresholds" (theta_x and theta_h), "validation" and "test" (on each:
-        the metric, and "executed", the multiply-adds as a share of those of the dense model), and the keys of the
-        export's result (see `export_run`).
+        "curve" (a list of all measured points, each a dict of `CalibrationPoint`), "chosen" (the point of the file),
+        "layers" (of each layer: name, cell, sizes and thresholds), "validation" and "test" (on each: the metric, and
+        "executed", the multiply-adds as a share of those of the dense model), and the keys of the export's result (see
+        `export_run`).
 
     Raises:
         UsageError: The model is not dense, `loss` is not above 0, or another process is writing `out`.
@@ -184,7 +191,13 @@ def calibrate(
         "higher_is_better": higher,
         "dense": calibration.dense,
         "curve": [dataclasses.asdict(point) for point in calibration.curve],
-        "thresholds": {"theta_x": calibration.point.theta_x, "theta_h": calibration.point.theta_h},
+        "chosen": dataclasses.asdict(calibration.point),
+        "layers": [
+            described(name, layer.cell, pair)
+            for name, layer, pair in zip(
+                layer_names(model), model.recurrent_layers(), calibration.point.thresholds, strict=True
+            )
+        ],
         "validation": {"executed": calibration.point.executed, metric: calibration.point.value},
         "test": {"executed": share, metric: metrics[metric], "dense": trained[metric]},
         **exported,
@@ -203,7 +216,7 @@ def _search(
     """Search the thresholds of the rule delta with the fewest multiply-adds among those whose loss is allowed.
 
     Each threshold is a multiple of the mean change of x or h per step in the first layer. `search_thresholds` searches
-    the multiples.
+    the multiples, which are the same in all layers at first.
 
     Args:
         model: The dense model.
@@ -221,35 +234,34 @@ def _search(
         UsageError: `loss` is not above 0, or the model is not dense.
         EdgernnError: Even the smallest thresholds lose more than the allowed loss.
     """
-    unit_x, unit_h = _mean_changes(model, sample)
+    units = _mean_changes(model, sample)
 
-    def measured(scale_x: float, scale_h: float) -> tuple[float, float]:
-        candidate = with_thresholds(model, scale_x * unit_x, scale_h * unit_h)
+    def measured(scales: Scales) -> tuple[float, float]:
+        candidate = with_thresholds(model, scaled(scales, units))
         with _counting(candidate) as executed:
             value = measure(candidate)
         return executed(), value
 
-    def point(pair: MeasuredPair) -> CalibrationPoint:
-        return CalibrationPoint(pair.scale_x * unit_x, pair.scale_h * unit_h, pair.executed, pair.value)
+    def point(measurement: MeasuredPoint) -> CalibrationPoint:
+        scales = measurement.scales
+        return CalibrationPoint(scales, scaled(scales, units), measurement.executed, measurement.value)
 
-    best, pairs = search_thresholds(measured, good, loss, dense, progress)
+    best, curve = search_thresholds(measured, len(units), good, loss, dense, progress)
     chosen = point(best)
-    return Calibration(
-        with_thresholds(model, chosen.theta_x, chosen.theta_h), chosen, [point(pair) for pair in pairs], dense
-    )
+    return Calibration(with_thresholds(model, chosen.thresholds), chosen, [point(one) for one in curve], dense)
 
 
-def _mean_changes(model: SequenceModel, x: Tensor) -> tuple[float, float]:
-    """Return the mean changes (see `mean_changes`) of the first layer's input and of its state h."""
+def _mean_changes(model: SequenceModel, x: Tensor) -> list[tuple[float, float]]:
+    """Return the unit of the thresholds of each layer: the mean changes (see `mean_changes`) of the first layer."""
     seen: list[tuple[Tensor, Tensor]] = []
-    layer = model.recurrent_layers()[0]
-    handle = layer.register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
+    layers = model.recurrent_layers()
+    handle = layers[0].register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
     try:
         with torch.no_grad():
             model(x)
     finally:
         handle.remove()
-    return mean_changes(*seen[0])
+    return [mean_changes(*seen[0])] * len(layers)
 
 
 @contextmanager

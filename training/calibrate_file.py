@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search of thresholds of the update rule delta for the operators GRU and LSTM of any ONNX file."""
+"""Search of thresholds of the update rule delta for the recurrent layers of an ONNX file."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,24 +8,26 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.delta_graph import watching, with_delta
-from edgernn.export.recurrent_nodes import RecurrentNodes, find_recurrent_nodes
 from edgernn.files import write_bytes
 from edgernn.locks import hold_file
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.formats.npz import read_npz
-from edgernn.training.threshold_search import MeasuredPair, mean_changes, search_thresholds
+from edgernn.training.layer_graph import LABELS, Array, LayerGraph, open_graph
+from edgernn.training.threshold_search import (
+    MeasuredPoint,
+    Scales,
+    described,
+    mean_changes,
+    scaled,
+    search_thresholds,
+)
 
-Array = NDArray[Any]
-# name of the labels in the npz file
-LABELS = "y"
-# largest error of the converted model with thresholds of 0, relative to the largest output of the file
-_TOLERANCE = 1e-4
+# mean squared error of float labels, as a share of their mean square, below which they are the outputs themselves
+_EQUAL = 1e-8
 _CHANGE, _ACCURACY, _ERROR = "relative change of the outputs", "accuracy", "mse"
 
 
@@ -37,18 +39,21 @@ def calibrate_file(
     loss: float = 0.5,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Replace the operators GRU and LSTM of an ONNX file by layers with the update rule delta, which skip work.
+    """Give the recurrent layers of an ONNX file the update rule delta, under which they skip work.
 
     Such a layer reads a value of x or h anew only if it moved by more than a threshold. The pair of thresholds, for x
-    and h, skips as much work as `loss` allows. All else in the graph stays. If the states of the
-    layers are inputs and outputs of the graph, so that a caller can run it step by step, the states of the rule become
-    further inputs and outputs (see `with_delta`).
+    and h, skips as much work as `loss` allows. The layers are those of a file that edgernn exported, with the rule
+    always or delta, or else the operators GRU and LSTM. All else in the graph stays. If the states of
+    the layers are inputs and outputs of the graph, so that a caller can run it step by step, the states of the rule
+    become further inputs and outputs.
 
     Args:
-        path: The ONNX file, such as the result of torch.onnx.export.
-        data: npz file with an array for each input of the graph, by name; if the graph has one input, the array may be
-            called x. With an array y of labels, the metric of the first output is measured: the accuracy for integers,
-            and the mean squared error for floats. The predicted class is the argmax along the last axis.
+        path: The ONNX file: an export of edgernn, or a file such as the result of torch.onnx.export.
+        data: npz file. For a file that edgernn exported: x (N, T, I), or word indices (N, T). For another file: an
+            array for each input of the graph, by name; if the graph has one input, the array may be called x. With an
+            array y of labels, the metric of the first output is measured: the accuracy for integers, and the mean
+            squared error for floats. The predicted class is the argmax along the last axis. Labels that equal the
+            outputs, as those of example.npz, count as none.
         out: The ONNX file to write. Default: NAME-delta.onnx beside the file.
         loss: Largest allowed loss: percentage points of the accuracy, percent of the mean squared error, or without
             labels the relative change of the outputs RMS(y' - y) / RMS(y) in percent.
@@ -56,12 +61,12 @@ def calibrate_file(
 
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
-        of the original file), "curve" (each pair of thresholds that was tried, as a dict of `MeasuredPair`), "chosen"
-        (the pair of the new file), "layers" (of each replaced operator: name, cell, sizes and thresholds), "left" (of
-        the other operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
+        of the dense model), "curve" (all thresholds that were tried, each a dict of `MeasuredPoint`), "chosen" (the
+        one of the new file), "layers" (of each layer: name, cell, sizes and thresholds), "left" (of the other
+        operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
 
     Raises:
-        UsageError: The file has no operator that can be replaced, `loss` is not above 0, or another process is writing
+        UsageError: The file has no layer that can get the rule, `loss` is not above 0, or another process is writing
             `out`.
         EdgernnError: A file cannot be read, the data do not fit the graph, or even the smallest thresholds lose more
             than `loss`.
@@ -70,138 +75,127 @@ def calibrate_file(
     out = out or path.with_name(f"{path.stem}-delta.onnx")
     if out.is_dir() or out.resolve() == path.resolve():
         raise UsageError(f"--out: expected a file other than {path}, got {out}; give another name")
-    proto = _load(path)
-    file = _File(path, data, find_recurrent_nodes(proto, str(path)))
+    graph = open_graph(path)
+    file = _File(path, data, graph)
     metric, dense = file.metric, file.score(file.expected)
     limit = dense + loss / 100 * {_ACCURACY: -1.0, _CHANGE: 1.0, _ERROR: abs(dense)}[metric]
     with hold_file(out):
         file.check()
         try:
             best, curve = search_thresholds(
-                file.measure, lambda v: v >= limit if metric == _ACCURACY else v <= limit, loss, dense, progress
+                file.measure,
+                len(file.units),
+                lambda v: v >= limit if metric == _ACCURACY else v <= limit,
+                loss,
+                dense,
+                progress,
             )
         finally:
             progress.close()
-        chosen = file.thresholds(best.scale_x, best.scale_h)
-        result = with_delta(file.operators, chosen, False)
+        chosen = scaled(best.scales, file.units)
+        figures = {"metric": metric, "dense": dense, "value": best.value, "executed": best.executed}
+        result = graph.final(chosen, figures)
         file.check_final(result, best)
         content = result.SerializeToString()
         write_bytes(out, content)
-    known = {value.name for value in proto.graph.input}
-    layers = [
-        {
-            "name": node.name,
-            "cell": node.cell.name,
-            "input_size": node.cell.input_size,
-            "hidden_size": node.cell.hidden_size,
-            "theta_x": theta_x,
-            "theta_h": theta_h,
-        }
-        for node, (theta_x, theta_h) in zip(file.operators.nodes, chosen, strict=True)
-    ]
+    known = {value.name for value in graph.proto.graph.input}
     return {
         "model": str(out),
         "bytes": len(content),
         "metric": metric,
         "dense": dense,
-        "curve": [dataclasses.asdict(pair) for pair in curve],
+        "curve": [dataclasses.asdict(point) for point in curve],
         "chosen": dataclasses.asdict(best),
-        "layers": layers,
-        "left": file.operators.left,
+        "layers": [described(node.name, node.cell, pair) for node, pair in zip(graph.nodes, chosen, strict=True)],
+        "left": list(graph.left),
         "states": [value.name for value in result.graph.input if value.name not in known],
     }
 
 
 class _File:
-    """An ONNX file with operators to replace, and what it computes from the data.
+    """An ONNX file with recurrent layers, and what it computes from the data.
 
     Args:
         path: The file.
         data: The npz file.
-        operators: The operators.
+        graph: The graph of the file.
 
     Attributes:
-        operators: The operators.
-        expected: Outputs of the original file.
+        expected: Outputs of the dense model, with the axes of the labels.
         metric: Name of the metric.
         score: Function that computes the metric from outputs.
+        units: Units of the thresholds of x and h of each layer.
     """
 
-    operators: RecurrentNodes
     expected: list[Array]
     metric: str
     score: Callable[[list[Array]], float]
+    units: list[tuple[float, float]]
 
-    def __init__(self, path: Path, data: Path, operators: RecurrentNodes) -> None:
-        self._path, self._data, self.operators = path, data, operators
-        graph, arrays = operators.proto.graph, read_npz(data)
-        labels = None if any(value.name == LABELS for value in graph.input) else arrays.pop(LABELS, None)
-        self._feeds = _feeds(operators.proto, arrays, data)
-        watched, names = watching(operators)
-        values = self._feeds | self._run(watched, None, self._feeds)
+    def __init__(self, path: Path, data: Path, graph: LayerGraph) -> None:
+        self._path, self._data, self._graph, self._library = path, data, graph, library_path()
+        self._feeds, labels = graph.read(read_npz(data), data)
+        watched, names = graph.watching()
+        values = self._feeds | self._run(watched, self._library, self._feeds)
         # numbers are compared, and labels with the first output, of any type
-        outputs = [value.name for value in graph.output]
-        self._names = [name for name in outputs if name == outputs[0] or _is_float(values[name])]
-        self.expected = [values[name] for name in self._names]
+        self._names = [name for name in graph.outputs if name == graph.outputs[0] or _is_float(values[name])]
+        self.expected = [graph.arranged(values[name]) for name in self._names]
         self.metric, self.score = _metric(self.expected, labels, data)
         if all(len(values[x]) < 2 for x, _ in names):
             raise EdgernnError(
                 f"{data}: expected sequences of at least 2 steps, got 1; export the model with a variable number of "
                 "steps, and store longer sequences"
             )
-        # mean changes of x and h of each layer, and multiply-adds of all of them together
-        self._units = [mean_changes(values[x], values[y]) for x, y in names]
+        self.units = [
+            mean_changes(values[x], values[y]) for x, y in (names[:1] * len(names) if graph.is_stack else names)
+        ]
         steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
-        self._macs = sum(sum(node.cell.macs()) * count for node, count in zip(operators.nodes, steps, strict=True))
-        self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(operators.nodes, names, strict=True)}
-        self._library = library_path()
+        # multiply-adds of all layers together
+        self._macs = sum(node.macs * count for node, count in zip(graph.nodes, steps, strict=True))
+        self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(graph.nodes, names, strict=True)}
 
-    def thresholds(self, scale_x: float, scale_h: float) -> list[tuple[float, float]]:
-        """Return the thresholds of x and h of each layer, which are multiples of its mean changes."""
-        return [(scale_x * unit_x, scale_h * unit_h) for unit_x, unit_h in self._units]
-
-    def measure(self, scale_x: float, scale_h: float) -> tuple[float, float]:
-        """Return the executed share of the multiply-adds and the metric, with `thresholds(scale_x, scale_h)`."""
-        outputs, macs = self._outputs(scale_x, scale_h)
+    def measure(self, scales: Scales) -> tuple[float, float]:
+        """Return the executed share of the multiply-adds and the metric, with thresholds of these multiples."""
+        outputs, macs = self._outputs(scaled(scales, self.units))
         return macs / self._macs, self.score(outputs)
 
     def check(self) -> None:
-        """Raise EdgernnError if the new layers, with thresholds of 0, differ from the operators that they replace."""
-        outputs, _ = self._outputs(0.0, 0.0)
+        """Raise EdgernnError if the new layers, with thresholds of 0, differ from the layers that they replace."""
+        outputs, _ = self._outputs([(0.0, 0.0)] * len(self.units))
         for name, y, expected in zip(self._names, outputs, self.expected, strict=True):
             if not _is_float(expected):
                 continue
             error = float(np.abs(_differences(y, expected)).max(initial=0))
             largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=1))
             # not <=, so that NaN is an error
-            if not error <= _TOLERANCE * largest:
+            if not error <= self._graph.tolerance * largest:
                 raise EdgernnError(
-                    f"{self._path}: output {name}: expected a difference of at most {_TOLERANCE * largest:.3g} between "
-                    f"the original file and the new layers with thresholds of 0, got {error:.3g}; nothing was "
+                    f"{self._path}: output {name}: expected a difference of at most "
+                    f"{self._graph.tolerance * largest:.3g} between the original file and the new layers with thresholds of 0, got {error:.3g}; nothing was "
                     "written; report a bug"
                 )
 
-    def check_final(self, proto: onnx.ModelProto, best: MeasuredPair) -> None:
+    def check_final(self, proto: onnx.ModelProto, best: MeasuredPoint) -> None:
         """Raise EdgernnError if the final file has another metric without the native library than with it.
 
         `best` has the metric with the native library. A small difference is allowed: the portable functions have other
         rounding errors, so a few comparisons of changes with thresholds may have another result.
         """
         values = self._run(proto, None, self._feeds | self._zeros(proto))
-        value = self.score([values[name] for name in self._names])
+        value = self.score([self._graph.arranged(values[name]) for name in self._names])
         if not abs(value - best.value) <= 0.01 + 0.1 * abs(best.value):
             raise EdgernnError(
                 f"{self._path}: expected the same {self.metric} with and without the native library, got "
                 f"{best.value:.5g} and {value:.5g}, so nothing was written; report a bug"
             )
 
-    def _outputs(self, scale_x: float, scale_h: float) -> tuple[list[Array], int]:
-        """Return the outputs with `thresholds(scale_x, scale_h)`, and the multiply-adds executed by delta layers."""
-        candidate = with_delta(self.operators, self.thresholds(scale_x, scale_h), True)
+    def _outputs(self, thresholds: list[tuple[float, float]]) -> tuple[list[Array], int]:
+        """Return the outputs with these thresholds, and the multiply-adds executed by delta layers."""
+        candidate = self._graph.with_delta(thresholds, True)
         feeds = self._feeds | self._zeros(candidate)
         values = self._run(candidate, self._library, feeds)
-        macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self.operators.nodes)
-        return [values[name] for name in self._names], macs
+        macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self._graph.nodes)
+        return [self._graph.arranged(values[name]) for name in self._names], macs
 
     def _zeros(self, proto: onnx.ModelProto) -> dict[str, Array]:
         """Return zeros for the inputs that `with_delta` added: states of the rule (B, width)."""
@@ -225,42 +219,6 @@ class _File:
             ) from None
 
 
-def _load(path: Path) -> onnx.ModelProto:
-    if not path.is_file():
-        raise EdgernnError(f"{path}: no such file; check the path")
-    try:
-        # with the weights that a large model keeps in a file of their own
-        proto = onnx.load(path)
-    except Exception as error:  # protobuf's class of errors has no common base with those of other mistakes
-        raise EdgernnError(
-            f"{path}: expected an ONNX file and its weights, got the error '{first_line(error)}' when reading it; "
-            "export the model again"
-        ) from None
-    if not proto.graph.node:
-        raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
-    return proto
-
-
-def _feeds(proto: onnx.ModelProto, arrays: dict[str, Array], data: Path) -> dict[str, Array]:
-    """Return the arrays that are inputs of the graph, in the types that it declares."""
-    constant = {tensor.name for tensor in proto.graph.initializer}
-    inputs = {value.name: value for value in proto.graph.input if value.name not in constant}
-    if len(inputs) == 1 and set(arrays) == {"x"}:
-        arrays = {next(iter(inputs)): arrays["x"]}
-    missing, further = inputs.keys() - arrays.keys(), arrays.keys() - inputs.keys()
-    if missing or further:
-        raise EdgernnError(
-            f"{data}: expected the arrays {', '.join(inputs)}, which are the inputs of the graph, and perhaps labels "
-            f"{LABELS}, got {', '.join(arrays) or 'none'}; store them with numpy.savez"
-        )
-    feeds = {}
-    for name, value in inputs.items():
-        feeds[name] = arrays[name].astype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-        if _is_float(feeds[name]) and not np.isfinite(feeds[name]).all():
-            raise EdgernnError(f"{data}: {name}: expected finite numbers, got a NaN or an infinity; correct the array")
-    return feeds
-
-
 def _is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
@@ -272,8 +230,29 @@ def _differences(y: Array, expected: Array) -> Array:
     return np.where((y == expected) | (np.isnan(y) & np.isnan(expected)), 0.0, difference)
 
 
+def _change(expected: list[Array], data: Path) -> Callable[[list[Array]], float]:
+    """Return a function of outputs: the largest relative change RMS(y' - y) / RMS(y) of a float output.
+
+    `expected` are the outputs y of the original file. `data` is the path of the npz file, for error messages.
+    """
+    floats = [i for i, y in enumerate(expected) if _is_float(y)]
+    if not floats:
+        raise EdgernnError(
+            f"{data}: expected labels in an array {LABELS}, got none; add it, as the model has integer outputs only"
+        )
+    sizes = {i: np.square(expected[i][np.isfinite(expected[i])].astype(np.float64)).sum() for i in floats}
+
+    def change(outputs: list[Array]) -> float:
+        errors = {i: np.square(_differences(outputs[i], expected[i])).sum() for i in floats}
+        return float(max(np.sqrt(errors[i] / max(sizes[i], 1e-24)) for i in floats))
+
+    return change
+
+
 def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:
     """Choose the metric: accuracy or mean squared error if there are labels, else the relative change of the outputs.
+
+    Labels that are these outputs, as in example.npz of an exported model, count as none.
 
     Args:
         expected: Outputs of the original file.
@@ -287,18 +266,7 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
         EdgernnError: The labels do not fit the first output.
     """
     if labels is None:
-        floats = [i for i, y in enumerate(expected) if _is_float(y)]
-        if not floats:
-            raise EdgernnError(
-                f"{data}: expected labels in an array {LABELS}, got none; add it, as the model has integer outputs only"
-            )
-        sizes = {i: np.square(expected[i][np.isfinite(expected[i])].astype(np.float64)).sum() for i in floats}
-
-        def change(outputs: list[Array]) -> float:
-            errors = {i: np.square(_differences(outputs[i], expected[i])).sum() for i in floats}
-            return float(max(np.sqrt(errors[i] / max(sizes[i], 1e-24)) for i in floats))
-
-        return _CHANGE, change
+        return _CHANGE, _change(expected, data)
     y, kind = expected[0], labels.dtype.kind
     if kind not in "iuf" or not isinstance(y, np.ndarray) or not np.isfinite(labels).all():
         raise EdgernnError(
@@ -312,7 +280,13 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
             f"the first output, got {labels.dtype} of shape {labels.shape}; correct them"
         )
     if not is_class:
-        return _ERROR, lambda outputs: float(np.square(outputs[0].astype(np.float64) - labels).mean())
+
+        def error(outputs: list[Array]) -> float:
+            return float(np.square(outputs[0].astype(np.float64) - labels).mean())
+
+        if error(expected) <= _EQUAL * float(np.square(labels.astype(np.float64)).mean()):
+            return _CHANGE, _change(expected, data)
+        return _ERROR, error
     if not _is_float(y):
         return _ACCURACY, lambda outputs: float((outputs[0] == labels).mean())
     if y.shape[-1] < 2:

@@ -5,29 +5,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from edgernn.cells import Cell
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.progress import Progress
 
-# multiples of the mean change of a value per step: those of the curve, the number of halvings of the interval in which
-# the loss is reached, and the factor by which one multiple alone is then raised
+# thresholds of x and h of each layer, as multiples of units: mean changes of x and of h per step
+Scales = tuple[tuple[float, float], ...]
+# multiples of the curve, the number of halvings of the interval in which the loss is reached, and the factor by which
+# one multiple alone is then raised
 CURVE = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _HALVINGS = 3
 _FACTOR, _RAISES = 1.5, 3
 
 
 @dataclass(frozen=True)
-class MeasuredPair:
-    """Cost and quality of a model with one pair of thresholds.
+class MeasuredPoint:
+    """Cost and quality of a model with thresholds.
 
     Attributes:
-        scale_x: Threshold of x, as a multiple of the mean change of x from one step to the next.
-        scale_h: Threshold of h, likewise.
+        scales: For each layer, its thresholds of x and of h, as multiples of their units: the mean change of x and of h
+            from one step to the next.
         executed: Multiply-adds of the recurrent layers, as a share of those of the dense model.
         value: The metric, or without labels the relative change of the output.
     """
 
-    scale_x: float
-    scale_h: float
+    scales: Scales
     executed: float
     value: float
 
@@ -42,29 +44,50 @@ def mean_changes(x: Any, h: Any) -> tuple[float, float]:
     return changes[0] or 1e-6, changes[1] or 1e-6
 
 
+def scaled(scales: Scales, units: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the thresholds of x and h of each layer: the multiples `scales` of `units`."""
+    return [(x * unit_x, h * unit_h) for (x, h), (unit_x, unit_h) in zip(scales, units, strict=True)]
+
+
+def described(name: str, cell: Cell, thresholds: tuple[float, float]) -> dict[str, Any]:
+    """Return a layer's name, its cell's name and sizes, and its thresholds, as a JSON-compatible dict."""
+    return {
+        "name": name,
+        "cell": cell.name,
+        "input_size": cell.input_size,
+        "hidden_size": cell.hidden_size,
+        "theta_x": thresholds[0],
+        "theta_h": thresholds[1],
+    }
+
+
 def search_thresholds(
-    measure: Callable[[float, float], tuple[float, float]],
+    measure: Callable[[Scales], tuple[float, float]],
+    layers: int,
     good: Callable[[float], bool],
     loss: float,
     dense: float,
     progress: Progress,
-) -> tuple[MeasuredPair, list[MeasuredPair]]:
-    """Search for the pair of thresholds with the fewest multiply-adds among the pairs whose loss is allowed.
+) -> tuple[MeasuredPoint, list[MeasuredPoint]]:
+    """Search for the thresholds with the fewest multiply-adds among those whose loss is allowed.
 
-    Each threshold, of x and of h, is a multiple of the mean change of x or h from one step to the next. First, each
-    multiple in CURVE is tried for x and h together. Then, a bisection searches between the largest good multiple and
-    the next one in CURVE. Last, the multiple is raised for x alone, then for h alone.
+    Each threshold, of x and of h, is a multiple of the mean change of x or h from one step to the next.
+
+    First, each multiple in CURVE is tried for x and h of all layers together. Then, a bisection searches between the
+    largest good multiple and the next one in CURVE. Then, the multiple is raised for x alone, and for h alone. Last, if
+    there are several layers, this is done for each of them alone.
 
     Args:
-        measure: Function of the multiples for x and for h. It returns the share of the multiply-adds that the model
-            executes, and the `value` (see `MeasuredPair`).
+        measure: Function of the multiples. It returns the share of the multiply-adds that the model executes, and the
+            `value` (see `MeasuredPoint`).
+        layers: Number of layers.
         good: Function that returns True if a `value` is within the allowed loss.
         loss: The allowed loss, for error messages.
         dense: The `value` of the dense model, for error messages.
         progress: Progress bar.
 
     Returns:
-        The best pair, and all measured pairs from the most to the fewest multiply-adds.
+        The best point, and all measured points from the most to the fewest multiply-adds.
 
     Raises:
         UsageError: `loss` is not above 0.
@@ -72,37 +95,43 @@ def search_thresholds(
     """
     if not loss > 0:
         raise UsageError(f"loss: expected above 0, got {loss:g}")
-    pairs: dict[tuple[float, float], MeasuredPair] = {}
-    total = len(CURVE) + _HALVINGS + 2 * _RAISES
-    progress.begin("calibrating", total, line=f"calibrating: at most {total} pairs of thresholds")
+    points: dict[Scales, MeasuredPoint] = {}
+    groups = [range(layers)] + ([range(i, i + 1) for i in range(layers)] if layers > 1 else [])
+    total = len(CURVE) + _HALVINGS + 2 * _RAISES * len(groups)
+    progress.begin("calibrating", total, line=f"calibrating: at most {total} sets of thresholds")
 
-    def pair(*scales: float) -> MeasuredPair:
-        scale_x, scale_h = scales
-        if (scale_x, scale_h) not in pairs:
-            pairs[scale_x, scale_h] = MeasuredPair(scale_x, scale_h, *measure(scale_x, scale_h))
-            progress.update(len(pairs))
-        return pairs[scale_x, scale_h]
+    def point(scales: Scales) -> MeasuredPoint:
+        if scales not in points:
+            points[scales] = MeasuredPoint(scales, *measure(scales))
+            progress.update(len(points))
+        return points[scales]
+
+    def same(scale: float) -> Scales:
+        return ((scale, scale),) * layers
 
     low = 0.0
     for scale in CURVE:
-        if good(pair(scale, scale).value):
+        if good(point(same(scale)).value):
             low = scale
     high = next((scale for scale in CURVE if scale > low), None)
     if low == 0:
         raise EdgernnError(
             f"loss: expected thresholds that lose at most {loss:g}, found none; the smallest thresholds give "
-            f"{pair(CURVE[0], CURVE[0]).value:.5g}, the dense model {dense:.5g} (the metric, or the relative change of "
+            f"{point(same(CURVE[0])).value:.5g}, the dense model {dense:.5g} (the metric, or the relative change of "
             "the output if the data have no labels); allow a larger loss"
         )
     for _ in range(_HALVINGS if high is not None else 0):
         middle = (low + high) / 2  # type: ignore[operator]
-        low, high = (middle, high) if good(pair(middle, middle).value) else (low, middle)
-    best = (low, low)
-    for axis in (0, 1):
-        for _ in range(_RAISES):
-            raised = (best[0] * (_FACTOR if axis == 0 else 1), best[1] * (_FACTOR if axis else 1))
-            if not good(pair(*raised).value):
-                break
-            best = raised
-    chosen = min((p for p in pairs.values() if good(p.value)), key=lambda p: p.executed)
-    return chosen, sorted(pairs.values(), key=lambda p: -p.executed)
+        low, high = (middle, high) if good(point(same(middle)).value) else (low, middle)
+    best = same(low)
+    for group in groups:
+        for factors in ((_FACTOR, 1.0), (1.0, _FACTOR)):
+            for _ in range(_RAISES):
+                raised = tuple(
+                    (x * factors[0], h * factors[1]) if i in group else (x, h) for i, (x, h) in enumerate(best)
+                )
+                if not good(point(raised).value):
+                    break
+                best = raised
+    chosen = min((p for p in points.values() if good(p.value)), key=lambda p: p.executed)
+    return chosen, sorted(points.values(), key=lambda p: -p.executed)

@@ -11,48 +11,42 @@ from edgernn.errors import UsageError
 
 
 def _text(result: dict[str, Any]) -> str:
-    return _file_text(result) if "layers" in result else _run_text(result)
-
-
-def _run_text(result: dict[str, Any]) -> str:
-    metric = result["metric"]
-    lines = [
-        f"{'theta_x':>9} {'theta_h':>9} {'executed':>9}  {metric}",
-        f"{0:>9} {0:>9} {1:>9.3f}  {result['dense']:.5g}",
-    ]
+    rows = [("x", "h", "executed", result["metric"]), ("0", "0", "1.000", f"{result['dense']:.5g}")]
     for point in result["curve"]:
-        chosen = all(point[name] == theta for name, theta in result["thresholds"].items())
-        figures = f"{point['theta_x']:>9.3g} {point['theta_h']:>9.3g} {point['executed']:>9.3f}  {point['value']:.5g}"
-        lines.append(figures + "  <- chosen" * chosen)
-    test = result["test"]
-    lines += [
-        "",
+        x, h = (_scale([pair[axis] for pair in point["scales"]]) for axis in (0, 1))
+        mark = "  <- chosen" * (point == result["chosen"])
+        rows.append((x, h, f"{point['executed']:.3f}", f"{point['value']:.5g}{mark}"))
+    widths = [max(9, *(len(row[column]) for row in rows)) for column in range(2)]
+    lines = ["thresholds as multiples of the mean change of a value per step:"]
+    lines += [f"{x:>{widths[0]}} {h:>{widths[1]}} {executed:>9}  {value}" for x, h, executed, value in rows]
+    lines.append("")
+    for layer in result["layers"]:
+        sizes = f"{layer['cell']} ({layer['input_size']}, {layer['hidden_size']})"
+        lines.append(f"{layer['name']}: {sizes}, theta_x {layer['theta_x']:.3g}, theta_h {layer['theta_h']:.3g}")
+    return "\n".join(lines + (_run_lines(result) if "test" in result else _file_lines(result)))
+
+
+def _scale(multiples: list[float]) -> str:
+    """Return the multiple of all layers, or one for each layer, joined by slashes, if they differ."""
+    return "/".join(f"{multiple:.3g}" for multiple in (multiples if len(set(multiples)) > 1 else multiples[:1]))
+
+
+def _run_lines(result: dict[str, Any]) -> list[str]:
+    metric, test = result["metric"], result["test"]
+    return [
         f"test sequences: {metric} {test[metric]:.5g} (dense {test['dense']:.5g}) with {test['executed']:.1%} of the "
         "multiply-adds",
         f"{result['model']}: {result['bytes']:,} bytes; model card: {result['card']}",
         f"next: edgernn bench {result['model']} --device cpu",
     ]
-    return "\n".join(lines)
 
 
-def _file_text(result: dict[str, Any]) -> str:
-    lines = [
-        "thresholds as multiples of the mean change of a value per step:",
-        f"{'x':>9} {'h':>9} {'executed':>9}  {result['metric']}",
-        f"{0:>9} {0:>9} {1:>9.3f}  {result['dense']:.5g}",
-    ]
-    for pair in result["curve"]:
-        figures = f"{pair['scale_x']:>9.3g} {pair['scale_h']:>9.3g} {pair['executed']:>9.3f}  {pair['value']:.5g}"
-        lines.append(figures + "  <- chosen" * (pair == result["chosen"]))
-    lines.append("")
-    for layer in result["layers"]:
-        sizes = f"{layer['cell']} ({layer['input_size']}, {layer['hidden_size']})"
-        lines.append(f"{layer['name']}: {sizes}, theta_x {layer['theta_x']:.3g}, theta_h {layer['theta_h']:.3g}")
-    lines += [f"not replaced: {reason}" for reason in result["left"]]
+def _file_lines(result: dict[str, Any]) -> list[str]:
+    lines = [f"not replaced: {reason}" for reason in result["left"]]
     if result["states"]:
         lines.append(f"inputs that were added, 0 at first: {', '.join(result['states'])}")
     lines.append(f"{result['model']}: {result['bytes']:,} bytes")
-    return "\n".join(lines)
+    return lines
 
 
 @json_command(example="edgernn calibrate runs/adding-gru --loss 2", text=_text)
@@ -60,8 +54,9 @@ def _file_text(result: dict[str, Any]) -> str:
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="For a run directory: folder in which to look for data sets.  [default: $EDGERNN_DATA]  For an ONNX file: npz "
-    "file with an array for each input of its graph, and perhaps labels y.",
+    help="For a run directory: folder in which to look for data sets.  [default: $EDGERNN_DATA]  For an exported file: "
+    "npz file with sequences x (N, T, I), and perhaps labels y. For another ONNX file: npz file with an array for each "
+    "input of its graph, and perhaps labels y.",
 )
 @click.option(
     "--loss",
@@ -75,22 +70,29 @@ def _file_text(result: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="ONNX file to write.  [default: model-delta.onnx in the run directory, or NAME-delta.onnx for NAME.onnx]",
+    help="ONNX file to write.  [default: model-delta.onnx in the run directory, NAME-delta.onnx beside NAME.onnx, or "
+    "NAME-delta.onnx in the current folder for a NAME that `edgernn models` lists]",
 )
 def command(model: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
     """Make a trained dense model cheaper with the update rule delta, without training; write an ONNX file.
 
-    MODEL is the run directory of a training, or an ONNX file with the operators GRU or LSTM, such as one that
-    torch.onnx exported. All other operators of the file stay as they are.
+    MODEL is the run directory of a training, or an ONNX file: one that edgernn exported, a name that `edgernn models`
+    lists, or a file with the operators GRU or LSTM, such as one that torch.onnx exported. All other operators of the
+    file stay as they are.
 
     A dense model updates every neuron at every step. Under the rule delta, matrix products read a value of the input
-    x or of the state h only if it changed by more than a threshold since it was last read. One threshold is for x, the
-    other for h. The command tries pairs of thresholds on the task's validation sequences, or on the data of --data,
-    and prints the multiply-adds and the metric of each pair. It writes the model with one pair: among the pairs whose
-    metric is worse than that of the dense model by at most --loss, the one with the fewest multiply-adds.
+    x or of the state h only if it changed by more than a threshold since it was last read. Each layer has a threshold
+    for x and another for h. The command tries thresholds on the task's validation sequences, or on the data of --data,
+    and prints the multiply-adds and the metric of each try. Among the tries whose metric is worse than that of the
+    dense model by at most --loss, it writes the model with the fewest multiply-adds.
     """
     from edgernn.progress import Progress
+    from edgernn.runtime.zoo import find_model
 
+    named, model = model, find_model(model)
+    if named != model:
+        # a model of the zoo stays as it is
+        out = out or Path(f"{named.name}-delta.onnx")
     if model.suffix != ".onnx":
         from edgernn.training.calibrate import calibrate
 
@@ -99,6 +101,6 @@ def command(model: Path, data: Path | None, loss: float, out: Path | None) -> di
 
     if data is None:
         raise UsageError(
-            f"--data: expected an npz file with the inputs of {model}, got none; write it with numpy.savez"
+            f"--data: expected an npz file with the inputs of {named}, got none; write it with numpy.savez"
         )
     return calibrate_file(model, data, out, loss=loss, progress=Progress())

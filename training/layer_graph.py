@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX files whose recurrent layers can get the update rule delta: those of other tools, and those of edgernn."""
+
+import abc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edgernn.cells import Cell
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.delta_graph import watching, with_delta
+from edgernn.export.exported_layers import find_exported_layers, is_exported, with_delta_rule
+from edgernn.export.recurrent_nodes import find_recurrent_nodes
+from edgernn.export.rounding import WHOLE_NUMBERS
+from edgernn.runtime.info import read_model
+from edgernn.runtime.input_check import InputCheck
+from edgernn.runtime.open_model import first_line
+from edgernn.runtime.weights import parse
+
+Array = NDArray[Any]
+# name of the labels in the npz file
+LABELS = "y"
+# largest error of the converted model with thresholds of 0, relative to the largest output of the file
+_TOLERANCE = 1e-4
+
+
+class GraphLayer(Protocol):
+    """A recurrent layer of an ONNX graph.
+
+    Attributes:
+        name: Name of the layer. States that the rule adds are called NAME.STATE.
+        index: Index of its node in the graph's list of nodes.
+    """
+
+    name: str
+    index: int
+
+    @property
+    def cell(self) -> Cell:
+        """Cell with the equations and sizes of the layer."""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one step with nothing skipped."""
+
+
+class LayerGraph(abc.ABC):
+    """ONNX file whose recurrent layers can get the update rule delta.
+
+    Attributes:
+        proto: The model, dense: all layers compute every product at every step.
+        nodes: The recurrent layers, in the order of the graph.
+        left: For each other recurrent operator, why it cannot get the rule.
+        outputs: Names of the outputs that are compared with those of the dense model. The first one has the labels.
+        is_stack: True if the layers are those of a stack. The mean changes of the first one are then the units of the
+            thresholds of all of them. Otherwise, each layer has units of its own.
+        tolerance: Largest error of the outputs with thresholds of 0, relative to the largest one.
+    """
+
+    proto: onnx.ModelProto
+    nodes: Sequence[GraphLayer]
+    left: Sequence[str] = ()
+    outputs: list[str]
+    is_stack: bool = False
+    tolerance: float = _TOLERANCE
+
+    def watching(self) -> tuple[onnx.ModelProto, list[tuple[str, str]]]:
+        """Return the dense model with the values X and Y of each layer as outputs, and their names."""
+        return watching(self.proto, self.nodes)
+
+    @abc.abstractmethod
+    def with_delta(self, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
+        """Return the model with the rule delta.
+
+        Args:
+            thresholds: Θ_x and Θ_h of each layer.
+            counts: Add an output NAME.macs (B,) for each layer: the multiply-adds that it executed.
+
+        Returns:
+            The new model.
+        """
+
+    @abc.abstractmethod
+    def final(self, thresholds: Sequence[tuple[float, float]], result: dict[str, Any]) -> onnx.ModelProto:
+        """Return the model to write; `result` describes the calibration: metric, dense, value and executed."""
+
+    @abc.abstractmethod
+    def read(self, arrays: dict[str, Array], data: Path) -> tuple[dict[str, Array], Array | None]:
+        """Check the arrays of an npz file, and arrange them as the graph reads them.
+
+        Args:
+            arrays: The arrays.
+            data: Path of the npz file, for error messages.
+
+        Returns:
+            The inputs of the graph by name, and the labels, or None without labels.
+
+        Raises:
+            EdgernnError: An array is missing or unknown, or has a wrong shape or value.
+        """
+
+    def arranged(self, y: Array) -> Array:
+        """Return an output of the graph with the axes of the labels."""
+        return y
+
+
+def open_graph(path: Path) -> LayerGraph:
+    """Open an ONNX file whose recurrent layers can get the rule delta.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its graph and layers.
+
+    Raises:
+        UsageError: No layer can get the rule.
+        EdgernnError: The file cannot be read.
+    """
+    proto = _load(path)
+    return ExportedGraph(path) if is_exported(proto) else OperatorGraph(proto, path)
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    if not path.is_file():
+        raise EdgernnError(f"{path}: no such file; check the path")
+    try:
+        # with the weights that a large model keeps in a file of their own
+        proto = onnx.load(path)
+    except Exception as error:  # protobuf's class of errors has no common base with those of other mistakes
+        raise EdgernnError(
+            f"{path}: expected an ONNX file and its weights, got the error '{first_line(error)}' when reading it; "
+            "export the model again"
+        ) from None
+    if not proto.graph.node:
+        raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
+    return proto
+
+
+class OperatorGraph(LayerGraph):
+    """ONNX file of another tool, with the operators GRU or LSTM.
+
+    Args:
+        proto: The model.
+        path: Path of the file, for error messages.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
+        self._operators = find_recurrent_nodes(proto, str(path))
+        self.proto, self.nodes, self.left = self._operators.proto, self._operators.nodes, self._operators.left
+        self.outputs = [value.name for value in self.proto.graph.output]
+
+    def with_delta(self, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
+        return with_delta(self._operators, thresholds, counts)
+
+    def final(self, thresholds: Sequence[tuple[float, float]], result: dict[str, Any]) -> onnx.ModelProto:
+        return self.with_delta(thresholds, False)
+
+    def read(self, arrays: dict[str, Array], data: Path) -> tuple[dict[str, Array], Array | None]:
+        graph = self.proto.graph
+        labels = None if any(value.name == LABELS for value in graph.input) else arrays.pop(LABELS, None)
+        constant = {tensor.name for tensor in graph.initializer}
+        inputs = {value.name: value for value in graph.input if value.name not in constant}
+        if len(inputs) == 1 and set(arrays) == {"x"}:
+            arrays = {next(iter(inputs)): arrays["x"]}
+        missing, further = inputs.keys() - arrays.keys(), arrays.keys() - inputs.keys()
+        if missing or further:
+            raise EdgernnError(
+                f"{data}: expected the arrays {', '.join(inputs)}, which are the inputs of the graph, and perhaps "
+                f"labels {LABELS}, got {', '.join(arrays) or 'none'}; store them with numpy.savez"
+            )
+        feeds = {}
+        for name, value in inputs.items():
+            feeds[name] = arrays[name].astype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+            if feeds[name].dtype.kind == "f" and not np.isfinite(feeds[name]).all():
+                raise EdgernnError(
+                    f"{data}: {name}: expected finite numbers, got a NaN or an infinity; correct the array"
+                )
+        return feeds, labels
+
+
+class ExportedGraph(LayerGraph):
+    """ONNX file that edgernn exported. Its npz file has x (N, T, I), as `edgernn run` reads it, and perhaps labels.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        content = read_model(path)
+        self._exported = find_exported_layers(parse(content, path), len(content), path)
+        self._check = InputCheck(self._exported.info, path)
+        self.proto, self.nodes = self._exported.proto, self._exported.nodes
+        # the next states are outputs, too
+        self.outputs, self.is_stack = ["y"], True
+        if self._exported.weights == "int8":
+            self.tolerance = WHOLE_NUMBERS
+        self._at_every_step = self._exported.info["model"]["head"]["output"] == "all"
+
+    def with_delta(self, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
+        return with_delta_rule(self._exported, thresholds, counts)
+
+    def final(self, thresholds: Sequence[tuple[float, float]], result: dict[str, Any]) -> onnx.ModelProto:
+        return with_delta_rule(self._exported, thresholds, False, result)
+
+    def read(self, arrays: dict[str, Array], data: Path) -> tuple[dict[str, Array], Array | None]:
+        labels = arrays.pop(LABELS, None)
+        if set(arrays) != {"x"}:
+            raise EdgernnError(
+                f"{data}: expected the array x, and perhaps labels {LABELS}, got {', '.join(arrays) or 'none'}; store "
+                "them with numpy.savez"
+            )
+        x, axes = arrays["x"], 2 + len(self._check.channels)
+        if x.ndim != axes:
+            raise EdgernnError(
+                f"{data}: x: expected shape {self._check.shape('N', 'T')}, as `edgernn run` reads it, got {x.shape}; "
+                "reshape x"
+            )
+        try:
+            self._check.shaped(x, ("N", "T"))
+            x = self._check.checked(x.swapaxes(0, 1), ("T", "N"))
+        except UsageError as error:
+            raise EdgernnError(f"{data}: {error}") from None
+        if x.dtype.kind == "f":
+            # a missing value, which a model with an imputer does not read
+            x = np.nan_to_num(x, nan=0.0)
+        batch = x.shape[1]
+        starts = self._exported.starts.items()
+        return {"x": x, **{name: np.tile(np.array(start, np.float32), (batch, 1)) for name, start in starts}}, labels
+
+    def arranged(self, y: Array) -> Array:
+        return y.swapaxes(0, 1) if self._at_every_step else y
