@@ -171,8 +171,8 @@ class _File:
             if not error <= self._graph.tolerance * largest:
                 raise EdgernnError(
                     f"{self._path}: output {name}: expected a difference of at most "
-                    f"{self._graph.tolerance * largest:.3g} between the original file and the new layers with thresholds of 0, got {error:.3g}; nothing was "
-                    "written; report a bug"
+                    f"{self._graph.tolerance * largest:.3g} between the original file and the new layers with "
+                    f"thresholds of 0, got {error:.3g}; nothing was written; report a bug"
                 )
 
     def check_final(self, proto: onnx.ModelProto, best: MeasuredPoint) -> None:
