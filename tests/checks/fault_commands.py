@@ -258,7 +258,7 @@ def _trace_layers() -> None:
 
     build(load_model(_INPUTS / "run")[0])
     dense, _ = load_model(_INPUTS / "dense")
-    for model in (dense, with_thresholds(dense, 0.1, 0.1)):
+    for model in (dense, with_thresholds(dense, [(0.1, 0.1)])):
         build(model)
     with_delta(find_recurrent_nodes(onnx.load(_INPUTS / "gru.onnx"), "gru.onnx"), [(0.1, 0.1)], False)
 
