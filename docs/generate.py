@@ -32,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sweep_tables import signal
+from sweep_tables import rivals, signal
 
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
@@ -364,6 +364,7 @@ def generated() -> dict[Path, str]:
             "steptimes": steptimes(),
         },
         DOCS / "background" / "signals" / "remaining-life.md": {"signal": signal("remaining-life")},
+        DOCS / "background" / "rivals.md": {"rivals": rivals("seizures")},
         DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},

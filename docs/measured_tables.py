@@ -113,10 +113,8 @@ def groups() -> str:
                 size: [factor * value for value in row["columns"][column]["values"]] for size, row in by_size.items()
             }
             single = values["1"]
-            compared = [_compared(values[size], single) if size in values else "-" for size in GROUP_SIZES]
-            scores.append(
-                f"| {title} | {100 * skip:.0f} % | {sum(single) / len(single):.1f} | {' | '.join(compared)} |"
-            )
+            cells = [compared(values[size], single) if size in values else "-" for size in GROUP_SIZES]
+            scores.append(f"| {title} | {100 * skip:.0f} % | {sum(single) / len(single):.1f} | {' | '.join(cells)} |")
             ratios = {size: f"{row['latency']['ratio']['mean']:.2f}" for size, row in by_size.items()}
             shown = [ratios.get(size, "-") for size in ("1", *GROUP_SIZES)]
             times.append(f"| {title.partition(',')[0]} | {100 * skip:.0f} % | {' | '.join(shown)} |")
@@ -133,7 +131,7 @@ def groups() -> str:
     return f"{score_table}\n\n{how}\n\n{time_table}\n\n{filled(latency_line(timed))}"
 
 
-def _compared(values: list[float], base: list[float]) -> str:
+def compared(values: list[float], base: list[float]) -> str:
     """Format a mean and its difference from the mean of `base`, with the interval of a paired t-test over seeds."""
     difference = mean_difference(values, base, paired=True)
     low, high = difference.interval or (0.0, 0.0)

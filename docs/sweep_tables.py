@@ -6,12 +6,10 @@ from typing import Any
 
 from edgernn.names import parts
 from edgernn.training.paper_table import number
-from measured_tables import RESULTS, filled
+from measured_tables import RESULTS, compared, filled
 
 # settings by which one way to save work takes more or less of it
-_AMOUNTS = ("hidden_size", "skip", "theta_x", "theta_h", "k")
-# largest test error of models that count as equal: that of a solved adding problem
-_BOUNDS = {"mse": 1 / 600}
+_AMOUNTS = ("skip", "theta_x", "theta_h", "k")
 # points of accuracy within which models count as equal
 _POINTS = 0.5
 
@@ -49,43 +47,46 @@ def signal(task: str) -> str:
 
 
 def rivals(task: str) -> str:
-    """Return the table of the cheapest model of each way to save work, among models of equal quality.
+    """Return the table of the cheapest model of each way to save work, among models of equal accuracy.
 
-    It reads docs/results/rivals-TASK.json, the table.json of `edgernn sweep training/recipes/rivals/TASK.toml`. Models
-    are of equal quality if the validation split says so: their accuracy is at most half a point below that of the best
-    dense GRU or LSTM, or their error is at most that of a solved task. If a way has no such model, its best one is
-    shown.
+    It reads docs/results/rivals-TASK.json, the table.json of `edgernn sweep training/recipes/rivals/TASK.toml`. The
+    accuracy of a model counts as equal if it is at most half a point below that of the best dense GRU or LSTM, both on
+    the validation split. If a way to save work has no such model, its most accurate one is shown.
     """
     report = json.loads((RESULTS / f"rivals-{task}.json").read_text(encoding="utf-8"))
-    sign = 1 if report["higher_is_better"] else -1
     chosen = [row for row in report["rows"] if row["chosen"]]
-    yardstick = max(_worth(row, sign) for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm"))
-    metric = report["metric"]
-    bound = sign * _BOUNDS[metric] if metric in _BOUNDS else yardstick - _POINTS
+    dense = max((row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=_accuracy)
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in chosen:
         ways.setdefault(_way(row, report["searched"]), []).append(row)
-    lines = [f"| way | neurons | {metric}, 95 % interval | equal | updated | multiply-adds | µs | kB |"]
-    lines += ["|---|---|---:|---|---:|---:|---:|---:|"]
     shown = []
-    for way, rows in ways.items():
-        equal = [row for row in rows if _worth(row, sign) >= bound]
-        cheapest = (
-            min(equal, key=lambda row: row["work"]["mean"]) if equal else max(rows, key=lambda r: _worth(r, sign))
-        )
-        shown.append((not equal, cheapest["work"]["mean"], way, cheapest))
-    for unequal, _, way, row in sorted(shown, key=lambda entry: entry[:2]):
-        _, _, _, value, skipped, *costs, _ = _cells(row, report["searched"])
-        amounts = [f"{key}={row['settings'][key]}" for key in _AMOUNTS[1:] if key in row["settings"]]
+    for rows in ways.values():
+        equal = [row for row in rows if _accuracy(row) >= _accuracy(dense) - _POINTS]
+        best = min(equal, key=lambda row: row["work"]["mean"]) if equal else max(rows, key=_accuracy)
+        shown.append((best["name"] != dense["name"], not equal, best["work"]["mean"], best))
+    lines = ["| way | neurons | accuracy, % | equal | skipped | multiply-adds | µs | kB |", f"|---|---|{'---:|' * 6}"]
+    for _, unequal, _, row in sorted(shown, key=lambda entry: entry[:3]):
+        _, _, _, _, skipped, *costs, _ = _cells(row, report["searched"])
+        amounts = (f"{key}={row['settings'][key]}" for key in _AMOUNTS if key in row["settings"])
         neurons = ", ".join([str(row["settings"]["hidden_size"]), *amounts])
-        updated = f"{100 - float(skipped.removesuffix(' %')):.0f} %"
-        lines.append(f"| {' | '.join([way, neurons, value, 'no' if unequal else 'yes', updated, *costs])} |")
+        accuracy = compared(row["test"]["values"], dense["test"]["values"])
+        if row is dense:
+            accuracy = f"{row['test']['mean']:.1f}"
+        way = _way(row, report["searched"])
+        lines.append(f"| {' | '.join([way, neurons, accuracy, 'no' if unequal else 'yes', skipped, *costs])} |")
     how = (
-        f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
-        "Multiply-adds and µs are those of a step with one sequence. kB: weights. Times on "
-        f"{report['latency_machine']}. Made by `{report['command']}`: {len(chosen)} models after the search."
+        f"Means over {len(report['seeds'])} seeds on the test split. After the mean stands the difference from the "
+        "model of the first row, paired by seed, ± half the width of its 95 % confidence interval; bold if the "
+        "interval excludes 0. Equal: on the validation split, at most half a point less than the first row. Skipped: "
+        "updates, or under delta values that are not read anew. Multiply-adds and µs are those of a step with one "
+        f"sequence; kB: weights. Times on {report['latency_machine']}. Made by `{report['command']}`, which trains "
+        f"{len(chosen)} models after the search."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def _accuracy(row: dict[str, Any]) -> float:
+    return float(row["validation"]["mean"])
 
 
 def _way(row: dict[str, Any], searched: list[str]) -> str:
@@ -93,7 +94,9 @@ def _way(row: dict[str, Any], searched: list[str]) -> str:
 
     The settings that determine how much work is saved (`_AMOUNTS`) and the searched settings are left out.
     """
-    settings = {key: value for key, value in row["settings"].items() if key not in (*_AMOUNTS, *searched)}
+    settings = {
+        key: value for key, value in row["settings"].items() if key not in ("hidden_size", *_AMOUNTS, *searched)
+    }
     return ", ".join([" + ".join(parts(row["cell"], row["rule"])), *(f"{k}={v}" for k, v in settings.items())])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sweeps that are kept in training/recipes/sweeps, and parts of a sweep file."""
+"""The sweeps that are kept in training/recipes/sweeps and training/recipes/rivals, and parts of a sweep file."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,7 @@ from edgernn.training.recipe import RECIPES
 from edgernn.training.sweep.sweep_plan import load_sweep
 
 SWEEPS = sorted((RECIPES / "sweeps").glob("*.toml"))
+RIVALS = sorted((RECIPES / "rivals").glob("*.toml"))
 KINDS = {("gru", None), ("lstm", None), ("pru", None), ("gru", "skip"), ("gru", "selective"), ("lstm", "selective")}
 
 
@@ -31,10 +32,35 @@ def test_a_kept_sweep_searches_alike_for_every_row(path, tmp_path):
         rivals.setdefault(row.rivals, []).append(tuple(row.settings[name] for name in sweep.searched))
     assert len({tuple(tried) for tried in rivals.values()}) == 1
     assert len(sweep.seeds) >= 3
-    text = path.read_text(encoding="utf-8")
-    runs = re.search(r"^# (\d+) runs: about \d+ hours on one core", text, re.MULTILINE)
-    later = len(rivals) * (len(sweep.seeds) - sweep.search_seeds)
-    assert int(runs[1]) == len(sweep.rows) * sweep.search_seeds + later
+    assert runs_in_head(path) == runs(sweep)
+
+
+def runs_in_head(path) -> int:
+    """Return the number of runs that the head of a sweep file states."""
+    return int(
+        re.search(r"^# (\d+) runs: about \d+ hours on one core", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
+    )
+
+
+def runs(sweep) -> int:
+    """Return the number of trainings of a sweep: the search, and the other seeds of the chosen rows."""
+    groups = len({row.rivals for row in sweep.rows})
+    return len(sweep.rows) * sweep.search_seeds + groups * (len(sweep.seeds) - sweep.search_seeds)
+
+
+@pytest.mark.parametrize("path", RIVALS, ids=lambda path: path.stem)
+def test_rivals_get_the_same_search(path, tmp_path):
+    sweep = load_sweep(path, tmp_path)
+    assert sweep.task == path.stem
+    assert {row.cell for row in sweep.rows} >= {"gru", "lstm", "pru", "fastgrnn", "mingru", "minlstm", "lru", "egru"}
+    assert {row.rule for row in sweep.rows} >= {None, "skip", "selective", "delta", "topk"}
+    assert any(row.settings.get("weights") == "int8" for row in sweep.rows)
+    searched = {}
+    for row in sweep.rows:
+        searched.setdefault(row.rivals, []).append(tuple(row.settings[name] for name in sweep.searched))
+    assert len({tuple(values) for values in searched.values()}) == 1
+    assert len(sweep.seeds) == 3
+    assert runs_in_head(path) == runs(sweep)
 
 
 def test_there_is_a_sweep_for_each_signal():

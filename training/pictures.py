@@ -245,7 +245,12 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
             marker = "os^Dv<>Ph*"[(i + i // 10) % 10]
             style = {"color": f"C{i % 10}", "fmt": marker, "markersize": 5, "capsize": 2, "linewidth": 1}
             values = [point.value for point in members]
-            ax.errorbar([point.costs[name] for point in members], values, [low, high], label=group, **style)
+            _, caps, bars = ax.errorbar(
+                [point.costs[name] for point in members], values, [low, high], label=group, **style
+            )
+            # long bars must not hide the points
+            for bar in (*caps, *bars):
+                bar.set_alpha(0.25)
         best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
         line = shown_front(points, name, higher_is_better)
         largest = max(point.costs[name] for point in points if name in point.costs)
