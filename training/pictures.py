@@ -266,6 +266,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         numbers = [point.costs[name] for point in points if name in point.costs]
         if min(numbers) > 0 and max(numbers) > _LOGARITHMIC_RATIO * min(numbers):
             plain_logarithm(ax.xaxis, ax.set_xscale)
+            ax.tick_params(axis="x", labelsize="x-small")
         ax.margins(x=0.1)
         ax.set_xlabel(costs[name])
     axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
