@@ -20,7 +20,8 @@ def signal(task: str) -> str:
     """Return the table of a task's sweep: the best dense model of each cell, and the Pareto-optimal models.
 
     No other model beats a Pareto-optimal one in both the metric and a cost: multiply-adds, time or bytes.
-    It reads docs/results/sweep-TASK.json, the table.json of `edgernn sweep training/recipes/sweeps/TASK.toml`.
+    The function reads docs/results/sweep-TASK.json, the table.json of
+    `edgernn sweep training/recipes/sweeps/TASK.toml`.
     """
     report = json.loads((RESULTS / f"sweep-{task}.json").read_text(encoding="utf-8"))
     sign = 1 if report["higher_is_better"] else -1

@@ -38,7 +38,7 @@ class RuleConfig:
     """Update rule of a layer, which selects the neurons that change at a step: its class or name, and its options.
 
     `layers` has options of each recurrent layer of a model, which replace those in `options`. The order is that of
-    `SequenceModel.recurrent_layers`. It is empty if all layers have the same options.
+    `SequenceModel.recurrent_layers`. The list is empty if all recurrent layers have the same options.
     """
 
     name: Annotated[str | type[UpdateRule], NOT_SET] = DEFAULT_RULE

@@ -33,8 +33,8 @@ class Op:
 
     Attributes:
         name: Name in `OPS`.
-        code: Number that stands for the operation in serialised programs; -1 for an operation that they do not have,
-            because another one has the same result and only its derivative differs (see `Program.lowered`).
+        code: Number that stands for the operation in serialised programs. It is -1 for an operation that is not stored:
+            `Program.lowered` replaces the operation by one with the same result and another derivative.
         arity: Number of operands.
         compute: The operation on torch tensors.
     """

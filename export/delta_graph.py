@@ -26,8 +26,9 @@ def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, floa
         counts: Add an output NAME.macs (B,) for each layer: the number of multiply-adds that it executed.
 
     Returns:
-        The new model. If the caller passes the state of an operator in and out, its layer also gets an input NAME.STATE
-        and an output NAME.STATE.next for each state of the rule, all of shape (B, width) and initially 0.
+        The new model. If an operator reads its initial state from an input of the graph, the graph also gets an input
+        NAME.STATE and an output NAME.STATE.next for each state of the rule of the new layer. All have the shape
+        (B, width); the inputs are 0 before the first step.
     """
     layers = []
     for recurrent, (theta_x, theta_h) in zip(operators.nodes, thresholds, strict=True):

@@ -55,7 +55,7 @@ class ExportedLayer:
         name: Name of the node, such as layer0 or layer0.reverse.
         index: Index of the node in the graph's list of nodes.
         node: The node.
-        layer: A layer of the same equations and sizes, with other weights.
+        layer: A layer with the equations and sizes of the node, and random weights in place of the file's.
     """
 
     name: str
@@ -149,14 +149,18 @@ def find_exported_layers(proto: onnx.ModelProto, size: int, path: Path) -> Expor
     exported.starts = {name: starts.get(name, [0.0] * width) for name, width in states.items()}
     reason = without_kernel(_with_rule(layer.layer, 0.0, 0.0) for layer in members)
     if reason is not None:
-        raise UsageError(f"{path}: expected layers that skip work under the rule delta, got others: {reason}")
+        raise UsageError(
+            f"{path}: expected layers for which the native library has a kernel with the rule delta, got one without a "
+            f"kernel: {reason}"
+        )
     return exported
 
 
 def _config(info: dict[str, Any], path: Path) -> ModelConfig:
-    """Return the configuration in a file's metadata, without front end, embedding and head; no cell's file is read.
+    """Return the configuration in a file's metadata, without front end, embedding and head.
 
-    Raises UsageError if the cell, the rule or the imputer is none of edgernn's, or the rule is not always or delta.
+    The Python file of a user-defined cell is not read. Raises UsageError if the cell, the rule or the imputer is none
+    of edgernn's, or the rule is not always or delta.
     """
     layer = info["model"]["layer"]
     cell, rule, imputer = layer["cell"]["name"], layer["rule"]["name"], layer.get("imputer")
@@ -260,11 +264,11 @@ def _thresholds(name: str) -> list[str]:
 
 
 class _KeptWeights(ModelGraph):
-    """Builder of a graph that keeps the weights of another one, in their storage types, and adds only new ones.
+    """Builder of a graph that keeps the weights of an original graph in their storage types, and adds the missing ones.
 
     Args:
-        known: Names of the values of the other graph.
-        type: Storage type of its matrices.
+        known: Names of the values of the original graph, which are not added again.
+        type: Storage type of the original graph's matrices.
     """
 
     def __init__(self, known: set[str], type: str = "float32") -> None:

@@ -149,10 +149,10 @@ def calibrate(
 
     Returns:
         JSON-compatible dict: "metric" (its name), "higher_is_better", "dense" (validation metric of the dense model),
-        "curve" (a list of all measured points, each a dict of `CalibrationPoint`), "chosen" (the point of the file),
-        "layers" (of each layer: name, cell, sizes and thresholds), "validation" and "test" (on each: the metric, and
-        "executed", the multiply-adds as a share of those of the dense model), and the keys of the export's result (see
-        `export_run`).
+        "curve" (a list of all measured points, each a dict of `CalibrationPoint`), "chosen" (the measured
+        point with the thresholds of the exported file), "layers" (name, cell, sizes and thresholds of each layer),
+        "validation" and "test" (on each: the metric, and "executed", the multiply-adds as a share of those of the dense
+        model), and the keys of the export's result (see `export_run`).
 
     Raises:
         UsageError: The model is not dense, `loss` is not above 0, or another process is writing `out`.

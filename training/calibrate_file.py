@@ -53,7 +53,7 @@ def calibrate_file(
             array for each input of the graph, by name; if the graph has one input, the array may be called x. With an
             array y of labels, the metric of the first output is measured: the accuracy for integers, and the mean
             squared error for floats. The predicted class is the argmax along the last axis. Labels that equal the
-            outputs, as those of example.npz, count as none.
+            outputs, as in the example.npz that an export writes, are ignored.
         out: The ONNX file to write. Default: NAME-delta.onnx beside the file.
         loss: Largest allowed loss: percentage points of the accuracy, percent of the mean squared error, or without
             labels the relative change of the outputs RMS(y' - y) / RMS(y) in percent.
@@ -62,8 +62,8 @@ def calibrate_file(
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
         of the dense model), "curve" (all thresholds that were tried, each a dict of `MeasuredPoint`), "chosen" (the
-        one of the new file), "layers" (of each layer: name, cell, sizes and thresholds), "left" (of the other
-        operators GRU or LSTM: why they were not replaced), and "states" (names of added inputs of the graph).
+        dict of the thresholds in the new file), "layers" (name, cell, sizes and thresholds of each layer), "left" (the
+        reasons why other GRU and LSTM operators were not replaced), and "states" (names of added inputs of the graph).
 
     Raises:
         UsageError: The file has no layer that can get the rule, `loss` is not above 0, or another process is writing
@@ -121,7 +121,7 @@ class _File:
         graph: The graph of the file.
 
     Attributes:
-        expected: Outputs of the dense model, with the axes of the labels.
+        expected: Outputs of the dense model, with the axes in the same order as those of the labels.
         metric: Name of the metric.
         score: Function that computes the metric from outputs.
         units: Units of the thresholds of x and h of each layer.
@@ -155,7 +155,7 @@ class _File:
         self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(graph.nodes, names, strict=True)}
 
     def measure(self, scales: Scales) -> tuple[float, float]:
-        """Return the executed share of the multiply-adds and the metric, with thresholds of these multiples."""
+        """Return the share of the multiply-adds that is executed, and the metric, for thresholds `scales` · `units`."""
         outputs, macs = self._outputs(scaled(scales, self.units))
         return macs / self._macs, self.score(outputs)
 
@@ -176,7 +176,7 @@ class _File:
                 )
 
     def check_final(self, proto: onnx.ModelProto, best: MeasuredPoint) -> None:
-        """Raise EdgernnError if the final file has another metric without the native library than with it.
+        """Raise EdgernnError if the metric of the final file differs between runs with and without the native library.
 
         `best` has the metric with the native library. A small difference is allowed: the portable functions have other
         rounding errors, so a few comparisons of changes with thresholds may have another result.
@@ -231,9 +231,10 @@ def _differences(y: Array, expected: Array) -> Array:
 
 
 def _change(expected: list[Array], data: Path) -> Callable[[list[Array]], float]:
-    """Return a function of outputs: the largest relative change RMS(y' - y) / RMS(y) of a float output.
+    """Return a function that computes the relative change RMS(y' - y) / RMS(y) of float outputs y'.
 
-    `expected` are the outputs y of the original file. `data` is the path of the npz file, for error messages.
+    If the file has several float outputs, the function returns the largest of their changes. `expected` are the outputs
+    y of the original file. `data` is the path of the npz file, for error messages.
     """
     floats = [i for i, y in enumerate(expected) if _is_float(y)]
     if not floats:
@@ -252,7 +253,7 @@ def _change(expected: list[Array], data: Path) -> Callable[[list[Array]], float]
 def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:
     """Choose the metric: accuracy or mean squared error if there are labels, else the relative change of the outputs.
 
-    Labels that are these outputs, as in example.npz of an exported model, count as none.
+    Labels that equal the outputs in `expected`, as in the example.npz that an export writes, are ignored.
 
     Args:
         expected: Outputs of the original file.
@@ -270,8 +271,8 @@ def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[st
     y, kind = expected[0], labels.dtype.kind
     if kind not in "iuf" or not isinstance(y, np.ndarray) or not np.isfinite(labels).all():
         raise EdgernnError(
-            f"{data}: {LABELS}: expected finite numbers, got {labels.dtype}; correct the type, or replace NaN and "
-            "infinity"
+            f"{data}: {LABELS}: expected integers, or floats without NaN and infinity, got an array of type "
+            f"{labels.dtype}; correct its type, or replace NaN and infinity"
         )
     is_class, classes = kind in "iu", y.shape[:-1] if _is_float(y) else y.shape
     if labels.shape != (classes if is_class else y.shape):

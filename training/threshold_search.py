@@ -75,7 +75,7 @@ def search_thresholds(
 
     First, each multiple in CURVE is tried for x and h of all layers together. Then, a bisection searches between the
     largest good multiple and the next one in CURVE. Then, the multiple is raised for x alone, and for h alone. Last, if
-    there are several layers, this is done for each of them alone.
+    the model has several layers, the multiples of x and of h are raised in each layer alone.
 
     Args:
         measure: Function of the multiples. It returns the share of the multiply-adds that the model executes, and the

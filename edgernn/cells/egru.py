@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The event-based GRU (EGRU): a neuron's output is its state where that exceeds a threshold, and 0 elsewhere.
 
-Saves: under the rule `delta`, products read a column of R only when the neuron's output changes, so that a lone event
-costs its column twice: when it begins and when it ends. Thresholds of 0 (`rule=delta theta_x=0 theta_h=0`) leave the
-results as they are. Under other rules all columns are read, as in a `gru`, which has the same matrices.
+Saves: under the rule `delta`, products read a column of R only when the output of its neuron changes. A single event
+changes the output twice, when it begins and when it ends, and the column is read both times. Thresholds of 0
+(`rule=delta theta_x=0 theta_h=0`) leave the results as they are. Under other rules all columns are read, as in a `gru`,
+which has the same matrices.
 Choose it if delta saves too little on a trained `gru`. Train it with the rule `always`, which is fast, and then add
 delta with `edgernn calibrate`.
 """

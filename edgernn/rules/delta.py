@@ -39,8 +39,8 @@ class Delta(UpdateRule):
     each value.
     States: rule_x = x̂ (B, columns of W), rule_h = ĥ (B, H), rule_p = p (B, P), the pre-activations of the P rows of
     gates that read x or h, and rule_age (B, 1), the number of steps since p was last computed in full, as
-    W x̂ + R ĥ + b. To keep rounding errors small, the full computation runs at the first step, at each 256th step, and
-    in kernels if a value moves by more than 1,024.
+    W x̂ + R ĥ + b. To keep rounding errors small, the full computation runs at the first step and at each 256th step.
+    Kernels also run it when a value of x or h changes by more than 1,024.
     Options: theta_x = Θ_x and theta_h = Θ_h, at least 0, in the buffers rule_theta_x and rule_theta_h (1,).
     The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). The penalty is the L1 cost of the paper: the
     sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as updated if it is
