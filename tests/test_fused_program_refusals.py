@@ -72,7 +72,7 @@ class Long(Cell):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (Detached, "there is no kernel for my-gru: update: the gradient of argument"),
+        (Detached, "there is no kernel for my-gru: update: the gradient in torch differs"),
         (Summed, "there is no kernel for my-gru: update: torch's _softmax is not supported"),
         (
             Projecting,
