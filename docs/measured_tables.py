@@ -5,6 +5,7 @@ import json
 import statistics
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from edgernn.cli.models import model_rows
 from edgernn.runtime.zoo import entries
@@ -41,6 +42,12 @@ GROUP_TABLES = {
 }
 # numbers of neurons that share a decision
 GROUP_SIZES = ("4", "8", "16", "32")
+
+
+def read_report(name: str) -> dict[str, Any]:
+    """Read the JSON report docs/results/NAME.json."""
+    report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return report
 
 
 def adding() -> str:

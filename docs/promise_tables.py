@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the page docs/background/promises.md, from the JSON files in docs/results."""
 
-import json
 from typing import Any
 
-from measured_tables import RESULTS, filled
-
-
-def _report(name: str) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return report
+from measured_tables import filled, read_report
 
 
 def _measured(report: dict[str, Any]) -> str:
@@ -19,9 +13,9 @@ def _measured(report: dict[str, Any]) -> str:
 
 def promises() -> str:
     """Return the table of promises: what edgernn guarantees, the command that tests it, and the latest measurements."""
-    faults, harden, damaged = _report("faults"), _report("hardening"), _report("damaged-files")
-    first = _report("long-run")["streams"][0]
-    times, calls = _report("step-times"), _report("op-calls")
+    faults, harden, damaged = read_report("faults"), read_report("hardening"), read_report("damaged-files")
+    first = read_report("long-run")["streams"][0]
+    times, calls = read_report("step-times"), read_report("op-calls")
     slowest = max(times["rules"].values(), key=lambda rule: float(rule["p99.99"]))
     ratios = sorted(case["ratio"] for case in harden["cases"])
     total = sum(count for counts in faults["counts"].values() for count in counts.values())
@@ -102,7 +96,7 @@ def promises() -> str:
 
 def faults() -> str:
     """Return the counts of injected faults, such as a full disk, by command and kind, from `make check-faults`."""
-    report = _report("faults")
+    report = read_report("faults")
     kinds = sorted({kind for counts in report["counts"].values() for kind in counts})
     lines = [f"| command | all | {' | '.join(kinds)} |", "|---|---:|" + "---:|" * len(kinds)]
     for command, counts in report["counts"].items():
@@ -117,7 +111,7 @@ def faults() -> str:
 
 def longrun() -> str:
     """Return a table of the rounding errors of long streams, measured by `python -m tests.long_run`."""
-    report = _report("long-run")
+    report = read_report("long-run")
     lines = [
         "| cell, selective | steps | error, first tenth | error, last tenth | memory, kB |",
         "|---|---:|---:|---:|---:|",
@@ -140,7 +134,7 @@ def longrun() -> str:
 
 def steptimes() -> str:
     """Return a table of the time per step under each update rule, measured by `python -m tests.step_times`."""
-    report = _report("step-times")
+    report = read_report("step-times")
     lines = ["| rule | mean, µs | p50 | p99 | p99.99 | worst |", "|---|---:|---:|---:|---:|---:|"]
     for rule, times in report["rules"].items():
         figures = [times[name] / 1000 for name in ("mean", "p50", "p99", "p99.99", "worst")]

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the pages that compare models, from the results of sweeps."""
 
-import json
 from typing import Any
 
 from edgernn.names import parts
 from edgernn.training.paper_table import number
-from measured_tables import RESULTS, compared, filled
+from measured_tables import compared, filled, read_report
 
 # settings by which one way to save work takes more or less of it
 _AMOUNTS = ("skip", "theta_x", "theta_h", "k")
@@ -23,7 +22,7 @@ def signal(task: str) -> str:
     The function reads docs/results/sweep-TASK.json, the table.json of
     `edgernn sweep training/recipes/sweeps/TASK.toml`.
     """
-    report = json.loads((RESULTS / f"sweep-{task}.json").read_text(encoding="utf-8"))
+    report = read_report(f"sweep-{task}")
     sign = 1 if report["higher_is_better"] else -1
     chosen = [row for row in report["rows"] if row["chosen"]]
     dense: dict[str, dict[str, Any]] = {}
@@ -54,16 +53,16 @@ def rivals(task: str) -> str:
     accuracy of a model counts as equal if it is at most half a point below that of the best dense GRU or LSTM, both on
     the validation split. If a way to save work has no such model, its most accurate one is shown.
     """
-    report = json.loads((RESULTS / f"rivals-{task}.json").read_text(encoding="utf-8"))
+    report = read_report(f"rivals-{task}")
     chosen = [row for row in report["rows"] if row["chosen"]]
-    dense = max((row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=_accuracy)
+    dense = max((row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=_worth)
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in chosen:
         ways.setdefault(_way(row, report["searched"]), []).append(row)
     shown = []
     for rows in ways.values():
-        equal = [row for row in rows if _accuracy(row) >= _accuracy(dense) - _POINTS]
-        best = min(equal, key=lambda row: row["work"]["mean"]) if equal else max(rows, key=_accuracy)
+        equal = [row for row in rows if _worth(row) >= _worth(dense) - _POINTS]
+        best = min(equal, key=lambda row: row["work"]["mean"]) if equal else max(rows, key=_worth)
         shown.append((best["name"] != dense["name"], not equal, best["work"]["mean"], best))
     lines = ["| way | neurons | accuracy, % | equal | skipped | multiply-adds | µs | kB |", f"|---|---|{'---:|' * 6}"]
     for _, unequal, _, row in sorted(shown, key=lambda entry: entry[:3]):
@@ -86,10 +85,6 @@ def rivals(task: str) -> str:
     return "\n".join(lines) + "\n\n" + filled(how)
 
 
-def _accuracy(row: dict[str, Any]) -> float:
-    return float(row["validation"]["mean"])
-
-
 def _way(row: dict[str, Any], searched: list[str]) -> str:
     """Return the way in which a row's model saves work, as text: its cell, update rule and settings.
 
@@ -106,7 +101,7 @@ def _is_dense(row: dict[str, Any]) -> bool:
     return row["rule"] == "always" and not {"rank", "density"} & row["settings"].keys()
 
 
-def _worth(row: dict[str, Any], sign: int) -> float:
+def _worth(row: dict[str, Any], sign: int = 1) -> float:
     return float(sign * row["validation"]["mean"])
 
 
