@@ -23,6 +23,12 @@ from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 
 CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], FUSED_RULES))
+# the pairs with kernels for CPUs alone
+COLUMN_AND_GATE = [
+    (cell, rule)
+    for cell, rule in product([*CELLS, *VARIANTS], ("delta", "topk"))
+    if RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
+]
 CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
 Gradients = dict[str, Tensor | None]
 
@@ -62,7 +68,8 @@ def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor,
     # mixed, so that only some neurons change at the first step
     steps = layer.rule.kind is Kind.TIME
     for name, width in layer.rule.widths.items():
-        state[name] = torch.randint(0, 9, (B, width)).float() if steps else torch.rand(B, width)
+        whole = steps or name == "rule_age"
+        state[name] = torch.randint(0, 9, (B, width)).float() if whole else torch.rand(B, width)
     return x, tuple(state.values())
 
 

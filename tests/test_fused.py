@@ -24,6 +24,7 @@ from edgernn.training.kernels.common import RULES as FUSED_RULES
 from tests.fused import (
     CELL_RULE_IDS,
     CELLS_AND_RULES,
+    COLUMN_AND_GATE,
     assert_equals_loop,
     inputs,
     make,
@@ -63,6 +64,14 @@ def test_forward_and_all_gradients_equal_the_loop(cell: str, rule: str, size: tu
     assert_same(make(cell, rule, I, H), T, B)
 
 
+@pytest.mark.parametrize("size", [(1, 1, 3, 5), (7, 3, 5, 11), (6, 10, 20, 50)], ids=str)
+@pytest.mark.parametrize(("cell", "rule"), COLUMN_AND_GATE, ids=map("-".join, COLUMN_AND_GATE))
+def test_columns_and_gates_equal_the_loop(cell: str, rule: str, size: tuple[int, int, int, int]) -> None:
+    T, B, I, H = size
+    options = {"theta_x": 0.4, "theta_h": 0.1} if rule == "delta" else {"k": max(1, H // 3)}
+    assert_same(make(cell, rule, I, H, **options), T, B)
+
+
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "last": lambda y, last, trace: last[0].sin().sum(),
     "second": lambda y, last, trace: last[-1].sin().sum(),
@@ -72,7 +81,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("rule", ["selective", "skip"])
+@pytest.mark.parametrize("rule", ["selective", "skip", "delta"])
 @pytest.mark.parametrize("cell", ["lstm", "gru-before", "irc-sru"])
 def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: str, rule: str, loss: str) -> None:
     assert_same(make(cell, rule, 6, 6), 5, 3, LOSSES[loss])
@@ -93,7 +102,8 @@ def test_both_budgets_equal_the_loop(budget: str, epoch: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
-    ("rule", "options"), [("selective", {}), ("selective", {"group_size": 4}), ("skip", {}), ("phased", {})]
+    ("rule", "options"),
+    [("selective", {}), ("selective", {"group_size": 4}), ("skip", {}), ("phased", {}), ("delta", {"theta_x": 0.4})],
 )
 def test_weights_of_the_budgets_steps_equal_the_loop(rule: str, options: dict[str, Any], threads: int) -> None:
     layer = make("lstm", rule, 4, 19, **options)
@@ -187,7 +197,10 @@ def test_sparse_weights_equal_the_loop() -> None:
     assert_same(layer, 5, 4)
 
 
-@pytest.mark.parametrize(("rule", "options"), [*((rule, {}) for rule in FUSED_RULES), ("selective", {"group_size": 7})])
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [*((rule, {}) for rule in FUSED_RULES), ("selective", {"group_size": 7}), ("delta", {"theta_x": 0.4})],
+)
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
 def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:
     """Equal up to rounding for weight gradients, which threads sum in a different order; identical per sample."""
@@ -208,8 +221,8 @@ def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:
         assert all(map(torch.equal, other_last, last))
         for name, grad in grads.items():
             if grad is None:
-                # a learned initial state, passed as the state
-                assert name.startswith("start")
+                # a learned initial state, passed as the state, or a state that no gradient reaches
+                assert other_grads[name] is None
             elif name == "x" or name.startswith("state"):
                 assert torch.equal(other_grads[name], grad), name
             else:
@@ -217,7 +230,10 @@ def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:
                 torch.testing.assert_close(other_grads[name], grad, rtol=FLOAT32, atol=close)
 
 
-@pytest.mark.parametrize(("rule", "options"), [("selective", {}), ("selective", {"group_size": 4}), ("skip", {})])
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [("selective", {}), ("selective", {"group_size": 4}), ("skip", {}), ("delta", {"theta_x": 0.4})],
+)
 @pytest.mark.parametrize("cell", ["lstm", "irc-gru", "t-lstm"])
 def test_without_gradients_nothing_is_kept_and_the_result_is_the_same(
     cell: str, rule: str, options: dict[str, Any]
@@ -295,12 +311,14 @@ def test_other_precisions_are_left_to_the_loop() -> None:
         ({"cell": "skiprnn"}, "fused", None),
         ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused", None),
         ({"cell": "sarnn", "rule_options": {"group_size": 4}}, "fused", None),
+        ({"cell": "egru", "rule": "delta"}, "fused", None),
+        ({"cell": "pru", "rule": "topk"}, "fused", None),
         ({"cell": "gru", "rule": "variable"}, "torch", "no kernel for the rule variable"),
         ({"cell": "gru", "norm": "layer"}, "torch", r"no kernel for gru\+layer"),
         ({"cell": "gru", "rank": 2}, "torch", r"no kernel for gru\+low-rank"),
         ({"cell": "gru-d", "input_size": 6}, "torch", "imputer"),
     ],
-    ids=["gru", "skip", "sarnn", "groups", "rule", "norm", "rank", "imputer"],
+    ids=["gru", "skip", "sarnn", "groups", "delta", "topk", "rule", "norm", "rank", "imputer"],
 )
 def test_attach_takes_kernels_where_there_are_some(options: dict[str, Any], backend: str, why: str | None) -> None:
     model = edgernn.SequenceModel(**{"input_size": 3, "hidden_size": 8, **options})

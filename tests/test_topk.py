@@ -173,7 +173,7 @@ def test_a_wrong_update_gate_is_refused(gates, gate):
         edgernn.SequenceModel(cell, 3, 4, rule="topk")
 
 
-def test_training_kernels_and_c_code_refuse_the_rule():
+def test_training_kernels_of_gpus_and_c_code_refuse_the_rule():
     layer = RecurrentLayer(CELLS["gru"](3, 4), TopK(3, 4))
     assert (
         refusal(layer) == "there is no kernel for the rule topk: it does not define its decisions by a method score()"

@@ -9,17 +9,24 @@ from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES as ALL_RULES
 from edgernn.rules import Kind
 
+# rules with kernels for every device; those for CPUs also run the kinds COLUMN and GATE
 RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
 
 
-def refusal(layer: RecurrentLayer) -> str | None:
-    """Return a reason why no training kernel, on any device, can run a layer; None if no reason is known.
+def refusal(layer: RecurrentLayer, kinds: tuple[Kind, ...] = ()) -> str | None:
+    """Return a reason why the training kernels of a device cannot run a layer; None if no reason is known.
 
     The kernels of one device may have further limits, which are not checked here.
+
+    Args:
+        layer: The layer.
+        kinds: Kinds of rules that the device's kernels run although the rules define no `UpdateRule.score`.
     """
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
     rule = layer.rule
+    if rule.kind in kinds:
+        return None
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:
             return (

@@ -22,7 +22,7 @@ from edgernn.layer import COUNT, LAST, RecurrentLayer, Trace
 from edgernn.program import ProgramError
 from edgernn.rules import RULES, Kind, UpdateRule
 from edgernn.runtime.library import TRAIN
-from edgernn.training.kernels import batch_norm
+from edgernn.training.kernels import batch_norm, column
 from edgernn.training.kernels.batch_norm import BatchNorms
 from edgernn.training.kernels.common import check, refusal
 from edgernn.training.kernels.program_cell import describe_cell
@@ -117,9 +117,10 @@ class Unrolled(torch.autograd.Function):
     alone), else None; the cell's parameter vectors; the rule's weights; the cell's initial states (B, H); the rule's
     own initial states; and the gains and the shift of the batch normalisations.
 
-    The outputs are y (T, B, H) and the cell's final states (B, H). If the rule decides from the data, per neuron or per
-    sample, further outputs follow: the rule's own final states, the update mask u (T, B, H) and the penalty on updates
-    (scalar).
+    The outputs are y (T, B, H) and the cell's final states (B, H). If the rule decides from the data, further outputs
+    follow: the rule's own final states, the update mask u (T, B, H) and the penalty on updates (scalar). For the kind
+    COLUMN, the values (T, B, columns of W) and (T, B, H) that matrix products read in place of x and h follow instead,
+    without gradients.
     """
 
     @staticmethod
@@ -133,12 +134,12 @@ class Unrolled(torch.autograd.Function):
         assert loaded is not None
         T, B, H = call.steps, call.batch, call.hidden
         kept = T if keep else 1
+        kind = plan.rule.kind
         states = [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))]
         gates = loaded.edgernn_train_gates(ctypes.byref(call))
         p = torch.empty(kept if plan.norms is None else 1, B, gates)
         m = None if plan.middle is None else torch.empty(kept, B, plan.middle)
-        decides = plan.rule.kind is not Kind.TIME
-        u = torch.empty(T, B, H) if decides else named["u"]
+        u = named["u"] if kind in (Kind.TIME, Kind.COLUMN) else torch.empty(T, B, H)
         memories = [torch.empty(T, *memory.shape) for memory in named["memory"]]
         call.set_tensors({"p": p, "m": m, "state": states, "u": u, "memories": memories})
         normalised: list[Tensor] = []
@@ -151,8 +152,12 @@ class Unrolled(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(p, m, u, *states, *memories, *normalised, *contiguous)
         last = tuple(s[-1].clone() for s in states)
-        if not decides:
+        if kind is Kind.TIME:
             return (states[0], *last)
+        if kind is Kind.COLUMN:
+            ctx.mark_non_differentiable(*memories)
+            return (states[0], *last, *memories)
+        assert u is not None
         ctx.mark_non_differentiable(u)
         likelihoods = _likelihoods(plan.rule, named, memories, states[0]) if plan.likelihoods else None
         budget = plan.rule.budget(u, likelihoods, plan.step_weights)
@@ -234,7 +239,7 @@ class CpuUnroller:
                 f"the native library {TRAIN} is not installed or does not support this processor; install edgernn "
                 "again, or use another processor"
             )
-        if why := refusal(layer):
+        if why := refusal(layer, (Kind.COLUMN, Kind.GATE)):
             raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
         if self._rule < 0:
@@ -252,6 +257,11 @@ class CpuUnroller:
         self._vectors = tuple(cell.vectors)
         self._cell = _number(loaded, cell)
         if self._cell < 0:
+            if layer.rule.kind is Kind.GATE:
+                raise UsageError(
+                    f"there is no kernel for {layer.kind}: the rule {layer.rule.name} has kernels for built-in cells "
+                    "only; choose another rule"
+                )
             if cell.norm is not None:
                 raise UsageError(
                     f"there is no kernel for {layer.kind}, a user-defined cell with a normalisation; leave out the "
@@ -282,9 +292,9 @@ class CpuUnroller:
         u = None if u is None else u.to(x.dtype)
         weights.append(u)
         vectors = [constants[name] if name in constants else getattr(cell, name) for name in self._vectors]
-        decides = rule.kind is not Kind.TIME
+        decides, sends = rule.kind is not Kind.TIME, rule.kind is Kind.COLUMN
         rule_weights = list(rule.weights.values()) if decides else []
-        memories = memory if decides else ()
+        memories = tuple(m.detach() for m in memory[: column.SENT]) if sends else memory if decides else ()
         if not all(t is None or _native(t) for t in (*weights, *vectors, *rule_weights)):
             return None
         (T, B, I), H = x.shape, cell.hidden_size
@@ -301,6 +311,9 @@ class CpuUnroller:
         tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories, *scales)
         y, *others = Unrolled.apply(plan, *tensors)  # type: ignore[no-untyped-call]
         final = others[: count + len(memories)]
+        if sends:
+            after, trace = column.finish(layer, inputs, (state[0], y), memory, final[count:], constants)
+            return y, (*final[:count], *after, *([] if last is None else [x[-1]])), trace
         trace = Trace(None, x.new_zeros(()))
         if norms is not None and norms.learns and t is not None:
             norms.follow(cell, int(t[0, 0]))

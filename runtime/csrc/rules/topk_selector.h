@@ -92,6 +92,21 @@ struct Scores {
     }
     return limits;
   }
+
+  // Calls visit(j, lanes) for each block of scores from `j` on. The bits of `lanes` are set for
+  // the k largest of all scores; of equal ones, those of lower indices count as larger.
+  template <class Visit>
+  [[gnu::always_inline]] void VisitLargest(std::int64_t k, const Visit& visit) const {
+    const Limits limits = Find(k);
+    std::int64_t equal = k - limits.above;
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      LaneBits lanes = Above(j, limits.high);
+      // the padding comes last, where enough ties were found
+      LaneBits ties = (limits.unbounded ? kAllLanes : Above(j, limits.low)) & ~lanes;
+      for (; equal > 0 && ties != 0; ties &= ties - 1, --equal) lanes |= ties & -ties;
+      visit(j, lanes);
+    }
+  }
 };
 
 struct TopkSelector {
@@ -115,8 +130,13 @@ struct TopkSelector {
   };
 
   static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
-    const float k = from.rule[0][0], most = static_cast<float>(sizes.hidden);
-    *to.k = k >= most ? sizes.hidden : k >= 1.0f ? static_cast<std::int64_t>(k) : 1;
+    *to.k = ReadCount(from.rule[0][0], sizes.hidden);
+  }
+
+  // The number of neurons, from 1 to H, from the rule's parameter.
+  static std::int64_t ReadCount(float k, std::int64_t hidden) {
+    const float most = static_cast<float>(hidden);
+    return k >= most ? hidden : k >= 1.0f ? static_cast<std::int64_t>(k) : 1;
   }
 
   static void Project(const LayerSizes&, const Packed&, const float*, std::int64_t,
@@ -131,29 +151,37 @@ struct TopkSelector {
   static void AdvanceMemory(const LayerSizes&, const Packed&, const Scratch&, const float*,
                             float* const*) {}
 
-  // Selects the neurons. If scores are equal, those of lower indices count as larger.
+  // Overwrites the padding of a sample's scores, which have the length padded H.
+  static Scores PadScores(std::int64_t hidden, float* values) {
+    for (std::int64_t j = hidden; j < PadToLanes(hidden); ++j) values[j] = __builtin_nanf("");
+    return {values, hidden};
+  }
+
+  // Selects the neurons with the largest scores.
   [[gnu::noinline]] static void SelectLargest(const LayerSizes& sizes, void* base, float* values,
                                               ActiveSet* active) {
-    for (std::int64_t j = sizes.hidden; j < PadToLanes(sizes.hidden); ++j) {
-      values[j] = __builtin_nanf("");
-    }
     Arena arena(base);
     const Scratch scratch(sizes, 0, &arena);
-    const Scores scores{values, sizes.hidden};
-    const Scores::Limits limits = scores.Find(active->count);
-    std::int64_t count = 0, equal = active->count - limits.above;
+    std::int64_t count = 0;
     active->blocks = 0;
-    for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
-      LaneBits lanes = scores.Above(j, limits.high);
-      // the padding comes last, where enough ties were found
-      LaneBits ties = (limits.unbounded ? kAllLanes : scores.Above(j, limits.low)) & ~lanes;
-      for (; equal > 0 && ties != 0; ties &= ties - 1, --equal) lanes |= ties & -ties;
-      scratch.lanes[j / kLanes] = lanes;
-      active->blocks += lanes != 0;
-      count += AppendLanes(lanes, static_cast<std::int32_t>(j), scratch.neurons + count);
-    }
+    PadScores(sizes.hidden, values)
+        .VisitLargest(active->count, [&](std::int64_t j, LaneBits lanes) {
+          scratch.lanes[j / kLanes] = lanes;
+          active->blocks += lanes != 0;
+          count += AppendLanes(lanes, static_cast<std::int32_t>(j), scratch.neurons + count);
+        });
     active->neurons = scratch.neurons;
     active->lanes = scratch.lanes;
+  }
+
+  // Writes u (H,), 1 for the neurons with the largest scores and 0 for the others, for training.
+  static void WriteMask(const float* const* params, std::int64_t hidden, float* values, float* u) {
+    const std::int64_t k = ReadCount(params[0][0], hidden);
+    PadScores(hidden, values).VisitLargest(k, [&](std::int64_t j, LaneBits lanes) {
+      for (int lane = 0; lane < kLanes && j + lane < hidden; ++lane) {
+        u[j + lane] = (lanes >> lane & 1u) != 0 ? 1.0f : 0.0f;
+      }
+    });
   }
 };
 

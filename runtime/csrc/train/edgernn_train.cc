@@ -181,7 +181,7 @@ std::int64_t edgernn_train_rule(const char* name) {
   const edgernn::TrainTable* table = edgernn::ChosenTable();
   for (int i = 0; table != nullptr && i < table->rule_count; ++i) {
     const edgernn::TrainRule& rule = table->rules[i];
-    const bool has_kernel = rule.kind == edgernn::RuleKind::kTime || rule.has_equations;
+    const bool has_kernel = rule.kind == edgernn::RuleKind::kTime || rule.decide != nullptr;
     if (has_kernel && rule.name == std::string(name)) return i;
   }
   return -1;

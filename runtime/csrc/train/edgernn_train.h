@@ -47,7 +47,8 @@ struct EdgernnTrainCellSource {
 };
 
 // One call. Pointers to inputs that the cell or rule does not have are null. `memory` and
-// `memories` are those of rules with equations.
+// `memories` are those of rules with equations; under kColumn they are the values that products
+// read in place of x and h, (B, columns of W) and (B, H), which have no gradients.
 struct EdgernnTrainCall {
   const void* program;      // from edgernn_train_new_cell; null: a built-in cell
   std::int64_t cell;        // from edgernn_train_cell
@@ -78,7 +79,7 @@ struct EdgernnTrainCall {
   float* state[edgernn::kMaxStates];       // (T, B, H) each; if not kept, (B, H) except state[0]
   float* memories[edgernn::kMaxMemories];  // (T, B, size) each, after every step
   float* u;                                // (T, B, H): update gates; an input under kTime, null
-                                           // under a rule that never skips
+                                           // under kColumn and a rule that never skips
 
   // read by backward; null means zeros
   const float* decision_weights;  // (T, B), the update budget's gradient of each u of a sample

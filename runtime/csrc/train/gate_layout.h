@@ -116,13 +116,19 @@ struct GateLayout {
   // True if a parameter of the rule is a scalar.
   bool IsRuleScalar(int i) const { return rule.params[i].rows.one > 0; }
 
-  // The length of a rule's parameter as its equations read it; 0 if they do not.
+  // The length of a rule's parameter as its decisions read it; 0 if they do not.
   std::int64_t RuleParamSize(int i) const {
-    return !rule.has_equations || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : groups;
+    return rule.decide == nullptr || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : groups;
   }
 
   // The number of decisions per sample, which is also the size of each memory.
   std::int64_t DecisionSize() const { return rule.kind == RuleKind::kNeuron ? groups : 1; }
+
+  // The values of a memory per sample that decisions read: the rule's, or under kColumn those that
+  // products read in place of x and h.
+  std::int64_t MemorySize(int i) const {
+    return rule.kind != RuleKind::kColumn ? DecisionSize() : i == 0 ? inputs : hidden;
+  }
 
   // True if groups of several neurons decide.
   bool HasGroups() const { return group_size > 1; }

@@ -14,6 +14,9 @@ struct TrainRuleArgs {
   std::int64_t rows;
   std::int64_t hidden;  // H
   std::int64_t groups;  // kNeuron only: groups of neurons that decide; H without groups
+  std::int64_t inputs;  // kColumn only: columns of W
+  float sign;           // kGate only: factor of the update gate in the scores
+  float* scores;        // kGate only, (padded H,): workspace
   float slope;
   // (padded H,), or (padded groups,) for kNeuron; scalars broadcast to all lanes
   const float* params[kMaxRuleParams];
@@ -23,10 +26,13 @@ struct TrainRuleArgs {
   const float* u_grad;
   const float* decision_weights;  // (rows,), added to the gradients of u; null: zeros
   // (rows, groups)
-  RowsWithGrad e;      // matrix x + bias; gradients are written
+  // matrix x + bias; gradients are written. (rows, columns of W) for kColumn: x. (rows, H) for
+  // kGate: pre-activations of the update gate
+  RowsWithGrad e;
   RowsWithGrad h;      // state, or means of it, before the step; gradients are added
   RowsWithGrad after;  // (rows, H), state the evidence reads; gradients are added
-  // one value per decision: (rows, H) for kNeuron, (rows,) for kSample
+  // one value per decision: (rows, H) for kNeuron, (rows,) for kSample. For kColumn, the values
+  // that products read in place of x and h: (rows, columns of W) and (rows, H)
   const float* memory[kMaxMemories];  // before the step
   float* memory_after[kMaxMemories];  // written by remember
   float* memory_grad[kMaxMemories];   // in-place: after the step -> before the step

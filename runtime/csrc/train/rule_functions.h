@@ -5,6 +5,8 @@
 #ifndef EDGERNN_TRAIN_RULE_FUNCTIONS_H_
 #define EDGERNN_TRAIN_RULE_FUNCTIONS_H_
 
+#include "train/column_equations.h"
+#include "train/gate_equations.h"
 #include "train/neuron_equations.h"
 #include "train/sample_equations.h"
 
@@ -14,7 +16,11 @@ template <class Rule>
 constexpr TrainRule MakeTrainRule() {
   TrainRule rule{};
   static_cast<RuleSpec&>(rule) = DescribeRule<Rule>();
-  if constexpr (!Rule::kHasEquations) {
+  if constexpr (Rule::kKind == RuleKind::kColumn) {
+    rule.decide = &ColumnEquations::Decide;
+  } else if constexpr (Rule::kKind == RuleKind::kGate) {
+    rule.decide = &GateEquations<Rule>::Decide;
+  } else if constexpr (!Rule::kHasEquations) {
     return rule;
   } else if constexpr (Rule::kKind == RuleKind::kSample) {
     using Equations = SampleEquations<Rule>;

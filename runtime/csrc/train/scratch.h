@@ -13,6 +13,15 @@ inline void Copy(const float* from, std::int64_t count, float* to) {
   std::memcpy(to, from, Bytes(count));
 }
 
+// Copies `from`, or zeroes `to` if `from` is null.
+inline void CopyOrClear(const float* from, std::int64_t count, float* to) {
+  if (from == nullptr) {
+    std::memset(to, 0, Bytes(count));
+  } else {
+    Copy(from, count, to);
+  }
+}
+
 // The parameters of a layer for one direction: packed matrices and padded vectors.
 struct PackedWeights {
   GateLayout layout;
@@ -169,6 +178,7 @@ struct ThreadScratch {
   float* before[kMaxStates];  // (rows, H) each: gradients of the states before it
   float* mid;                 // (rows, M): gradient of m
   float* u;                   // (rows, H): gradient of the decisions
+  float* scores;              // (padded H,), kGate only: scores of a sample
   // (rows, groups) each, only if groups decide
   float* means;       // means of the groups' states
   float* means_grad;  // their gradients
@@ -203,6 +213,8 @@ struct ThreadScratch {
     }
     mid = arena.Allocate<float>(layout.cell.has_mid ? rows * layout.middle : 0);
     u = arena.Allocate<float>(layout.rule.has_equations ? rows * layout.hidden : 0);
+    scores =
+        arena.Allocate<float>(layout.rule.kind == RuleKind::kGate ? PadToLanes(layout.hidden) : 0);
     for (float** at : {&means, &means_grad, &group_u}) {
       *at = arena.Allocate<float>(layout.HasGroups() ? rows * layout.groups : 0);
     }

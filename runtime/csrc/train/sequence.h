@@ -27,6 +27,7 @@ class Sequence {
     const ThreadScratch scratch(layout_, call_, rows_, base);
     for (std::int64_t t = 0; t < call_.steps; ++t) {
       TrainPointwiseArgs args = MakePointwiseArgs(t);
+      if (Sends()) rule_.decide(MakeRuleArgs(t, scratch));
       StartGates(t);
       for (const Operand operand : {kOperandX, kOperandH, kOperandC, kOperandRule})
         Multiply(operand, t);
@@ -38,7 +39,7 @@ class Sequence {
       }
       args.size = args.out_stride = layout_.hidden;
       for (int s = 0; s < cell_.states; ++s) args.out[s] = After(s, t);
-      if (rule_.has_equations) Decide(t, scratch);
+      if (rule_.decide != nullptr && !Sends()) Decide(t, scratch);
       cell_.update(args);
       FinishStates(t);
       if (rule_.Remembers()) rule_.remember(MakeRuleArgs(t, scratch));
@@ -220,6 +221,9 @@ class Sequence {
   // The number of memories that the rule's equations read.
   int Memories() const { return rule_.Remembers() ? rule_.memory_count : 0; }
 
+  // True if products read memories in place of x and h.
+  bool Sends() const { return rule_.kind == RuleKind::kColumn; }
+
   // The arguments of the rule at step t, without the gradients of gates and states.
   TrainRuleArgs MakeRuleArgs(std::int64_t t, const ThreadScratch& scratch) const {
     TrainRuleArgs rule_args{};
@@ -235,15 +239,24 @@ class Sequence {
     }
     rule_args.u = At(call_.u, t, layout_.hidden);
     rule_args.u_grad = scratch.u;
-    rule_args.e = {Gates(t) + layout_.rule_at, layout_.gates, nullptr, 0};
+    rule_args.inputs = layout_.inputs;
+    rule_args.sign = cell_.update_gate.sign;
+    rule_args.scores = scratch.scores;
+    if (Sends()) {
+      rule_args.e = {At(call_.x, t, layout_.inputs), layout_.inputs, nullptr, 0};
+    } else {
+      const bool gate = rule_.kind == RuleKind::kGate;
+      const std::int64_t at = gate ? layout_.at[cell_.update_gate.gate] : layout_.rule_at;
+      rule_args.e = {Gates(t) + at, layout_.gates, nullptr, 0};
+    }
     rule_args.h = {Before(0, t), layout_.hidden, nullptr, layout_.hidden};
     const int evidence_state = EvidenceState(cell_.states);
     rule_args.after = {After(evidence_state, t), layout_.hidden, nullptr, layout_.hidden};
-    const std::int64_t decisions = layout_.DecisionSize();
-    for (int i = 0; i < Memories(); ++i) {
+    for (int i = 0; i < (Sends() ? 2 : Memories()); ++i) {
+      const std::int64_t size = layout_.MemorySize(i);
       rule_args.memory[i] =
-          t == 0 ? At(call_.memory[i], 0, decisions) : At(call_.memories[i], t - 1, decisions);
-      rule_args.memory_after[i] = At(call_.memories[i], t, decisions);
+          t == 0 ? At(call_.memory[i], 0, size) : At(call_.memories[i], t - 1, size);
+      rule_args.memory_after[i] = At(call_.memories[i], t, size);
       rule_args.memory_grad[i] = scratch.memory[i];
     }
     rule_args.decision_grad = scratch.decision;
@@ -309,13 +322,14 @@ class Sequence {
   ConstRows FactorOf(Operand operand, std::int64_t t) const {
     switch (operand) {
       case kOperandH:
+        if (Sends()) return {At(call_.memories[1], t, layout_.hidden), layout_.hidden};
         return {Before(0, t), layout_.hidden};
       case kOperandC:
         return {Before(1, t), layout_.hidden};
       case kOperandM:
         return {Mid(t), layout_.middle};
       default:
-        return {At(call_.x, t, layout_.inputs), layout_.inputs};
+        return {At(Sends() ? call_.memories[0] : call_.x, t, layout_.inputs), layout_.inputs};
     }
   }
 
@@ -331,7 +345,7 @@ class Sequence {
       args.state[s] = {Before(s, t), layout_.hidden, nullptr, 0};
     }
     for (int i = 0; i < cell_.params; ++i) args.params[i] = packed_.params[i];
-    args.skips = rule_.can_skip;
+    args.skips = rule_.can_skip && !Sends();
     if (args.skips) {
       float* grad = call_.u_grad;
       args.u = {At(call_.u, t, layout_.hidden), layout_.hidden,
@@ -360,15 +374,6 @@ class Sequence {
       const Segment& s = term.segments[i];
       MultiplyAdd({gates.at + s.at, gates.stride, 1}, rows_, s.columns, s.packed,
                   {grad.at, grad.stride}, grad, term.depth);
-    }
-  }
-
-  // Copies `from`, or zeroes `to` if `from` is null.
-  static void CopyOrClear(const float* from, std::int64_t count, float* to) {
-    if (from == nullptr) {
-      std::memset(to, 0, Bytes(count));
-    } else {
-      Copy(from, count, to);
     }
   }
 

@@ -33,8 +33,10 @@ struct ProgramTrainCell : TrainCell {
   Program mid_back_program;
 };
 
-// A rule and its functions, forward and backward. decide runs before the update of a step, for
-// rules with equations; remember runs after it, for rules with memories.
+// A rule and its functions, forward and backward. decide runs before the products of a step for
+// kColumn, and before the update for other kinds; it is null for kTime. remember runs after the
+// update, for rules with memories and equations. Only rules with equations have functions for
+// backward: under the others, the gradient passes through no decision.
 struct TrainRule : RuleSpec {
   void (*decide)(const TrainRuleArgs&);
   void (*remember)(const TrainRuleArgs&);
