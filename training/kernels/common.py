@@ -14,13 +14,16 @@ RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME
 
 
 def refusal(layer: RecurrentLayer, kinds: tuple[Kind, ...] = ()) -> str | None:
-    """Return a reason why the training kernels of a device cannot run a layer; None if no reason is known.
+    """Check whether the training kernels of a device can run a layer.
 
     The kernels of one device may have further limits, which are not checked here.
 
     Args:
         layer: The layer.
         kinds: Kinds of rules that the device's kernels run although the rules define no `UpdateRule.score`.
+
+    Returns:
+        A reason why they cannot; None if no reason is known.
     """
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
