@@ -5,6 +5,7 @@ from typing import Any
 
 from edgernn.names import parts
 from edgernn.training.paper_table import number
+from edgernn.training.tasks import TASKS
 from measured_tables import compared, filled, read_report
 
 # settings by which one way to save work takes more or less of it
@@ -34,7 +35,7 @@ def signal(task: str) -> str:
     heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds", "µs"]
     heads += ["kB", "best for"]
     lines = [f"| {' | '.join(heads)} |", "|---|---:|---|---:|---:|---:|---:|---:|---|"]
-    for row in sorted(shown.values(), key=lambda row: row["work"]["mean"]):
+    for row in sorted(shown.values(), key=_work):
         lines.append(f"| {' | '.join(_cells(row, report['searched']))} |")
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
@@ -47,40 +48,55 @@ def signal(task: str) -> str:
 
 
 def rivals(task: str) -> str:
-    """Return the table of the cheapest model of each way to save work, among models of equal accuracy.
+    """Return the table of the cheapest model of each way to save work, among models of equal quality.
 
     It reads docs/results/rivals-TASK.json, the table.json of `edgernn sweep training/recipes/rivals/TASK.toml`. The
-    accuracy of a model counts as equal if it is at most half a point below that of the best dense GRU or LSTM, both on
-    the validation split. If a way to save work has no such model, its most accurate one is shown.
+    quality is judged on the validation split. It counts as equal if the accuracy is at most half a point below that of
+    the best dense GRU or LSTM. For a task with a bound at which it counts as solved, it is equal if the task is solved.
+    If a way to save work has no such model, its best one is shown.
     """
     report = read_report(f"rivals-{task}")
+    sign, solved = 1 if report["higher_is_better"] else -1, TASKS[task].solved
     chosen = [row for row in report["rows"] if row["chosen"]]
-    dense = max((row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=_worth)
+    dense = max(
+        (row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=lambda row: _worth(row, sign)
+    )
+    least = _worth(dense, sign) - _POINTS if solved is None else sign * solved
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in chosen:
         ways.setdefault(_way(row, report["searched"]), []).append(row)
     shown = []
     for rows in ways.values():
-        equal = [row for row in rows if _worth(row) >= _worth(dense) - _POINTS]
-        best = min(equal, key=lambda row: row["work"]["mean"]) if equal else max(rows, key=_worth)
-        shown.append((best["name"] != dense["name"], not equal, best["work"]["mean"], best))
-    lines = ["| way | neurons | accuracy, % | equal | skipped | multiply-adds | µs | kB |", f"|---|---|{'---:|' * 6}"]
+        equal = [row for row in rows if _worth(row, sign) >= least]
+        best = min(equal, key=_work) if equal else max(rows, key=lambda row: _worth(row, sign))
+        shown.append((solved is not None or best is not dense, not equal, _work(best), best))
+    heads = [f"{report['metric']}, %" if solved is None else report["metric"], "equal" if solved is None else "solved"]
+    lines = [f"| way | neurons | {' | '.join(heads)} | skipped | multiply-adds | µs | kB |", f"|---|---|{'---:|' * 6}"]
     for _, unequal, _, row in sorted(shown, key=lambda entry: entry[:3]):
         _, _, _, _, skipped, *costs, _ = _cells(row, report["searched"])
         amounts = (f"{key}={row['settings'][key]}" for key in _AMOUNTS if key in row["settings"])
         neurons = ", ".join([str(row["settings"]["hidden_size"]), *amounts])
-        accuracy = compared(row["test"]["values"], dense["test"]["values"])
-        if row is dense:
-            accuracy = f"{row['test']['mean']:.1f}"
+        if solved is not None:
+            quality = f"{row['test']['mean']:.4f}"
+        elif row is dense:
+            quality = f"{row['test']['mean']:.1f}"
+        else:
+            quality = compared(row["test"]["values"], dense["test"]["values"])
         way = _way(row, report["searched"])
-        lines.append(f"| {' | '.join([way, neurons, accuracy, 'no' if unequal else 'yes', skipped, *costs])} |")
+        lines.append(f"| {' | '.join([way, neurons, quality, 'no' if unequal else 'yes', skipped, *costs])} |")
+    if solved is None:
+        judged = (
+            "After the mean stands the difference from the model of the first row, paired by seed, ± half the width of "
+            "its 95 % confidence interval; bold if the interval excludes 0. Equal: on the validation split, at most "
+            "half a point less than the first row."
+        )
+    else:
+        judged = f"Solved: a mean of at most {solved:.5f} on the validation split, at which a training ends."
     how = (
-        f"Means over {len(report['seeds'])} seeds on the test split. After the mean stands the difference from the "
-        "model of the first row, paired by seed, ± half the width of its 95 % confidence interval; bold if the "
-        "interval excludes 0. Equal: on the validation split, at most half a point less than the first row. Skipped: "
-        "updates, or under delta values that are not read anew. Multiply-adds and µs are those of a step with one "
-        f"sequence; kB: weights. Times on {report['latency_machine']}. Made by `{report['command']}`, which trains "
-        f"{len(chosen)} models after the search."
+        f"Means over {len(report['seeds'])} seeds on the test split. {judged} Skipped: updates, or under delta values "
+        "that are not read anew. Multiply-adds and µs are those of a step with one sequence; kB: weights. Times on "
+        f"{report['latency_machine']}. Made by `{report['command']}`, which trains {len(chosen)} models after the "
+        "search."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
@@ -103,6 +119,10 @@ def _is_dense(row: dict[str, Any]) -> bool:
 
 def _worth(row: dict[str, Any], sign: int = 1) -> float:
     return float(sign * row["validation"]["mean"])
+
+
+def _work(row: dict[str, Any]) -> float:
+    return float(row["work"]["mean"])
 
 
 def _cells(row: dict[str, Any], searched: list[str]) -> list[str]:
