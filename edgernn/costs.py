@@ -150,3 +150,17 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
         frontend_macs=0 if frontend is None else frontend.macs(),
         block_macs=sum(block.macs() for block in blocks),
     )
+
+
+def executed_macs(model: RecurrentModel) -> float:
+    """Count the multiply-adds of a model's recurrent layers in its last forward pass, without skipped work.
+
+    They are counted from the decisions of each layer at each step, and not from a mean share of updated neurons.
+
+    Args:
+        model: The model, which has been called.
+
+    Returns:
+        The mean per step of one sequence.
+    """
+    return sum(layer.executed_macs(trace) for layer, trace in zip(model.recurrent_layers(), model.traces, strict=True))

@@ -41,6 +41,20 @@ class Trace:
     sent_inputs: Tensor | None = None
 
 
+def joined(traces: list[Trace]) -> Trace:
+    """Merge the records (`Trace`) of a layer that ran over consecutive parts of a sequence.
+
+    The merged record has the masks of all steps and the sum of the penalties. Its other fields are None.
+    """
+    decisions = [trace.decisions for trace in traces if trace.decisions is not None]
+    sent = [trace.sent_inputs for trace in traces if trace.sent_inputs is not None]
+    return Trace(
+        torch.cat(decisions) if decisions else None,
+        torch.stack([trace.budget for trace in traces]).sum(),
+        sent_inputs=torch.cat(sent) if sent else None,
+    )
+
+
 @dataclass(frozen=True)
 class Step:
     """Result of one step of a layer.
@@ -269,3 +283,19 @@ class RecurrentLayer(nn.Module):
     def macs(self) -> int:
         """Count the multiply-adds of one step of the cell, the rule and the imputer, with nothing skipped."""
         return sum(self.cell.macs()) + self.rule.macs() + (0 if self.imputer is None else self.imputer.macs())
+
+    def executed_macs(self, trace: Trace) -> float:
+        """Count the multiply-adds of one step as `macs` does, without the work that the rule skipped in a forward pass.
+
+        Args:
+            trace: Record of the forward pass.
+
+        Returns:
+            The mean per step and sequence.
+        """
+        imputer = 0 if self.imputer is None else self.imputer.macs()
+        updated, inputs = trace.decisions, trace.sent_inputs
+        if updated is None:
+            return self.rule.executed_macs(self.cell, 1.0) + imputer
+        rates = (updated, updated.any(-1), updated if inputs is None else inputs)
+        return self.rule.executed_macs(self.cell, *(float(mask.to(torch.float64).mean()) for mask in rates)) + imputer

@@ -26,7 +26,7 @@ class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
-    recurrent_layers(); `joined` merges the records of a layer that read a sequence in several parts. Weights
+    recurrent_layers(); `layer.joined` merges the records of a layer that read a sequence in several parts. Weights
     are not rounded unless a subclass sets `rounding`. Derive a new network from this class, not from another network.
     """
 
@@ -139,15 +139,6 @@ class RecurrentModel(nn.Module):
 def _final_pruning(steps: int) -> int:
     """Return the index (from 0) of the step before which `prune` prunes for the last time, out of `steps` steps."""
     return 2 * steps // 3
-
-
-def joined(traces: list[Trace]) -> Trace:
-    """Merge the records (`Trace`) of a layer that ran over consecutive parts of a sequence.
-
-    The merged record has the masks of all steps and the sum of the penalties. Its other fields are None.
-    """
-    decisions = [trace.decisions for trace in traces if trace.decisions is not None]
-    return Trace(torch.cat(decisions) if decisions else None, torch.stack([trace.budget for trace in traces]).sum())
 
 
 class SequenceModel(RecurrentModel):

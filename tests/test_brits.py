@@ -11,6 +11,7 @@ import torch
 from edgernn import SequenceModel
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
+from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
 from edgernn.export.export_run import export_run
 from edgernn.runtime import Session
@@ -181,8 +182,11 @@ def test_metrics_are_those_of_the_whole_split(data, monkeypatch, direction, cell
         "accuracy": ((p > 0.5) == label).mean(),
         "cross_entropy": -np.where(label > 0, np.log(p), np.log(1 - p)).mean(),
         "skip_percent": 100 * (1 - np.mean(updates or [1.0])),
+        # of all sequences at once: whether kept sums pay is decided for the rates of a chunk
+        "macs_executed": pytest.approx(executed_macs(model), rel=1e-3),
     }
     assert metrics.keys() == expected.keys()
+    assert metrics.pop("macs_executed") == expected.pop("macs_executed")
     assert metrics == pytest.approx(expected, rel=1e-5)
 
 

@@ -98,7 +98,7 @@ def test_the_example_is_of_the_test_sequences(finished):
 def test_metrics_have_a_line_an_evaluation(finished):
     lines = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [10, 20, 30, 35]
-    assert set(lines[0]) == {"step", "epoch", "loss", "mse", "mae", "skip_percent", "seconds"}
+    assert set(lines[0]) == {"step", "epoch", "loss", "mse", "mae", "skip_percent", "macs_executed", "seconds"}
 
 
 def test_the_result_is_of_the_stored_model(finished):

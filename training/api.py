@@ -270,7 +270,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "weights": model.rounding.weights,
         "weight_bytes": cost.weight_bytes,
         "macs": cost.macs,
-        "macs_executed": cost.macs_executed,
+        "macs_executed": metrics["macs_executed"],
         "flops_paper": cost.flops_paper,
         "frontend_macs": cost.frontend_macs,
         "block_macs": cost.block_macs,

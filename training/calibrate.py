@@ -2,8 +2,7 @@
 """Search of thresholds of the update rule delta for a trained dense model, without further training."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
 from edgernn.export.delta_graph import delta_config
 from edgernn.export.export_run import export_model, read_result
@@ -119,10 +119,11 @@ def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Cal
     with torch.no_grad():
         expected = model(x)[0]
 
-    def measure(candidate: SequenceModel) -> float:
+    def measure(candidate: SequenceModel) -> tuple[float, float]:
         with torch.no_grad():
             y = candidate(x)[0]
-        return float((y - expected).square().mean().sqrt() / expected.square().mean().sqrt().clamp(min=1e-12))
+        change = (y - expected).square().mean().sqrt() / expected.square().mean().sqrt().clamp(min=1e-12)
+        return executed_macs(candidate), float(change)
 
     return _search(model, x, measure, 0.0, lambda value: value <= loss, loss, Silent())
 
@@ -168,10 +169,11 @@ def calibrate(
     task = open_task(run, data)
     metric, higher = task.objective.metric, task.objective.higher_is_better
 
-    def measure(candidate: SequenceModel) -> float:
-        return evaluate(candidate, task, task.validation)[metric]
+    def measure(candidate: SequenceModel) -> tuple[float, float]:
+        metrics = evaluate(candidate, task, task.validation)
+        return metrics["macs_executed"], metrics[metric]
 
-    dense = measure(model)
+    _, dense = measure(model)
     limit = dense - loss / 100 if higher else dense + loss / 100 * abs(dense)
     sample = next(task.validation.chunks(64)).x
     with hold_file(out):
@@ -181,10 +183,9 @@ def calibrate(
             )
         finally:
             progress.close()
-        with _counting(calibration.model) as executed:
-            metrics = evaluate(calibration.model, task, task.test)
-        share = executed()
-        result = trained | metrics | {"rule": Delta.name, "macs_executed": share * trained["macs"]}
+        metrics = evaluate(calibration.model, task, task.test)
+        share = metrics["macs_executed"] / trained["macs"]
+        result = trained | metrics | {"rule": Delta.name}
         exported = export_model(run, calibration.model, config, result, out)
     return {
         "metric": metric,
@@ -207,7 +208,7 @@ def calibrate(
 def _search(
     model: SequenceModel,
     sample: Tensor,
-    measure: Callable[[SequenceModel], float],
+    measure: Callable[[SequenceModel], tuple[float, float]],
     dense: float,
     good: Callable[[float], bool],
     loss: float,
@@ -221,7 +222,8 @@ def _search(
     Args:
         model: The dense model.
         sample: Inputs from which the mean changes are measured.
-        measure: Function that returns the `value` of a model (see `CalibrationPoint`).
+        measure: Function that returns the mean multiply-adds of a model's recurrent layers per step, and its `value`
+            (see `CalibrationPoint`).
         dense: The `value` of the dense model.
         good: Function that returns True if a `value` is within the allowed loss.
         loss: The allowed loss, for error messages.
@@ -235,12 +237,11 @@ def _search(
         EdgernnError: Even the smallest thresholds lose more than the allowed loss.
     """
     units = _mean_changes(model, sample)
+    dense_macs = sum(layer.macs() for layer in model.recurrent_layers())
 
     def measured(scales: Scales) -> tuple[float, float]:
-        candidate = with_thresholds(model, scaled(scales, units))
-        with _counting(candidate) as executed:
-            value = measure(candidate)
-        return executed(), value
+        macs, value = measure(with_thresholds(model, scaled(scales, units)))
+        return macs / dense_macs, value
 
     def point(measurement: MeasuredPoint) -> CalibrationPoint:
         scales = measurement.scales
@@ -262,34 +263,3 @@ def _mean_changes(model: SequenceModel, x: Tensor) -> list[tuple[float, float]]:
     finally:
         handle.remove()
     return [mean_changes(*seen[0])] * len(layers)
-
-
-@contextmanager
-def _counting(model: SequenceModel) -> Iterator[Callable[[], float]]:
-    """Count the multiply-adds that a model with the rule delta executes in forward passes inside the block.
-
-    Args:
-        model: The model.
-
-    Yields:
-        A function that returns the multiply-adds counted so far, as a share of those of a dense model.
-    """
-    done = whole = 0.0
-
-    def count(*_: object) -> None:
-        nonlocal done, whole
-        for layer, trace in zip(model.recurrent_layers(), model.traces, strict=True):
-            rule = layer.rule
-            assert isinstance(rule, Delta)
-            assert trace.sent_inputs is not None
-            assert trace.decisions is not None
-            steps = trace.decisions.shape[0] * trace.decisions.shape[1]
-            rates = (float(sent.double().mean()) for sent in (trace.sent_inputs, trace.decisions))
-            done += steps * rule.column_macs(layer.cell, *rates)
-            whole += steps * sum(layer.cell.macs())
-
-    handle = model.register_forward_hook(count)
-    try:
-        yield lambda: done / whole
-    finally:
-        handle.remove()

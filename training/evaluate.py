@@ -11,7 +11,7 @@ from edgernn.training.tasks import Split, Task
 
 
 def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu") -> dict[str, float]:
-    """Compute a task's metrics and the percentage of skipped neuron updates over a whole split.
+    """Compute a task's metrics over a whole split, with the skipped neuron updates and the executed multiply-adds.
 
     The random seed is fixed, so that two calls return the same values.
 
@@ -22,7 +22,8 @@ def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu
         device: The device of the model.
 
     Returns:
-        Dict from the name of each metric, and from "skip_percent", to its value.
+        Dict from the name of each metric to its value. "skip_percent" is the percentage of skipped neuron updates, and
+        "macs_executed" the mean number of multiply-adds per step that remain.
 
     Raises:
         EdgernnError: A metric is not finite.

@@ -265,7 +265,9 @@ class UpdateRule(nn.Module, abc.ABC):
         """Return a 0/1 mask (H, H) that multiplies each gate's rows of R (weights of h) and C (of c); None: no mask."""
         return None
 
-    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+    def executed_macs(
+        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+    ) -> float:
         """Compute the multiply-adds per step of the cell and the rule, without the work that the rule skips.
 
         Args:
@@ -273,6 +275,8 @@ class UpdateRule(nn.Module, abc.ABC):
             update_rate: Mean share of the neurons that change at a step.
             busy_rate: Share of the steps at which any neuron changes. All other steps also skip the work that neurons
                 share. Default: 1, or 0 if update_rate is 0.
+            input_rate: Only for the rule delta: share of the columns of W that products read. Default: update_rate,
+                which is the share of the columns of R there.
 
         Returns:
             The mean number of multiply-adds per step.

@@ -95,21 +95,11 @@ class Delta(UpdateRule):
             distances.append(torch.where((moved == 0) & (theta == 0), torch.inf, (moved - theta).abs()))
         return torch.cat(distances, -1).amin(-1)
 
-    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
-        return self.column_macs(cell, update_rate, update_rate)
-
-    def column_macs(self, cell: Cell, input_rate: float, update_rate: float) -> float:
-        """Compute the multiply-adds of a step, without those of the columns that are not read.
-
-        Args:
-            cell: The cell.
-            input_rate: Share of the columns of W that are read.
-            update_rate: Share of the columns of R that are read, or of those of Q if the recurrent weights are a
-                low-rank product R Q.
-
-        Returns:
-            The mean number of multiply-adds per step.
-        """
+    def executed_macs(
+        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+    ) -> float:
+        if input_rate is None:
+            input_rate = update_rate
         columns = dict(cell.named_parameters(recurse=False))
         inputs, states = (
             0 if weight is None else weight.numel()

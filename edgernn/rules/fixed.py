@@ -103,7 +103,9 @@ class Clockwork(Timed):
     def recurrent_mask(self) -> Tensor:
         return (self.rule_periods[None, :] >= self.rule_periods[:, None]).to(self.rule_periods.dtype)
 
-    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+    def executed_macs(
+        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+    ) -> float:
         # the inputs and the period of each neuron are fixed, so the rates are not needed
         mid, _ = cell.macs()
         rows = 0.0

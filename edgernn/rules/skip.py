@@ -61,7 +61,9 @@ class Skip(UpdateRule):
         self.rule_w.zero_()
         self.rule_b.fill_(math.log(1.001 * 0.5 / steps / (1 - 1.001 * 0.5 / steps)))
 
-    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+    def executed_macs(
+        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+    ) -> float:
         # nothing is computed between updates, as Δ is constant there
         return update_rate * (sum(cell.macs()) - cell.held_zeros() + self.macs())
 

@@ -87,7 +87,9 @@ class Variable(UpdateRule):
         assert likelihoods is not None
         return super().budget((likelihoods - self.target).abs(), None, weights)
 
-    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+    def executed_macs(
+        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+    ) -> float:
         # only the first rows (all rows of a coupled cell), and in each row the first columns of x and of the states;
         # m is truncated too if it vanishes with the states, and is read in full otherwise
         inputs, hidden, middle = self.input_size, self.hidden_size, cell.mid_size

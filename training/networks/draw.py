@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from edgernn.cells.base import State
 from edgernn.config import LayerConfig
 from edgernn.errors import UsageError
-from edgernn.layer import RecurrentLayer, Trace
-from edgernn.model import RecurrentModel, joined
+from edgernn.layer import RecurrentLayer, Trace, joined
+from edgernn.model import RecurrentModel
 from edgernn.training.networks.pieces import open_forget_gate
 
 ENCODERS = ("lstm", "same")

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from edgernn.cells.base import State
 from edgernn.config import LayerConfig
 from edgernn.errors import UsageError, nearest
-from edgernn.model import RecurrentModel, joined
+from edgernn.layer import joined
+from edgernn.model import RecurrentModel
 from edgernn.training.networks.optimisees import Optimisee
 
 # magnitudes below e^-p are encoded linearly

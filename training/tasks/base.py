@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from edgernn.cells.base import State
 from edgernn.config import ModelConfig
+from edgernn.costs import executed_macs
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.tasks.sources import Batch, Source, Split
 
@@ -64,6 +65,15 @@ class Means:
 
     def result(self) -> dict[str, float]:
         return {name: total / self._weight for name, total in self._sums.items()}
+
+
+def work(model: RecurrentModel) -> dict[str, float]:
+    """Return metrics of the work in a model's last forward pass.
+
+    skip_percent is the percentage of skipped neuron updates, and macs_executed the mean number of multiply-adds of the
+    recurrent layers per step, without skipped work.
+    """
+    return {"skip_percent": 100 * (1 - model.update_rate), "macs_executed": executed_macs(model)}
 
 
 class Tally(abc.ABC):
@@ -223,7 +233,7 @@ class Task(abc.ABC):
         return None
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
-        """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
+        """Return the metrics of a whole split as a dict, with those of the function `work`.
 
         The metrics of `objective` are means over sequences. The metrics of `tally` are added, and replace those of the
         same name. If the task marks background steps (at which nothing happens), the metric skip_percent_foreground is
@@ -240,7 +250,7 @@ class Task(abc.ABC):
             if background is not None and (count := int((~background).sum())):
                 foreground.add(count, {FOREGROUND: 100 * (1 - model.foreground_rate)})
             figures = self.objective.metrics(y, moved.target)
-            means.add(batch.x.shape[1], {**figures, "skip_percent": 100 * (1 - model.update_rate)})
+            means.add(batch.x.shape[1], figures | work(model))
             if tally is not None:
                 tally.add(y, moved)
         return means.result() | foreground.result() | ({} if tally is None else tally.result())

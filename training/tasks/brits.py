@@ -19,7 +19,7 @@ from edgernn.training.data import find_either
 from edgernn.training.formats import read_physionet
 from edgernn.training.gaps import with_gaps
 from edgernn.training.networks.brits import BRITS, filled_by
-from edgernn.training.tasks.base import Score, Task
+from edgernn.training.tasks.base import Means, Score, Task, work
 from edgernn.training.tasks.sources import Batch, Sequences, Split
 from edgernn.training.tasks.stays import FEATURES, died, hold_out, hourly, statistics, stratified_parts
 
@@ -142,7 +142,7 @@ class Mortality(Task):
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         F = len(FEATURES)
         mean, std = (torch.tensor(numbers[:F], dtype=torch.float64) for numbers in (self.mean, self.std))
-        scores, entropies, labels, truths, errors, skipped = [], [], [], [], [], 0.0
+        scores, entropies, labels, truths, errors, done = [], [], [], [], [], Means()
         for batch in split.chunks():
             logits, filled = _model_outputs(model, batch.x.to(device))
             dies, survives = _log_probabilities(logits.double().cpu())
@@ -154,7 +154,7 @@ class Mortality(Task):
             truth = (batch.target[..., :F].double() - mean) / std
             truths.append(truth[held])
             errors.append((filled.double().mean(0).cpu() - truth)[held])
-            skipped += 100 * (1 - model.update_rate) * len(label)
+            done.add(len(label), work(model))
         score, positive = torch.cat(scores), torch.cat(labels) > 0
         error, size = torch.cat(errors).abs(), torch.cat(truths).abs()
         return {
@@ -163,7 +163,7 @@ class Mortality(Task):
             "mre": float(error.sum() / size.sum()),
             "accuracy": float(((score > 0) == positive).double().mean()),
             "cross_entropy": float(torch.cat(entropies).mean()),
-            "skip_percent": skipped / len(score),
+            **done.result(),
         }
 
 

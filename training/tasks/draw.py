@@ -22,7 +22,7 @@ from edgernn.training.data import find_files
 from edgernn.training.formats import read_idx, read_svhn
 from edgernn.training.networks.draw import ENCODERS, Draw
 from edgernn.training.networks.pieces import NOT_OF_A_LAYER, check_in_parts, without_imputer
-from edgernn.training.tasks.base import SAMPLES, Means, Score, Task
+from edgernn.training.tasks.base import SAMPLES, Means, Score, Task, work
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
 
 Pixels = npt.NDArray[np.uint8]
@@ -154,7 +154,7 @@ class DrawImages(Task):
         means = Means()
         for batch in split.chunks():
             figures = self.figures(model, batch.to(device))
-            means.add(batch.x.shape[1], {**figures, "skip_percent": 100 * (1 - model.update_rate)})
+            means.add(batch.x.shape[1], figures | work(model))
         return means.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:

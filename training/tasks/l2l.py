@@ -24,7 +24,7 @@ from edgernn.training.formats import read_cifar10
 from edgernn.training.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
 from edgernn.training.networks.pieces import NOT_OF_A_LAYER, without_imputer
-from edgernn.training.tasks.base import CLASSIFICATION, SAMPLES, Means, Score, Task
+from edgernn.training.tasks.base import CLASSIFICATION, SAMPLES, Means, Score, Task, work
 from edgernn.training.tasks.images import SIDE, LabelledImages, MnistRows
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
 from edgernn.training.tasks.unrolls import ImageSplit, Unrolls, channel_scales
@@ -237,8 +237,7 @@ class LearningToLearn(Task):
             model: The learned optimiser.
             split: Validation or test images, on which the trained classifiers are scored.
             device: Device, such as cpu.
-            skipped: Accumulator to which skip_percent, the percentage of the optimiser's skipped neuron updates, is
-                added.
+            skipped: Accumulator to which the optimiser's metrics of the function `work` are added.
 
         Returns:
             The results, one per classifier.
@@ -251,7 +250,7 @@ class LearningToLearn(Task):
                 unrolled = model.unroll(self.classifier, part.x, part.target, theta, state, same=False)
                 theta, state = unrolled.theta, unrolled.state
                 curve.append(unrolled.before)
-                skipped.add(len(unrolled.before), {"skip_percent": 100 * (1 - model.update_rate)})
+                skipped.add(len(unrolled.before), work(model))
             return torch.cat(curve), theta
 
         key = _TEST if split is self.test else _VALIDATION

@@ -19,7 +19,7 @@ from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.data import find_either
 from edgernn.training.networks.pieces import check_in_parts
-from edgernn.training.tasks.base import Means, Score, Task
+from edgernn.training.tasks.base import Means, Score, Task, work
 from edgernn.training.tasks.sources import Batch, Source, Split
 from edgernn.training.text import Vocabulary, read_sentences
 
@@ -259,6 +259,6 @@ class NextWord(Task):
             y, state = model(moved.x, state)
             entropy = functional.cross_entropy(y.flatten(0, 1), moved.target.flatten(), ignore_index=NOTHING)
             words = int((batch.target != NOTHING).sum())
-            means.add(words, {"cross_entropy": entropy, "skip_percent": 100 * (1 - model.update_rate)})
+            means.add(words, {"cross_entropy": entropy, **work(model)})
         metrics = means.result()
         return {"perplexity": float(np.exp(metrics["cross_entropy"])), **metrics}

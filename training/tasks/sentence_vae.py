@@ -20,7 +20,7 @@ from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
 from edgernn.training.networks.pieces import NOT_OF_A_LAYER, check_in_parts, without_imputer
 from edgernn.training.networks.sentence_vae import Bound, ImputedWords, SentenceVAE
-from edgernn.training.tasks.base import Means, Score, Task
+from edgernn.training.tasks.base import Means, Score, Task, work
 from edgernn.training.tasks.ptb import FORMS
 from edgernn.training.tasks.sources import Batch, Source, Split
 from edgernn.training.text import UNKNOWN, Vocabulary, read_sentences
@@ -189,7 +189,7 @@ class SentenceCodes(Task):
             bound: Bound = model(batch.x.to(device), batch.target.to(device))
             reconstruction, kl = bound.reconstruction.double().mean(), bound.divergence.double().mean()
             sentences.add(len(batch.target), {"nll": reconstruction + kl, "reconstruction": reconstruction, "kl": kl})
-            words.add(int(batch.target.sum()), {"skip_percent": 100 * (1 - model.update_rate)})
+            words.add(int(batch.target.sum()), work(model))
             tokens += int((batch.target + 1).sum())
         metrics = sentences.result()
         # the perplexity of an untrained network may overflow

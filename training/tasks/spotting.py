@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from edgernn.costs import model_cost
+from edgernn.costs import executed_macs, model_cost
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.runtime.word_detection import DetectedWord, Detector
 from edgernn.training.pictures import save
@@ -97,6 +97,7 @@ class Heard:
         rate: Samples per second.
         update_rate: Mean share of the neurons that were updated at a step, from 0 to 1.
         background_rate: The same mean share, but only over the steps at which no word is spoken.
+        macs: Mean multiply-adds of the recurrent layers at a step, without skipped work.
     """
 
     detector: Detector
@@ -106,6 +107,7 @@ class Heard:
     rate: int
     update_rate: float
     background_rate: float
+    macs: float
 
     @property
     def hours(self) -> float:
@@ -152,7 +154,7 @@ class Heard:
             second of audio.
         """
         outcome = self.outcome(self.detector.settings.threshold)
-        cost, second = model_cost(model, self.update_rate), self.rate / self.hop
+        cost, second = model_cost(model), self.rate / self.hop
         neurons = sum(layer.cell.hidden_size for layer in model.recurrent_layers())
         return outcome.figures() | {
             "hours": outcome.hours,
@@ -160,7 +162,7 @@ class Heard:
             "skip_percent": 100 * (1 - self.update_rate),
             "skip_percent_background": 100 * (1 - self.background_rate),
             "updates_a_second": neurons * self.update_rate * second,
-            "macs_a_second": cost.macs_executed * second,
+            "macs_a_second": self.macs * second,
             "macs_a_second_dense": cost.macs * second,
             "frontend_macs_a_second": cost.frontend_macs * second,
             "block_macs_a_second": cost.block_macs * second,
@@ -182,7 +184,7 @@ def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector
     hop, rate = room.acoustics.hop, room.acoustics.rate
     averages, words = list[Array](), list[list[Spoken]]()
     # numbers of steps, and of updates in units of one neuron: all, and those at background steps
-    steps, updates = np.zeros(2), np.zeros(2)
+    steps, updates, macs = np.zeros(2), np.zeros(2), 0.0
     for recordings in _batches(room.recordings()):
         x = torch.from_numpy(np.stack([r.samples for r in recordings])).view(len(recordings), -1, hop).transpose(0, 1)
         marks = [step_targets(r.words, len(x), room.clips.silence, hop, rate)[1] for r in recordings]
@@ -196,11 +198,14 @@ def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector
             total, foreground = count * model.update_rate, loud * model.foreground_rate if loud else 0.0
             steps += count, count - loud
             updates += total, total - foreground
+            macs += count * executed_macs(model)
         for i, recording in enumerate(recordings):
             averages.append(new_detector().averages(torch.cat([y[:, i] for y in scores]).numpy()))
             words.append(recording.words)
     rates = updates / np.maximum(steps, 1)
-    return Heard(new_detector(), averages, words, hop, rate, float(rates[0]), float(rates[1]))
+    return Heard(
+        new_detector(), averages, words, hop, rate, float(rates[0]), float(rates[1]), macs / max(1.0, steps[0])
+    )
 
 
 def _batches(recordings: Iterator[Recording]) -> Iterator[list[Recording]]:
