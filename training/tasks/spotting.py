@@ -204,7 +204,7 @@ def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector
             words.append(recording.words)
     rates = updates / np.maximum(steps, 1)
     return Heard(
-        new_detector(), averages, words, hop, rate, float(rates[0]), float(rates[1]), macs / max(1.0, steps[0])
+        new_detector(), averages, words, hop, rate, float(rates[0]), float(rates[1]), macs / max(1.0, float(steps[0]))
     )
 
 
