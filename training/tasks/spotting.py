@@ -233,7 +233,7 @@ def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
     ax.set_xscale("symlog", linthresh=max(1 / hours, 1e-3))
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel(f"false alarms an hour, of {hours:.3g} hours")
+    ax.set_xlabel(f"false alarms an hour, in {hours:.3g} h of audio")
     ax.set_ylabel("words, %")
     ax.legend(frameon=False, fontsize="small")
     save(figure, path)

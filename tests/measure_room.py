@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times word models on a recording: `python -m tests.measure_room room.wav`, with the room.wav of a run.
+
+Prints the microseconds for a second of audio, medians of interleaved rounds on one thread: of the packed models, step
+by step in C, with and without their audio front end, and of the dense model in ONNX Runtime, in one call and step by
+step.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from edgernn.bench.baseline import baseline
+from edgernn.config import ModelConfig
+from edgernn.export.graph import build
+from edgernn.frontends import FrontendConfig
+from edgernn.model import SequenceModel
+from edgernn.runtime.info import read_info
+from edgernn.runtime.stepper import Stepper
+from edgernn.runtime.wav import read_wav
+from edgernn.runtime.weights import read_weights
+from edgernn.runtime.zoo import zoo_folder
+from edgernn.settings import load
+from tests.models import packed_alone
+from tests.step_times import timer
+
+DENSE = "arabic-room-gru"
+MODELS = (DENSE, "arabic-room-sarnn", "arabic-room-delta")
+ROUNDS = 15
+
+Array = NDArray[np.float32]
+
+
+def trained(path: Path) -> SequenceModel:
+    """Return the torch model of an exported file with a head."""
+    proto = onnx.load(str(path))
+    info = read_info({entry.key: entry.value for entry in proto.metadata_props}["edgernn"], path)
+    model = SequenceModel(load(ModelConfig, info["model"], str(path)))
+    state = model.state_dict()
+    tensors = {tensor.name: torch.tensor(numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer}
+    state |= {"head.weight": tensors["head.W"].T, "head.bias": tensors["head.b"]}
+    state |= {f"input_{name}": tensors[f"input.{name}"] for name in ("mean", "std")}
+    for name, tensor in tensors.items():
+        layer, _, weight = name.partition(".")
+        for part in ("cell", "rule"):
+            key = f"layers.{layer.removeprefix('layer')}.{part}.{weight}"
+            if key in state:
+                state[key] = tensor.reshape(state[key].shape)
+    model.load_state_dict(state)
+    return model.eval()
+
+
+def without_frontend(model: SequenceModel) -> SequenceModel:
+    """Return a copy of a model that reads the features that the front end computes."""
+    assert model.frontend is not None
+    config = dataclasses.replace(model.config, frontend=FrontendConfig(name=None))
+    config = dataclasses.replace(config, input=dataclasses.replace(config.input, size=model.input_mean.numel()))
+    copy = SequenceModel(config)
+    copy.load_state_dict(model.state_dict())
+    return copy.eval()
+
+
+def in_c(library: ctypes.CDLL, model: SequenceModel, x: Array) -> Callable[[], float]:
+    """Return a function that runs all steps of x (T, I) in C and returns their microseconds."""
+    stepper = Stepper(packed_alone(model), 1)
+    step, address, _, y = stepper.native
+    taken = np.zeros(len(x), np.uint32)
+
+    def run() -> float:
+        assert stepper is not None
+        sizes = ctypes.c_int64(x.shape[1]), ctypes.c_int64(len(x))
+        out = ctypes.c_void_p(taken.ctypes.data)
+        assert library.time_steps(step, address, ctypes.c_void_p(x.ctypes.data), sizes[0], y, sizes[1], out) == 0
+        return float(taken.sum()) / 1000
+
+    return run
+
+
+def in_onnxruntime(content: bytes, x: Array, *, steps: bool) -> Callable[[], float]:
+    """Return a function that runs x (T, I) in ONNX Runtime, in one call or a call for each step, and times it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(content, options)
+    starts = {
+        value.name: np.zeros([size if isinstance(size, int) else 1 for size in value.shape], np.float32)
+        for value in session.get_inputs()
+        if value.name != "x"
+    }
+    parts = [row[None, None] for row in x] if steps else [x[:, None]]
+
+    def run() -> float:
+        state = dict(starts)
+        begin = time.perf_counter()
+        for part in parts:
+            _, *last = session.run(None, {"x": part, **state})
+            state = dict(zip(starts, last, strict=True))
+        return 1e6 * (time.perf_counter() - begin)
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wav", type=Path, help="Recording: mono, with the sample rate of the models.")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = zoo_folder()
+    assert folder is not None
+    library = timer()
+    runs: dict[str, Callable[[], float]] = {}
+    for name in MODELS:
+        model = trained(folder / name / "model.onnx")
+        front = model.frontend
+        assert front is not None
+        rate, hop = front.config.sample_rate, front.config.hop
+        samples = read_wav(arguments.wav, rate)
+        x = samples[: len(samples) // hop * hop].reshape(-1, hop).astype(np.float32) / 32768
+        with torch.no_grad():
+            start = front.initial_state(1, torch.zeros(1))
+            features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()
+        bare = without_frontend(model)
+        runs |= {f"{name} in C": in_c(library, model, x), f"its recurrent part, {name}": in_c(library, bare, features)}
+        if name == DENSE:
+            whole, part = reference(model, front=True), reference(bare, front=False)
+            runs |= {
+                "ONNX Runtime, one call": in_onnxruntime(whole, x, steps=False),
+                "its recurrent part, one call": in_onnxruntime(part, features, steps=False),
+                "its recurrent part, a call for each step": in_onnxruntime(part, features, steps=True),
+            }
+    seconds = len(samples) / rate
+    rounds: dict[str, list[float]] = {key: [] for key in runs}
+    for _ in range(ROUNDS):
+        for key, run in runs.items():
+            rounds[key].append(run() / seconds)
+    print(json.dumps({key: round(float(np.median(values)), 1) for key, values in rounds.items()}, indent=2))
+
+
+def reference(model: SequenceModel, *, front: bool) -> bytes:
+    """Return a dense model with ONNX's own GRU operators, with or without its audio front end."""
+    proto = build(model, portable=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(proto, str(path))
+        info: dict[str, Any] = read_info({entry.key: entry.value for entry in proto.metadata_props}["edgernn"], path)
+        return baseline("gru", info, read_weights(path), proto.graph if front else None).SerializeToString()
+
+
+if __name__ == "__main__":
+    main()
