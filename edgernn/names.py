@@ -14,6 +14,8 @@ COMBINATIONS = {
     "cwrnn": ("rnn", "clockwork"),
     "phasedlstm": ("lstm", "phased"),
     "vcrnn": ("gru", "variable"),
+    "deltagru": ("gru", "delta"),
+    "d-gru": ("gru", "topk"),
 }
 # rule of a cell whose name implies none
 DEFAULT_RULE = "always"

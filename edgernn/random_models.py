@@ -15,7 +15,9 @@ from edgernn.model import SequenceModel
 from edgernn.rules import Kind
 
 # sequences on which thresholds are searched, and halvings of their range
-_STEPS, _BATCH, _HALVINGS = 100, 4, 11
+_STEPS, _BATCH, _HALVINGS = 200, 16, 11
+# first steps, which do not count: values are sent less often at first than later
+_SETTLING = 100
 
 
 def random_model(
@@ -95,20 +97,23 @@ def _moved_share(x: Tensor, theta: Tensor) -> float:
     """Return the share of values that the rule delta (`Delta`) sends anew, on input x (T, B, I) with threshold `theta`.
 
     A value is sent if it differs by more than `theta` from the value of the same input that was last sent, at first 0.
+    The first steps do not count.
     """
     sent, count = torch.zeros_like(x[0]), 0
-    for x_t in x:
+    for t, x_t in enumerate(x):
         moved = (x_t - sent).abs() > theta
-        sent, count = torch.where(moved, x_t, sent), count + int(moved.sum())
-    return count / x.numel()
+        sent = torch.where(moved, x_t, sent)
+        count += int(moved.sum()) * (t >= _SETTLING)
+    return count / x[_SETTLING:].numel()
 
 
 def _sent_share(layer: RecurrentLayer, x: Tensor, theta: Tensor) -> float:
     """Return the share of values of h that a layer with the rule delta sends anew, on input x (T, B, I).
 
     A value is sent anew if it differs by more than the layer's threshold from the value that was last sent (`Delta`).
-    The argument `theta` is the tensor of this threshold. It is not read here, because the layer reads it.
+    The argument `theta` is the tensor of this threshold. It is not read here, because the layer reads it. The first
+    steps do not count.
     """
     decisions = layer(x)[2].decisions
     assert decisions is not None
-    return float(decisions.float().mean())
+    return float(decisions[_SETTLING:].float().mean())

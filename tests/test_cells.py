@@ -7,6 +7,7 @@ import torch
 
 import edgernn
 from edgernn.cells import CELLS
+from edgernn.cli.cell_costs import cell_costs
 from edgernn.costs import cost, named_cost
 from edgernn.layer import RecurrentLayer
 from edgernn.names import COMBINATIONS
@@ -300,6 +301,16 @@ def test_unknown_names_suggest_the_nearest():
         with pytest.raises(edgernn.UsageError, match=f"unknown {kind} .*did you mean '{hint}'"):
             edgernn.SequenceModel(input_size=1, **arguments)
     assert set(COMBINATIONS).isdisjoint(CELLS)
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "rule"), [("sarnn", "gru", "selective"), ("deltagru", "gru", "delta"), ("d-gru", "gru", "topk")]
+)
+def test_a_papers_name_is_a_pair_in_the_list_of_costs(name, cell, rule):
+    assert edgernn.SequenceModel(name, 2, 8).config.layer.types == (CELLS[cell], RULES[rule])
+    assert edgernn.SequenceModel(cell, 2, 8, rule=rule).config.layer.name == name
+    (entry,) = (entry for entry in cell_costs(2, 8) if entry["name"] == name)
+    assert (entry["cell"], entry["rule"], entry["paper"]) == (cell, rule, RULES[rule].paper)
 
 
 @pytest.mark.parametrize(

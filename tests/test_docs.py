@@ -32,6 +32,11 @@ def test_readme_is_short():
     assert len(README.splitlines()) <= 120
 
 
+def test_readme_counts_cells_and_rules():
+    counts = re.search(r"\*\*(\d+) cells\*\*.*?(\d+) \*\*update rules\*\*", README, re.DOTALL)
+    assert counts.groups() == (str(len(CELLS)), str(len(RULES)))
+
+
 def test_readme_example_runs(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) <= 15

@@ -108,6 +108,22 @@ def test_a_report_holds_every_case_with_its_contenders(report):
     assert set(report["peers"]) >= {"ONNX Runtime", "LiteRT", "JAX"}
 
 
+def test_a_case_of_delta_skips_columns(inline, tmp_path):
+    targets = (Target("edgernn gru", 1.1),)
+    cases = [
+        Case("Skipping", ModelConfig.of("gru", 4, 32, rule="delta"), 500, skip=s, targets=targets) for s in (0.0, 0.9)
+    ]
+    dense, sparse = run_suite(tmp_path / "performance.json", cases, SHORT)["cases"]
+    assert dense["skip_percent"] == 0
+    assert dense["macs_executed"] == dense["macs"] == 3 * 32 * (4 + 32)
+    assert sparse["skip_percent"] == pytest.approx(90, abs=5)
+    assert 0.05 < sparse["macs_executed"] / sparse["macs"] < 0.2
+    assert [case["targets"][0]["met"] is None for case in (dense, sparse)] == [False, False]
+    assert f"| updates skipped | 0.0 % | {sparse['skip_percent']:.1f} % |" in page(
+        {**run_nothing(tmp_path), "cases": [dense, sparse]}
+    )
+
+
 def test_page_says_where_we_lose(report):
     text = page(report)
     (roofline,) = (target["value"] for target in report["cases"][0]["targets"] if target["against"] == "roofline")
@@ -150,6 +166,8 @@ def test_suite_has_every_case_that_was_aimed_at():
             assert (f"{cell} {sizes}, T=1, from C" in names) == (sizes[1] < 1150)
         assert {f"{cell} (64, 128), T=100, B=32", f"{cell} (64, 128), T=100, B=32, 2 threads"} <= set(names)
     assert len([case for case in CASES if case.model.layer.name == "sarnn"]) == 6
+    delta = [case for case in CASES if case.model.layer.rule.name == "delta"]
+    assert {(case.sizes, case.skip) for case in delta} == {((i, 128), skip) for i in (2, 64) for skip in (0.0, 0.9)}
     for part in ("skiprnn", "irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn", "load"):
         assert len(chosen(part)) == 1, part
     # the largest lstm and gru sequences do not target the roofline: their weights exceed the cache

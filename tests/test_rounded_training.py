@@ -85,6 +85,7 @@ LAYERS = {
     "gru": {"cell": "gru"},
     "gru, selective": {"cell": "gru", "rule": "selective"},
     "gru, delta": {"cell": "gru", "rule": "delta", "rule_options": {"theta_x": 0.1, "theta_h": 0.05}},
+    "gru, topk": {"cell": "gru", "rule": "topk", "rule_options": {"k": 5}},
     "gru, skip": {"cell": "gru", "rule": "skip"},
     "gru, clockwork": {"cell": "gru", "rule": "clockwork"},
     "lstm": {"cell": "lstm"},
@@ -159,7 +160,7 @@ def test_the_ramp_mixes_weights_and_rounded_weights():
     np.testing.assert_array_equal(values["cell.R"].detach().numpy(), rounded(layer.cell.R))
 
 
-ON_CPU = [(name, "cpu") for name in LAYERS if name not in ("low rank", "imputer", "gru, delta")]
+ON_CPU = [(name, "cpu") for name in LAYERS if name not in ("low rank", "imputer")]
 
 
 @pytest.mark.parametrize(("name", "device"), [*ON_CPU, ("gru", "cuda"), ("gru, selective", "cuda")])

@@ -28,8 +28,8 @@ def _no_pictures(monkeypatch):
 @pytest.mark.parametrize("skip", [0.3, 0.9])
 @pytest.mark.parametrize(
     ("rule", "options"),
-    [("selective", {}), ("selective", {"group_size": 4}), ("skip", {})],
-    ids=["selective", "groups", "skip"],
+    [("selective", {}), ("selective", {"group_size": 4}), ("skip", {}), ("delta", {})],
+    ids=["selective", "groups", "skip", "delta"],
 )
 def test_a_training_reaches_the_share(tmp_path, rule, options, skip):
     settings = {**SHORT, **options, "skip": skip}
@@ -38,6 +38,16 @@ def test_a_training_reaches_the_share(tmp_path, rule, options, skip):
     assert result["skip_percent"] == pytest.approx(100 * skip, abs=3)
     assert result["skip_percent_wanted"] == 100 * skip
     assert result["skip_missed"] is None
+
+
+@pytest.mark.filterwarnings(MISSED)
+def test_delta_without_a_threshold_misses_the_share_and_says_why(tmp_path):
+    """Without a threshold, all values of h that change at all are sent."""
+    settings = {**SHORT, "theta_h": 0.0, "skip": 0.9}
+    result = train("adding", "gru", "delta", out=tmp_path / "run", settings=settings)
+    assert result["skip_percent_validation"] < 50
+    assert "ended at its bound" in result["skip_missed"]
+    assert "the rule cannot skip more on these data" in result["skip_missed"]
 
 
 def test_without_steering_the_share_is_another(tmp_path, monkeypatch):
@@ -160,7 +170,7 @@ def test_a_run_is_solved_only_with_the_share(tmp_path, monkeypatch):
 # settings
 
 
-@pytest.mark.parametrize("rule", ["always", "random", "clockwork", "phased"])
+@pytest.mark.parametrize("rule", ["always", "random", "clockwork", "phased", "topk"])
 def test_a_rule_without_a_budget_is_refused(rule):
     with pytest.raises(UsageError, match=f"got {rule}, which has none; use one of .*selective"):
         choose("adding", "gru", rule, {"skip": 0.5})

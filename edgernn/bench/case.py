@@ -71,7 +71,8 @@ class Case:
         steps: T.
         batch: B.
         threads: Number of threads of each runtime.
-        skip: Share of neuron updates that the model skips, or None for a model that updates all neurons.
+        skip: Share of updates that the model skips, or None for a model that updates all neurons. Under the rule delta,
+            a column of the weights whose value is not sent anew is a skipped update.
         weights: Number type of the stored weights: float32, bfloat16 or int8. It applies only to gru and lstm without
             options; other models are measured in float32.
         in_c: True to call the steps from C instead of Python. Only edgernn is measured then, not the other runtimes.

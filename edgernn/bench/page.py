@@ -119,7 +119,7 @@ def _group(cases: list[dict[str, Any]]) -> str:
         rows.append([name, *(_figure(case["contenders"].get(name), name) for case in cases)])
     skipped = [case.get("skip_percent") for case in cases]
     if any(share is not None for share in skipped):
-        rows.append(["neurons skipped", *("-" if share is None else f"{share:.1f} %" for share in skipped)])
+        rows.append(["updates skipped", *("-" if share is None else f"{share:.1f} %" for share in skipped)])
     if any("macs_executed" in case for case in cases):
         rows.append(["macs executed", *(f"{case.get('macs_executed', case.get('macs', 0)):,.0f}" for case in cases)])
     return _table(["µs (quartiles), ratio", *(case["name"] for case in cases)], rows)

@@ -44,6 +44,9 @@ def _cases() -> Iterable[Case]:
         for skip, target in ((0.0, Target(DENSE, 1.02)), (0.75, Target(ORT, 1 / 4)), (0.9, Target(ORT, 1 / 10))):
             yield Case("Skipping", ModelConfig.of("sarnn", *sizes), skip=skip, targets=(target,))
     yield Case("Skipping", ModelConfig.of("skiprnn", 2, 128), skip=0.8, targets=(Target(ORT, 1 / 4.5),))
+    for sizes in ((2, 128), (64, 128)):
+        for skip, target in ((0.0, Target(DENSE, 1.1)), (0.9, Target(ORT, 1 / 5))):
+            yield Case("Skipping", ModelConfig.of("gru", *sizes, rule="delta"), skip=skip, targets=(target,))
     for cell in ("irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn"):
         model = ModelConfig.of(cell, 64, 128, rank=32 if cell == "fastgrnn" else None)
         yield Case("Cells with fewer macs", model, targets=(Target(ROOFLINE, 1.4),))

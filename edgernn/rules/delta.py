@@ -46,7 +46,8 @@ class Delta(UpdateRule):
     sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as updated if it is
     sent anew.
     Source: Neil et al., "Delta Networks for Optimized Recurrent Network Computation", ICML 2017,
-    https://arxiv.org/abs/1612.05571; kernels as in Gao et al., "EdgeDRNN", 2020, https://arxiv.org/abs/1912.12193
+    https://arxiv.org/abs/1612.05571; kernels as in Gao et al., "EdgeDRNN", 2020, https://arxiv.org/abs/1912.12193.
+    EdgeDRNN calls this rule with the cell `gru` DeltaGRU.
     """
 
     name = "delta"
