@@ -115,7 +115,7 @@ def check_glibc(library: Path) -> None:
 
 
 def wheels() -> None:
-    """Build a wheel of the Python files, and add each target's libraries to a copy of it."""
+    """Build a wheel of the Python files, and add each target's libraries and bill of materials to a copy of it."""
     DIST.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -131,6 +131,9 @@ def wheels() -> None:
             run("cmake", "--install", target.folder, "--component", "wheel", "--prefix", content)
             for library in content.rglob("*.so"):
                 check_glibc(library)
+            (metadata,) = content.glob("*.dist-info")
+            words = "--sbom", metadata / "sboms" / "edgernn.cdx.json", "--compiler", target.compiler
+            run(sys.executable, "-m", "tests.list_dependencies", *words)
             run(sys.executable, "-m", "wheel", "pack", "--dest", place, content)
             words = "--platform-tag", target.tag, place / files.name
             tagged = run(sys.executable, "-m", "wheel", "tags", *words).strip()

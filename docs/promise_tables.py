@@ -85,8 +85,8 @@ def promises() -> str:
             "cases",
         ),
         (
-            "Every dependency has a licence that allows use in a product",
-            "`make check-supply-chain`",
+            "Every dependency has a licence that allows use in a product, and each wheel names it",
+            "`make check-supply-chain`, `make check-wheels`",
             "listed by `python -m tests.list_dependencies`",
         ),
     ]

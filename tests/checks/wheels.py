@@ -5,16 +5,20 @@ Each library must select the best instruction set of the processor. Arm runs in 
 """
 
 import functools
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from edgernn.export.rounding import rounded
 from tests.apps import ROOT, need, run
@@ -97,6 +101,30 @@ def test_a_wheel_has_the_libraries_of_its_target(target):
     suffix = ".dll" if target == WINDOWS else ".so"
     names = {path.name for path in libraries(target).glob("*edgernn*")}
     assert names == {"edgernn.h", f"libedgernn_ops{suffix}", f"libedgernn_train{suffix}"}
+
+
+@pytest.mark.parametrize("target", TAGS)
+def test_a_wheel_has_a_bill_of_its_materials(target):
+    (metadata,) = libraries(target).parent.parent.glob("edgernn-*.dist-info")
+    bill = json.loads((metadata / "sboms" / "edgernn.cdx.json").read_text(encoding="utf-8"))
+    names = {component["name"] for component in bill["components"]}
+    assert bill["metadata"]["component"]["version"] == metadata.name.removesuffix(".dist-info").partition("-")[2]
+    assert {"libgcc", "libstdc++"} <= names
+    assert ("winpthreads" in names) == (target == WINDOWS)
+    # every requirement of the wheel itself, and of its extras for running and training
+    requirements = map(Requirement, Parser().parsestr((metadata / "METADATA").read_text()).get_all("Requires-Dist"))
+    wanted = {
+        canonicalize_name(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or any(requirement.marker.evaluate({"extra": e}) for e in ("cpu", "train"))
+    }
+    assert {"numpy", "onnxruntime", "torch"} <= wanted <= names
+
+
+def test_an_installation_keeps_the_bill_of_materials(light):
+    code = "from importlib.metadata import files; print(*[f for f in files('edgernn') if 'sboms' in f.parts])"
+    process = run("python", "-P", "-c", code, environment=light)
+    assert process.stdout.strip().endswith(".dist-info/sboms/edgernn.cdx.json"), process.stderr
 
 
 def test_the_wheel_installs_and_runs_a_model_without_a_compiler(light, tmp_path):
