@@ -173,7 +173,7 @@ wheel-tools: setup
 
 # names the targets without a compiler, and leaves them out
 wheels sdk: wheel-tools
-	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python cmake/build.py $@
+	@$(BIN)/python cmake/build.py $@
 
 # compiles the libraries for macOS, which are not tested
 macos: wheel-tools
@@ -218,7 +218,7 @@ list-checks:
 check-types: setup
 	$(BIN)/python -m pytest tests/checks/types.py
 
-check-wheel: setup
+check-wheel: wheel-tools
 	$(BIN)/python -m pytest tests/checks/wheel.py
 
 check-wheels: wheel-tools

@@ -28,6 +28,7 @@ from tests.models import contractive, packed_alone
 from tests.source_tree import load_script
 from tests.test_packed import random_input, steps
 
+BUILD = ROOT / "cmake" / "build.py"
 MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"
 TAGS = {LINUX: "manylinux_2_28_x86_64", ARM: "manylinux_2_28_aarch64", WINDOWS: "win_amd64"}
 # a command that prints the library's instruction set, without onnxruntime
@@ -49,6 +50,19 @@ def wheels() -> dict[str, Path]:
 def wheel(target: str) -> Path:
     need(COMPILERS[target][1])
     return wheels()[TAGS[target]]
+
+
+@functools.cache
+def second_wheels() -> Path:
+    """Build the wheels again from the same object files, with new links; return their folder."""
+    wheels()
+    for target in load_script(BUILD).TARGETS:
+        for library in target.folder.glob("libedgernn_*"):
+            library.unlink()
+    dist = Path(_FOLDER.name, "second")
+    process = run(sys.executable, BUILD, "wheels", "--dist", dist, timeout=1800)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return dist
 
 
 @functools.cache
@@ -101,6 +115,13 @@ def test_a_wheel_has_the_libraries_of_its_target(target):
     suffix = ".dll" if target == WINDOWS else ".so"
     names = {path.name for path in libraries(target).glob("*edgernn*")}
     assert names == {"edgernn.h", f"libedgernn_ops{suffix}", f"libedgernn_train{suffix}"}
+
+
+@pytest.mark.parametrize("target", TAGS)
+def test_a_second_build_has_the_same_bytes(target):
+    """`make check-wheel` compares the wheel for this machine with one that is compiled in another folder."""
+    file = wheel(target)
+    assert (second_wheels() / file.name).read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("target", TAGS)
@@ -163,7 +184,7 @@ def test_a_library_that_needs_a_newer_glibc_is_not_built(tmp_path):
     source, library = tmp_path / "newer.c", tmp_path / "newer.so"
     source.write_text('void* dlsym(void*, const char*);\nvoid* f(void) { return dlsym(0, "f"); }\n', encoding="utf-8")
     assert run("gcc", "-shared", "-fPIC", source, "-o", library).returncode == 0
-    build = load_script(ROOT / "cmake" / "build.py")
+    build = load_script(BUILD)
     with pytest.raises(SystemExit, match=r"expected symbols of glibc 2\.28 or older, got dlsym of glibc 2\.34"):
         build.check_glibc(library)
 
