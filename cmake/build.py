@@ -2,7 +2,7 @@
 """Build wheels, or the kit for C and C++, for each target whose compiler is installed: `make wheels`, `make sdk`.
 
 Wheels are written to dist, and the kit to build/sdk. A target without a compiler is named on standard error and left
-out. The check `make check-wheels` tests both.
+out. Two builds of a wheel have the same bytes. `make check-wheels` and `make check-sdk` test the products.
 """
 
 import argparse
@@ -22,6 +22,8 @@ SDK = ROOT / "build" / "sdk"
 # the newest glibc that a library may need, as the tags of the wheels say
 NEWEST_GLIBC = (2, 28)
 JOBS = "2"
+# the date of all files in a wheel, unless the environment sets one: the earliest that a zip file can have
+SOURCE_DATE_EPOCH = "315532800"
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,12 @@ def run(*words: object, **options: str) -> str:
     return process.stdout
 
 
-def buildable() -> list[Target]:
-    """Return the targets whose compilers are installed; name the others."""
+def buildable(names: list[str]) -> list[Target]:
+    """Return the targets of these names whose compilers are installed; print the others."""
     installed = []
     for target in TARGETS:
+        if target.name not in names:
+            continue
         if shutil.which(target.compiler):
             installed.append(target)
         else:
@@ -114,16 +118,28 @@ def check_glibc(library: Path) -> None:
             )
 
 
-def wheels() -> None:
-    """Build a wheel of the Python files, and add each target's libraries to a copy of it."""
-    DIST.mkdir(exist_ok=True)
+def clean_modes(folder: Path) -> None:
+    """Set the permissions of files, which follow the umask of whoever copied the source."""
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.suffix in (".so", ".dll") else 0o644)
+
+
+def wheels(targets: list[Target], dist: Path) -> None:
+    """Build a wheel of the Python files, and add each target's libraries and bill of materials to a copy of it.
+
+    Args:
+        targets: Targets with a compiler.
+        dist: Folder for the wheels.
+    """
+    os.environ.setdefault("SOURCE_DATE_EPOCH", SOURCE_DATE_EPOCH)
+    dist.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         pip = sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"
         settings = "-C", "wheel.cmake=false", "-C", "wheel.platlib=true"
         run(*pip, *settings, "-w", folder, ROOT, PIP_CONSTRAINT=str(ROOT / "constraints.txt"))
         (files,) = folder.glob("*.whl")
-        for target in buildable():
+        for target in targets:
             place = folder / target.name
             run(sys.executable, "-m", "wheel", "unpack", "--dest", place, files)
             (content,) = place.iterdir()
@@ -131,16 +147,20 @@ def wheels() -> None:
             run("cmake", "--install", target.folder, "--component", "wheel", "--prefix", content)
             for library in content.rglob("*.so"):
                 check_glibc(library)
+            (metadata,) = content.glob("*.dist-info")
+            words = "--sbom", metadata / "sboms" / "edgernn.cdx.json", "--compiler", target.compiler
+            run(sys.executable, "-m", "tests.list_dependencies", *words)
+            clean_modes(content)
             run(sys.executable, "-m", "wheel", "pack", "--dest", place, content)
             words = "--platform-tag", target.tag, place / files.name
             tagged = run(sys.executable, "-m", "wheel", "tags", *words).strip()
-            print(shutil.move(place / tagged, DIST / tagged))
+            print(shutil.move(place / tagged, dist / tagged))
 
 
-def sdk() -> None:
+def sdk(targets: list[Target]) -> None:
     """Write the kit for each target, and the npm package where its module is built."""
     shutil.rmtree(SDK, ignore_errors=True)
-    for target in buildable():
+    for target in targets:
         build(target, "edgernn", "edgernn_shared")
         run("cmake", "--install", target.folder, "--component", "sdk", "--prefix", SDK / target.name)
         print(SDK / target.name)
@@ -156,10 +176,20 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("product", choices=("wheels", "sdk"))
+    names = [target.name for target in TARGETS]
+    parser.add_argument("--target", action="append", choices=names, help="Build for this target only; may be repeated.")
+    parser.add_argument("--dist", type=Path, default=DIST, help="Folder for the wheels.  [default: dist]")
     system = f"{platform.machine()}-{platform.system()}".lower()
     if system != "x86_64-linux":
         raise SystemExit(f"build: expected a machine with x86_64-linux, got {system}")
-    {"wheels": wheels, "sdk": sdk}[parser.parse_args().product]()
+    arguments = parser.parse_args()
+    # tools that pip installed, such as ninja
+    os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
+    targets = buildable(arguments.target or names)
+    if arguments.product == "wheels":
+        wheels(targets, arguments.dist)
+    else:
+        sdk(targets)
 
 
 if __name__ == "__main__":

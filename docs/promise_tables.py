@@ -79,14 +79,14 @@ def promises() -> str:
             "the same outputs to 1e-5",
         ),
         (
-            "The library is hardened at no cost, and its bytes do not depend on the folder of the build",
-            "`pytest tests/test_packaging.py`, `make check-wheel`",
+            "The library is hardened at no cost, and the bytes of wheels do not depend on folder, date or umask",
+            "`pytest tests/test_packaging.py`, `make check-wheel`, `make check-wheels`",
             f"{ratios[len(ratios) // 2]:.3f} of the time of the same library without it, the median of {len(ratios)} "
             "cases",
         ),
         (
-            "Every dependency has a licence that allows use in a product",
-            "`make check-supply-chain`",
+            "Every dependency has a licence that allows use in a product, and each wheel names it",
+            "`make check-supply-chain`, `make check-wheels`",
             "listed by `python -m tests.list_dependencies`",
         ),
     ]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-wheel`: the wheel works from another folder, and runs models in an environment without torch."""
+"""`make check-wheel`: the wheel works from another folder, and runs models in an environment without torch.
+
+The wheel of `make wheels` has the same bytes from two folders, each with its own compilation.
+"""
 
 import os
 import shlex
@@ -14,6 +17,7 @@ from edgernn.runtime import library_path
 from tests.source_tree import ROOT, python_without_editable_install, run
 from tests.test_packaging import USE
 
+NATIVE = "x86_64-linux-gnu"
 MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"
 # packages that only the extra `train` requires
 HEAVY = ("torch", "pydantic", "rich", "matplotlib", "scipy", "onnxscript", "safetensors", "pooch", "filelock")
@@ -31,7 +35,7 @@ print(session.backend)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Build a wheel as `pip install .` does; return its path and the folder it is unpacked to."""
+    """Build a wheel as `pip install .` does, from a copy of the source; return the wheel and the unpacked folder."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"
     # the files that git would clone, without leftovers of other builds
@@ -40,6 +44,8 @@ def wheel(tmp_path_factory):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_file():
             (copy / name).write_bytes((ROOT / name).read_bytes())
+            # another umask
+            (copy / name).chmod(0o600)
     environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, copy, env=environment)
     (wheel_file,) = folder.glob("edgernn-*.whl")
@@ -67,6 +73,22 @@ def test_libraries_have_the_same_bytes_from_any_folder(wheel, name):
     """The editable install was built in the source tree, and the wheel in another folder."""
     installed = Path(library_path()).with_name(name)
     assert (wheel[1] / "edgernn" / "runtime" / name).read_bytes() == installed.read_bytes()
+
+
+def test_a_wheel_has_the_same_bytes_from_any_folder(wheel, tmp_path):
+    """The source folder's libraries are those of the editable install, and the copy's those of `pip wheel`."""
+    wheels = []
+    for source in (ROOT, wheel[0].parent / "source"):
+        dist = tmp_path / str(len(wheels))
+        words = ["wheels", "--target", NATIVE, "--dist", dist]
+        run(sys.executable, source / "cmake" / "build.py", *words, cwd=tmp_path)
+        (file,) = dist.glob("edgernn-*.whl")
+        wheels.append(file)
+    entries = [
+        [(i.filename, i.CRC, i.date_time, i.external_attr) for i in zipfile.ZipFile(file).infolist()] for file in wheels
+    ]
+    assert entries[0] == entries[1]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,20 @@ Each library must select the best instruction set of the processor. Arm runs in 
 """
 
 import functools
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from edgernn.export.rounding import rounded
 from tests.apps import ROOT, need, run
@@ -24,6 +28,7 @@ from tests.models import contractive, packed_alone
 from tests.source_tree import load_script
 from tests.test_packed import random_input, steps
 
+BUILD = ROOT / "cmake" / "build.py"
 MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"
 TAGS = {LINUX: "manylinux_2_28_x86_64", ARM: "manylinux_2_28_aarch64", WINDOWS: "win_amd64"}
 # a command that prints the library's instruction set, without onnxruntime
@@ -45,6 +50,19 @@ def wheels() -> dict[str, Path]:
 def wheel(target: str) -> Path:
     need(COMPILERS[target][1])
     return wheels()[TAGS[target]]
+
+
+@functools.cache
+def second_wheels() -> Path:
+    """Build the wheels again from the same object files, with new links; return their folder."""
+    wheels()
+    for target in load_script(BUILD).TARGETS:
+        for library in target.folder.glob("libedgernn_*"):
+            library.unlink()
+    dist = Path(_FOLDER.name, "second")
+    process = run(sys.executable, BUILD, "wheels", "--dist", dist, timeout=1800)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return dist
 
 
 @functools.cache
@@ -99,6 +117,37 @@ def test_a_wheel_has_the_libraries_of_its_target(target):
     assert names == {"edgernn.h", f"libedgernn_ops{suffix}", f"libedgernn_train{suffix}"}
 
 
+@pytest.mark.parametrize("target", TAGS)
+def test_a_second_build_has_the_same_bytes(target):
+    """`make check-wheel` compares the wheel for this machine with one that is compiled in another folder."""
+    file = wheel(target)
+    assert (second_wheels() / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("target", TAGS)
+def test_a_wheel_has_a_bill_of_its_materials(target):
+    (metadata,) = libraries(target).parent.parent.glob("edgernn-*.dist-info")
+    bill = json.loads((metadata / "sboms" / "edgernn.cdx.json").read_text(encoding="utf-8"))
+    names = {component["name"] for component in bill["components"]}
+    assert bill["metadata"]["component"]["version"] == metadata.name.removesuffix(".dist-info").partition("-")[2]
+    assert {"libgcc", "libstdc++"} <= names
+    assert ("winpthreads" in names) == (target == WINDOWS)
+    # every requirement of the wheel itself, and of its extras for running and training
+    requirements = map(Requirement, Parser().parsestr((metadata / "METADATA").read_text()).get_all("Requires-Dist"))
+    wanted = {
+        canonicalize_name(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or any(requirement.marker.evaluate({"extra": e}) for e in ("cpu", "train"))
+    }
+    assert {"numpy", "onnxruntime", "torch"} <= wanted <= names
+
+
+def test_an_installation_keeps_the_bill_of_materials(light):
+    code = "from importlib.metadata import files; print(*[f for f in files('edgernn') if 'sboms' in f.parts])"
+    process = run("python", "-P", "-c", code, environment=light)
+    assert process.stdout.strip().endswith(".dist-info/sboms/edgernn.cdx.json"), process.stderr
+
+
 def test_the_wheel_installs_and_runs_a_model_without_a_compiler(light, tmp_path):
     assert not [
         tool for tool in ("cc", "gcc", "g++", "clang", "ld", "cmake", "make") if shutil.which(tool, path=light["PATH"])
@@ -135,7 +184,7 @@ def test_a_library_that_needs_a_newer_glibc_is_not_built(tmp_path):
     source, library = tmp_path / "newer.c", tmp_path / "newer.so"
     source.write_text('void* dlsym(void*, const char*);\nvoid* f(void) { return dlsym(0, "f"); }\n', encoding="utf-8")
     assert run("gcc", "-shared", "-fPIC", source, "-o", library).returncode == 0
-    build = load_script(ROOT / "cmake" / "build.py")
+    build = load_script(BUILD)
     with pytest.raises(SystemExit, match=r"expected symbols of glibc 2\.28 or older, got dlsym of glibc 2\.34"):
         build.check_glibc(library)
 
