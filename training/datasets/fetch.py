@@ -63,7 +63,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
     folder = (root or cache_folder()) / data_set.folder
     if not data_set.downloads:
         raise EdgernnError(
-            f"{name} cannot be downloaded: {data_set.agreement}; put {data_set.forms[0][0]} into {folder}"
+            f"{name} cannot be downloaded: {data_set.agreement}; put {', '.join(data_set.forms[0])} into {folder}"
         )
     where = [folder, root] if root else [folder]
     existing = _existing_files(data_set, where)
