@@ -325,9 +325,9 @@ SETS: dict[str, DataSet] = {
         terms="cite the paper; any commercial use is prohibited: research use only, do not redistribute",
         tasks=("activity",),
         folder="hapt",
-        forms=(("hapt.npz",),),
-        agreement="get https://archive.ics.uci.edu/dataset/341 and store its folder RawData as hapt.npz, whose arrays "
-        "`edgernn train --task activity --help` describes",
+        forms=(("hapt.npz",), ("RawData/", "Train/subject_id_train.txt", "Test/subject_id_test.txt")),
+        others=(File("hapt.npz", 14_703_419, "d4c450453385b2a3b988db663145532fc13110ed98317846c34c918e26c5cdb0"),),
+        agreement="get https://archive.ics.uci.edu/dataset/341 and unpack its folders RawData, Train and Test",
     ),
     "mit-bih": DataSet(
         title="MIT-BIH arrhythmia database, 48 half-hour electrocardiograms with annotated beats",
@@ -335,9 +335,8 @@ SETS: dict[str, DataSet] = {
         terms="commonly listed under the Open Data Commons Attribution License v1.0 (not checked)",
         tasks=("ecg",),
         folder="mit-bih",
-        forms=(("mit-bih-mlii.npz",),),
-        agreement="get https://physionet.org/content/mitdb/1.0.0/ and store its records as mit-bih-mlii.npz, whose "
-        "arrays `edgernn train --task ecg --help` describes",
+        forms=(("mit-bih-mlii.npz",), ("mit-bih-arrhythmia-database-1.0.0/",)),
+        agreement="get the archive of https://physionet.org/content/mitdb/1.0.0/ and unpack it",
     ),
     "cmapss-fd001": DataSet(
         title="C-MAPSS FD001, simulated turbofan engines that run to failure",
