@@ -33,6 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from sweep_tables import rivals, signal
+from target_tables import targets
 
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
@@ -371,7 +372,7 @@ def generated() -> dict[Path, str]:
         DOCS / "how-to" / "wheels.md": {"wheels": wheels()},
         DOCS / "how-to" / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
         DOCS / "how-to" / "quantise.md": {"sizes": sizes(), "rounding": rounding()},
-        DOCS / "how-to" / "trained-models.md": {"trained": trained()},
+        DOCS / "how-to" / "trained-models.md": {"trained": trained(), "targets": targets()},
         DOCS / "how-to" / "stream.md": {"apps": apps()},
         DOCS / "reference" / "files.md": {"run": described("edgernn.training.run_directory")},
         DOCS / "reference" / "recipes.md": {"recipe": described("edgernn.training.recipe"), "tables": tables()},

@@ -20,7 +20,7 @@ from edgernn.progress import Progress
 from edgernn.runtime.zoo import CARD, ENTRY, FILES, zoo_folder
 from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
-from edgernn.training.datasets.registry import SETS
+from edgernn.training.datasets.registry import SETS, DataSet
 from edgernn.training.evaluate import evaluate
 from edgernn.training.tasks import Task, find_task
 
@@ -157,13 +157,16 @@ def _shorten(example: Path) -> None:
 
 def _data(task: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return title, origin and terms of use of the data sets of a task; `task` is the key "task" of config.json."""
-    # a task may read one of several sets
-    corpus = task["settings"].get("corpus")
     return [
         {"title": data.title, "origin": data.origin, "terms": data.terms}
         for data in SETS.values()
-        if task["name"] in data.tasks and corpus in (None, data.folder)
+        if (_chosen(data, task["settings"]) if data.setting else task["name"] in data.tasks)
     ]
+
+
+def _chosen(data: DataSet, settings: Mapping[str, Any]) -> bool:
+    """True if the setting that chooses a data set has the set's folder, or a path that ends in it."""
+    return Path(settings.get(data.setting) or "").name == data.folder
 
 
 def _class_figures(run: Path, config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, dict[str, float]]:

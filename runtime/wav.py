@@ -38,6 +38,8 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
         content = path.read_bytes()
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
+    except IsADirectoryError:
+        raise EdgernnError(f"{path}: expected a wav file, got a folder; name a file in it") from None
     try:
         with wave.open(io.BytesIO(content)) as file:
             channels, width, got_rate, count = file.getparams()[:4]
@@ -46,23 +48,28 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     except (wave.Error, EOFError, RuntimeError) as error:
         reason = str(error) or "a truncated header"
         raise EdgernnError(
-            f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({reason}); save it as "
-            "16-bit PCM wav"
+            f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({reason}); "
+            f"{conversion(rate)}"
         ) from None
     if width != _BYTES:
-        raise EdgernnError(f"{path}: expected samples of 16 bits, got {8 * width}; save it as 16-bit PCM wav")
+        raise EdgernnError(f"{path}: expected samples of 16 bits, got {8 * width}; {conversion(rate)}")
     if channels != 1:
-        raise EdgernnError(f"{path}: expected one channel, got {channels}; convert it to mono")
+        raise EdgernnError(f"{path}: expected one channel, got {channels}; {conversion(rate)}")
     if got_rate != rate:
-        raise EdgernnError(f"{path}: expected {rate} samples per second, got {got_rate}; resample it to {rate} Hz")
+        raise EdgernnError(f"{path}: expected {rate} samples per second, got {got_rate}; {conversion(rate)}")
     if len(samples) != count * _BYTES:
         raise EdgernnError(
             f"{path}: expected {count} samples as its header says, got {len(samples) // _BYTES}; the file is "
             "truncated: copy or record it again"
         )
     if not count:
-        raise EdgernnError(f"{path}: has no samples; record it again")
+        raise EdgernnError(f"{path}: expected samples, got none; record it again")
     return np.frombuffer(samples, "<i2").astype(np.int16)
+
+
+def conversion(rate: int) -> str:
+    """Return the advice how to convert a sound file to one that `read_wav` reads; `rate` is the sample rate in Hz."""
+    return f"convert it with ffmpeg -i FILE -ac 1 -ar {rate} -c:a pcm_s16le NEW.wav"
 
 
 def write_wav(path: Path, samples: NDArray[np.float32], rate: int) -> None:

@@ -10,17 +10,13 @@ from edgernn.costs import model_cost
 from edgernn.errors import UsageError
 from edgernn.frontends import FrontendConfig, LogMel, mel_filters
 from edgernn.settings import load, record
+from tests import librosa_features
 from tests.oracle_frontend import features
 
 NORMALISATIONS = ["log", "floor", "pcen"]
 every_normalisation = pytest.mark.parametrize("normalise", NORMALISATIONS)
-# 10 ms of 16 kHz; a window that is a power of two at 8 kHz; a window without overlap
-DEFINITIONS = [
-    {},
-    {"sample_rate": 8000, "hop": 64, "window_size": 256, "bands": 20, "low_frequency": 60.0, "high_frequency": 3500.0},
-    {"sample_rate": 22050, "hop": 300, "window_size": 300, "bands": 12, "energy_floor": 1e-3},
-]
-every_definition = pytest.mark.parametrize("definition", DEFINITIONS, ids=["16 kHz", "8 kHz", "no overlap"])
+DEFINITIONS = librosa_features.DEFINITIONS
+every_definition = pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=list(DEFINITIONS))
 
 
 def room(T, B, hop, seed=0):
@@ -58,6 +54,20 @@ def test_the_features_are_those_of_the_definition(normalise, definition):
     expected = features(x, module.config)
     assert np.abs(expected[30:]).max() > 0.1
     np.testing.assert_allclose(run(module, x), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalise", ["log", "pcen"])
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_the_features_are_those_of_librosa(name, normalise):
+    with np.load(librosa_features.FILE) as arrays:
+        expected = arrays[f"{name}, {normalise}"]
+    module = front_end(normalise, **DEFINITIONS[name])
+    x = librosa_features.signal(module.config.sample_rate, module.config.hop).reshape(-1, 1, module.config.hop)
+    assert expected.shape == (len(x), module.config.bands)
+    # the chirp
+    assert np.abs(expected[10:20]).max(1).min() > 0.3
+    np.testing.assert_allclose(run(module, x)[:, 0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(features(x, module.config)[:, 0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_learned_parameters_of_pcen_are_per_band():

@@ -33,7 +33,7 @@ def names_of(files):
 
 
 def test_lists_of_speech_commands_decide_the_parts(tmp_path):
-    files = names_of(word_files(write_english(tmp_path), 0))
+    files = names_of(word_files(write_english(tmp_path), 0, RATE))
     for part, table in (("validation", "validation_list.txt"), ("test", "testing_list.txt")):
         assert files[part] == sorted((tmp_path / table).read_text().split())
     assert len(files["train"]) == 3 * 6
@@ -41,7 +41,7 @@ def test_lists_of_speech_commands_decide_the_parts(tmp_path):
 
 
 def test_tables_of_the_arabic_set_decide_the_parts(tmp_path):
-    files = names_of(word_files(write_arabic(tmp_path), 0))
+    files = names_of(word_files(write_arabic(tmp_path), 0, RATE))
     assert [len(files[part]) for part in PARTS] == [8, 2, 2]
     assert files["test"] == ["left/00000020_NO_01.wav", "right/00000020_NO_01.wav"]
     task = opened(Keywords(), tmp_path)
@@ -52,15 +52,15 @@ def test_no_speaker_is_in_two_parts(tmp_path):
     for word in ("left", "right"):
         for speaker in range(30):
             write_wav(tmp_path / word / f"{speaker:08x}_nohash_1.wav", tone(word, speaker))
-    files = word_files(tmp_path, 0)
+    files = word_files(tmp_path, 0, RATE)
     speakers = [{file.path.name.partition("_")[0] for file in files[part]} for part in PARTS]
     assert [len(s) for s in speakers] == [24, 3, 3]
     assert len(set.union(*speakers)) == 30
-    assert names_of(files) != names_of(word_files(tmp_path, 1))
+    assert names_of(files) != names_of(word_files(tmp_path, 1, RATE))
 
 
 def test_a_folder_of_the_user_is_split_by_class(tmp_path):
-    files = word_files(write_own(tmp_path, count=20), 0)
+    files = word_files(write_own(tmp_path, count=20), 0, RATE)
     for part, count in zip(PARTS, (16, 2, 2), strict=True):
         assert [file.word for file in files[part]].count("left") == count
         assert [file.word for file in files[part]].count("right") == count
@@ -243,6 +243,38 @@ def test_bad_folders(tmp_path):
         EdgernnError, match=r"testing_list.txt: expected a list of files that exist, got 'left/none.wav' \(2 missing"
     ):
         opened(OwnWords(), english)
+
+
+def test_sounds_of_another_format_are_refused_with_a_remedy(tmp_path):
+    own = write_own(tmp_path / "own")
+    (own / "right/new.FLAC").touch()
+    with pytest.raises(EdgernnError) as caught:
+        opened(OwnWords(), own)
+    remedy = "convert it with ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le NEW.wav"
+    assert str(caught.value) == f"{own}/right/new.FLAC: expected wav files alone, got .FLAC; {remedy}"
+    write_wav(own / "right/new.wav", tone("right"))
+    opened(OwnWords(), own)
+    # a folder without wav files is one of words, too, unless it has csv files
+    (tmp_path / "flac/left").mkdir(parents=True)
+    (tmp_path / "flac/left/0.flac").touch()
+    assert find_task(str(tmp_path / "flac"))[0] is OwnWords
+    with pytest.raises(EdgernnError, match=r"0\.flac: expected wav files alone, got \.flac; convert it with ffmpeg"):
+        opened(OwnWords(), tmp_path / "flac")
+    (tmp_path / "flac/left/0.csv").touch()
+    assert find_task(str(tmp_path / "flac"))[0] is Folder
+    noise = tmp_path / "noise"
+    noise.mkdir()
+    (noise / "a.mp3").touch()
+    with pytest.raises(EdgernnError, match=r"a\.mp3: expected wav files alone, got \.mp3; convert it with ffmpeg"):
+        noise_parts(noise, RATE, RATE)
+
+
+def test_names_in_capitals_are_read(tmp_path):
+    own = write_own(tmp_path)
+    for path in own.glob("*/*.wav"):
+        path.rename(path.with_suffix(".WAV"))
+    assert find_task(str(own))[0] is OwnWords
+    assert len(opened(OwnWords(silence=0), own).test.label) >= 2
 
 
 def test_bad_settings(tmp_path):

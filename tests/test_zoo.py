@@ -78,6 +78,33 @@ def test_an_entry_has_what_the_card_says(run, zoo):
     assert [path.name for path in zoo.iterdir() if path.is_dir()] == ["small"]
 
 
+WORDS = {"name": "keywords", "settings": {"corpus": "arabic-speech-commands", "noise_folder": None}}
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (WORDS, ["Arabic Speech Commands"]),
+        ({"name": "keywords", "settings": {"corpus": "speech-commands"}}, ["Speech Commands, English"]),
+        (
+            {"name": "keywords", "settings": {**WORDS["settings"], "noise_folder": "/data/speech-noise/"}},
+            ["Arabic Speech Commands", "Eight recordings of noise"],
+        ),
+        ({"name": "wav", "settings": {"noise_folder": "speech-noise"}}, ["Eight recordings of noise"]),
+        ({"name": "wav", "settings": {"noise_folder": "my-noise"}}, []),
+        ({"name": "ecg", "settings": {"positions": True}}, ["MIT-BIH arrhythmia"]),
+        ({"name": "adding", "settings": {}}, []),
+    ],
+)
+def test_the_data_of_a_task_are_those_that_its_settings_choose(task, expected):
+    entries_of_data = edgernn.zoo_entry._data(task)
+    assert len(entries_of_data) == len(expected)
+    for entry, begin in zip(entries_of_data, expected, strict=True):
+        assert entry["title"].startswith(begin)
+        assert entry["terms"]
+        assert "https://" in entry["origin"] or "http://" in entry["origin"]
+
+
 def test_commands_take_names(in_zoo, tmp_path, capsys):
     assert main(["models"]) == 0
     out = capsys.readouterr().out

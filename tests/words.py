@@ -98,13 +98,15 @@ def broken_wav(kind, path):
 
 
 # errors of the reader of wav files, by fault
+_CONVERT = "convert it with ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le NEW.wav"
+_ANOTHER = "expected a wav file with 16-bit PCM samples, got another or a damaged one"
 BROKEN = {
-    "rate": "expected 16000 samples per second, got 44100; resample it to 16000 Hz",
-    "stereo": "expected one channel, got 2; convert it to mono",
-    "24 bits": "expected samples of 16 bits, got 24; save it as 16-bit PCM wav",
+    "rate": f"expected 16000 samples per second, got 44100; {_CONVERT}",
+    "stereo": f"expected one channel, got 2; {_CONVERT}",
+    "24 bits": f"expected samples of 16 bits, got 24; {_CONVERT}",
     "truncated": "expected 16000 samples as its header says, got 15500; the file is truncated: copy or record it again",
-    "cut header": "got another or a damaged one",
-    "float": "expected a wav file with 16-bit PCM samples, got another or a damaged one (unknown format: 3); save it",
-    "text": "expected a wav file with 16-bit PCM samples, got another or a damaged one",
-    "empty": "has no samples; record it again",
+    "cut header": f"{_ANOTHER} (a truncated header); {_CONVERT}",
+    "float": f"{_ANOTHER} (unknown format: 3); {_CONVERT}",
+    "text": f"{_ANOTHER} (file does not start with RIFF id); {_CONVERT}",
+    "empty": "expected samples, got none; record it again",
 }

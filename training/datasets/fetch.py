@@ -62,9 +62,8 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
     root = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     folder = (root or cache_folder()) / data_set.folder
     if not data_set.downloads:
-        raise EdgernnError(
-            f"{name} cannot be downloaded: {data_set.agreement}; put {data_set.forms[0][0]} into {folder}"
-        )
+        wanted = " or ".join(", ".join(form) for form in data_set.forms)
+        raise EdgernnError(f"{name} cannot be downloaded: {data_set.agreement}; put {wanted} into {folder}")
     where = [folder, root] if root else [folder]
     existing = _existing_files(data_set, where)
     if existing is None:

@@ -64,6 +64,8 @@ class DataSet:
         others: Files that are listed in `forms` and in no download; only those whose size and checksum are known.
         agreement: How to get the files, if `edgernn data fetch` cannot download them.
         note: Further information for the user.
+        setting: The setting of tasks that chooses this data set, by the name of its folder; empty if its tasks always
+            read it.
     """
 
     title: str
@@ -76,6 +78,7 @@ class DataSet:
     others: tuple[File, ...] = ()
     agreement: str = ""
     note: str = ""
+    setting: str = ""
 
     @property
     def files(self) -> dict[str, File]:
@@ -97,6 +100,16 @@ _CIFAR = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 _CIFAR_SUBSET = "cifar10_subset_train2500_test1000.npz"
 _PTB = ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt")
 _SVHN = ("train_32x32.mat", "test_32x32.mat")
+_NOISES = (
+    "boiler.wav",
+    "doing_the_dishes.wav",
+    "dude_miaowing.wav",
+    "exercise_bike.wav",
+    "pink_noise.wav",
+    "running_tap.wav",
+    "washing_machine.wav",
+    "white_noise.wav",
+)
 _BUZZ = "Twitter-Absolute-Sigma-500.data"
 
 SETS: dict[str, DataSet] = {
@@ -277,6 +290,7 @@ SETS: dict[str, DataSet] = {
         forms=(("dataset/", "train.csv", "val.csv", "test.csv"),),
         agreement="get the repository at https://github.com/abdulkaderghandoura/arabic-speech-commands-dataset, with "
         "its folder dataset and train.csv, val.csv and test.csv",
+        setting="corpus",
     ),
     "speech-commands": DataSet(
         title="Speech Commands, English, 35 words",
@@ -288,6 +302,22 @@ SETS: dict[str, DataSet] = {
         agreement="unpack http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz, which has more files than "
         "are unpacked here",
         note="for twelve classes, set corpus=speech-commands words=yes,no,up,down,left,right,on,off,stop,go",
+        setting="corpus",
+    ),
+    "speech-noise": DataSet(
+        title="Eight recordings of noise and household sounds, 9 minutes",
+        origin="six from Speech Commands, Warden (2018), arXiv:1804.03209: "
+        "http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz; boiler and washing_machine from Arabic "
+        "Speech Commands, Ghandoura, Hjabo, Al Dakkak (2021): "
+        "https://github.com/abdulkaderghandoura/arabic-speech-commands-dataset",
+        terms="CC BY 4.0, both",
+        tasks=("keywords",),
+        folder="speech-noise",
+        forms=(_NOISES,),
+        agreement="take the recordings of these names from the noise of both data sets; the six are in the folder "
+        "_background_noise_ of Speech Commands",
+        note="for trainings with noise_folder=FOLDER; the recordings in the project were rounded to 12 bits",
+        setting="noise_folder",
     ),
     "hapt": DataSet(
         title="Human activity and postural transitions, 61 streams of a smartphone's sensors",
@@ -295,9 +325,9 @@ SETS: dict[str, DataSet] = {
         terms="cite the paper; any commercial use is prohibited: research use only, do not redistribute",
         tasks=("activity",),
         folder="hapt",
-        forms=(("hapt.npz",),),
-        agreement="get https://archive.ics.uci.edu/dataset/341 and store its folder RawData as hapt.npz, whose arrays "
-        "`edgernn train --task activity --help` describes",
+        forms=(("hapt.npz",), ("RawData/", "Train/subject_id_train.txt", "Test/subject_id_test.txt")),
+        others=(File("hapt.npz", 14_703_419, "d4c450453385b2a3b988db663145532fc13110ed98317846c34c918e26c5cdb0"),),
+        agreement="get https://archive.ics.uci.edu/dataset/341 and unpack its folders RawData, Train and Test",
     ),
     "mit-bih": DataSet(
         title="MIT-BIH arrhythmia database, 48 half-hour electrocardiograms with annotated beats",
@@ -305,9 +335,8 @@ SETS: dict[str, DataSet] = {
         terms="commonly listed under the Open Data Commons Attribution License v1.0 (not checked)",
         tasks=("ecg",),
         folder="mit-bih",
-        forms=(("mit-bih-mlii.npz",),),
-        agreement="get https://physionet.org/content/mitdb/1.0.0/ and store its records as mit-bih-mlii.npz, whose "
-        "arrays `edgernn train --task ecg --help` describes",
+        forms=(("mit-bih-mlii.npz",), ("mit-bih-arrhythmia-database-1.0.0/",)),
+        agreement="get the archive of https://physionet.org/content/mitdb/1.0.0/ and unpack it",
     ),
     "cmapss-fd001": DataSet(
         title="C-MAPSS FD001, simulated turbofan engines that run to failure",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training tasks (data, loss and metrics), one per file. To add a task, write its file and list its class in TASKS."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError, nearest
@@ -19,6 +20,7 @@ from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.l2l import LearningToLearn
 from edgernn.training.tasks.memorization import Memorization
 from edgernn.training.tasks.ptb import NextWord
+from edgernn.training.tasks.recordings import OTHER_SOUNDS, WAV
 from edgernn.training.tasks.remaining_life import RemainingLife
 from edgernn.training.tasks.seizures import Seizures
 from edgernn.training.tasks.sentence_vae import SentenceCodes
@@ -70,8 +72,8 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
         return TASKS[name], None
     path = Path(name)
     if path.is_dir():
-        has_wav = any(any(path.glob(pattern)) for pattern in ("*.wav", "*/*.wav", "*/*/*.wav"))
-        return OwnWords if has_wav else Folder, path
+        has_sounds = _has(path, (WAV,)) or (_has(path, OTHER_SOUNDS) and not _has(path, (".csv",)))
+        return OwnWords if has_sounds else Folder, path
     if path.suffix == ".npz" and path.is_file():
         return Arrays, path
     if path.exists() or path.suffix == ".csv":
@@ -84,6 +86,11 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     if path.suffix or len(path.parts) > 1:
         raise EdgernnError(f"task: no such file or folder: {name}; check the path")
     raise nearest("task", name, TASKS)
+
+
+def _has(folder: Path, suffixes: Collection[str]) -> bool:
+    """True if a file in a folder, or one or two levels below it, has one of the suffixes, in upper or lower case."""
+    return any(file.suffix.lower() in suffixes for level in ("*", "*/*", "*/*/*") for file in folder.glob(level))
 
 
 __all__ = [

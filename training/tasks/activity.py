@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activity task: label each step of a recording of an accelerometer and a gyroscope with the person's activity."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +12,15 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.data import find_files
-from edgernn.training.formats import read_npz
+from edgernn.training.data import find_either
+from edgernn.training.datasets.registry import SETS
+from edgernn.training.formats import read_hapt
 from edgernn.training.tasks.base import Tally, Task
 from edgernn.training.tasks.confusion import IGNORED, LABELLED_STEPS, Confusion
 from edgernn.training.tasks.parts import Array, check_offsets, checked_array, finite, standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
-FILE = "hapt.npz"
 # labels 1 to 6 of the data; 7 to 12 are transitions between postures, 0 is unlabelled
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")
 _POSTURES = tuple(ACTIVITIES.index(name) for name in ("sitting", "standing", "lying"))
@@ -51,9 +52,10 @@ class Activity(Task):
     - `lead`: Number of steps at the start of a window that repeat the window before it and are not counted again.
     - `rest`: Count sitting, standing and lying as background, too.
 
-    File: hapt.npz. It has x (N, 6), the rows of all streams; label (N,), from 0 to 12 as in the data set's
-    activity_labels.txt; offset (streams + 1,), the first row of each stream and, at the end, N; exp_user (streams, 2),
-    the numbers of the experiment and the user; train_users and test_users, the numbers of the users of each part.
+    Files: hapt.npz, or the folders RawData, Train and Test of the publisher's archive. hapt.npz has x (N, 6), the rows
+    of all streams; label (N,), from 0 to 12 as in the data set's activity_labels.txt; offset (streams + 1,), the first
+    row of each stream and, at the end, N; exp_user (streams, 2), the numbers of the experiment and the user;
+    train_users and test_users, the numbers of the users of each part.
 
     Source: Reyes-Ortiz, Oneto, Samà, Parra, Anguita, "Transition-Aware Human Activity Recognition Using Smartphones",
     Neurocomputing 171, 2016.
@@ -76,8 +78,9 @@ class Activity(Task):
             raise UsageError(f"lead: expected fewer steps than window={self.window}, got {self.lead}; lower lead")
 
     def open(self, source: Path | None, seed: int) -> None:
-        (path,) = find_files(self.name, "hapt", [FILE], source)
-        x, target, offset, user, train, test = _read(path)
+        paths = find_either(self.name, "hapt", SETS["hapt"].forms, source)
+        path = paths[0]
+        x, target, offset, user, train, test = _read(paths)
         if len(train) < 2:
             raise EdgernnError(f"{path}: train_users: expected at least 2 users, got {len(train)}; get the file again")
         chosen = random_split(len(train), [max(1, len(train) // _VALIDATION)], seed)
@@ -122,11 +125,11 @@ class Activity(Task):
         return Confusion(ACTIVITIES)
 
 
-def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Read and check the arrays of hapt.npz, which `Activity` describes.
+def _read(paths: Sequence[Path]) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Read and check the arrays of HAPT, which `Activity` describes.
 
     Args:
-        path: The file.
+        paths: hapt.npz, or the publisher's files, see `read_hapt`.
 
     Returns:
         Six arrays: x (N, 6), the inputs of all N steps of all streams; the target of each step (N,), from 0 to 5, or -1
@@ -138,7 +141,7 @@ def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
         EdgernnError: An array is missing or contradicts the others.
     """
     names = ("x", "label", "offset", "exp_user", "train_users", "test_users")
-    arrays = read_npz(path, names)
+    path, arrays = paths[0], read_hapt(paths)
     for name, kinds, rank in zip(names, ("iuf", *["iu"] * 5), (2, 1, 1, 2, 1, 1), strict=True):
         checked_array(path, arrays, name, kinds, rank)
     x, label, offset, exp_user, train, test = (arrays[name] for name in names)

@@ -250,7 +250,7 @@ class Task(abc.ABC):
             if background is not None and (count := int((~background).sum())):
                 foreground.add(count, {FOREGROUND: 100 * (1 - model.foreground_rate)})
             figures = self.objective.metrics(y, moved.target)
-            means.add(batch.x.shape[1], figures | work(model))
+            means.add(batch.x.shape[1], {**figures, **work(model)})
             if tally is not None:
                 tally.add(y, moved)
         return means.result() | foreground.result() | ({} if tally is None else tally.result())

@@ -154,7 +154,7 @@ class DrawImages(Task):
         means = Means()
         for batch in split.chunks():
             figures = self.figures(model, batch.to(device))
-            means.add(batch.x.shape[1], figures | work(model))
+            means.add(batch.x.shape[1], {**figures, **work(model)})
         return means.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:

@@ -13,7 +13,8 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.data import find_files
+from edgernn.training.data import find_either
+from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import Objective, Tally, Task
 from edgernn.training.tasks.confusion import masked_cross_entropy
 from edgernn.training.tasks.heartbeats import CLASSES, RATE, HeartRecord, count_beats, read_records, step_targets
@@ -21,7 +22,6 @@ from edgernn.training.tasks.parts import Array, standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
-FILE = "mit-bih-mlii.npz"
 NO_BEAT = "none"
 # one in 5 records of DS1 is for validation
 _VALIDATION = 5
@@ -153,12 +153,12 @@ class Ecg(Task):
     - `balance`: Exponent of the class weights, from 0 (each target has weight 1) to 1 (the targets of each class have
       the same total weight).
 
-    File: mit-bih-mlii.npz, with these arrays. `first` (records,): the value of the first sample of each record.
-    `difference` (records, samples - 1): the differences of successive samples. Samples are integers in units of 1/200
-    mV, and 1024 is 0 mV. `record`: the names of all records. `ds1` and `ds2`: the names of the records in each set.
-    `ann_sample` and `ann_symbol`: the index of the sample and the symbol of each annotation of the database, record
-    after record. `ann_offset` (records + 1,): the annotations of record i have the indices ann_offset[i] to
-    ann_offset[i + 1] - 1.
+    File: the folder that PhysioNet's archive unpacks to, or mit-bih-mlii.npz, with these arrays. `first` (records,):
+    the value of the first sample of each record. `difference` (records, samples - 1): the differences of successive
+    samples. Samples are integers in units of 1/200 mV, and 1024 is 0 mV. `record`: the names of all records. `ds1` and
+    `ds2`: the names of the records in each set. `ann_sample` and `ann_symbol`: the index of the sample and the symbol
+    of each annotation of the database, record after record. `ann_offset` (records + 1,): the annotations of record i
+    have the indices ann_offset[i] to ann_offset[i + 1] - 1.
 
     Source: de Chazal, O'Dwyer, Reilly, "Automatic Classification of Heartbeats Using ECG Morphology and Heartbeat
     Interval Features", IEEE Transactions on Biomedical Engineering 51, 2004. Data: Moody, Mark, "The Impact of the
@@ -186,7 +186,7 @@ class Ecg(Task):
         self.output_size = len(self.classes)
 
     def open(self, source: Path | None, seed: int) -> None:
-        (path,) = find_files(self.name, "mit-bih", [FILE], source)
+        (path,) = find_either(self.name, "mit-bih", SETS["mit-bih"].forms, source)
         ds1, ds2 = read_records(path)
         if len(ds1) < 2 or not ds2:
             raise EdgernnError(

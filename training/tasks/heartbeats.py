@@ -9,12 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats import read_npz
+from edgernn.training.formats import read_npz, read_wfdb
 from edgernn.training.tasks.parts import Array, check_offsets, checked_array
 
 # sample rate in Hz; samples are in units of 1/200 mV above 1024
 RATE = 360
 _ZERO, _PER_MILLIVOLT = 1024, 200
+# the lead that is read
+_LEAD = "MLII"
+# names of the records of both sets of de Chazal et al.
+DS1 = "101 106 108 109 112 114 115 116 118 119 122 124 201 203 205 207 208 209 215 220 223 230".split()  # noqa: SIM905
+DS2 = "100 103 105 111 113 117 121 123 200 202 210 212 213 214 219 221 222 228 231 232 233 234".split()  # noqa: SIM905
 # classes of the AAMI: normal, supraventricular, ventricular; then fusion and unknown beats, which are not counted
 CLASSES = ("N", "S", "V")
 SYMBOLS = {
@@ -56,7 +61,7 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
     """Read the ECG records of the MIT-BIH arrhythmia database, split into the sets DS1 and DS2 of de Chazal et al.
 
     Args:
-        path: The file mit-bih-mlii.npz, plain or compressed (.gz, .xz).
+        path: The file mit-bih-mlii.npz, plain or compressed (.gz, .xz), or the folder of PhysioNet's files.
 
     Returns:
         The records of DS1 (training) and of DS2 (test).
@@ -64,6 +69,9 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
     Raises:
         EdgernnError: The file is invalid, or a record has no beats.
     """
+    if path.is_dir():
+        ds1, ds2 = ([_wfdb_record(path, name) for name in names] for names in (DS1, DS2))
+        return ds1, ds2
     kinds = {"record": "U", "ds1": "U", "ds2": "U", "ann_symbol": "U", "ann_sample": "iu", "ann_offset": "iu"}
     arrays = read_npz(path, (*kinds, "first", "difference"))
     for name, kind in {**kinds, "first": "iu"}.items():
@@ -101,7 +109,43 @@ def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
     steps = np.concatenate([arrays["first"][i : i + 1], arrays["difference"][i]]).astype(np.int64)
     signal = ((steps.cumsum() - _ZERO) / _PER_MILLIVOLT).astype(np.float32)
     rows = slice(arrays["ann_offset"][i], arrays["ann_offset"][i + 1])
-    samples, symbols = arrays["ann_sample"][rows].astype(np.int64), arrays["ann_symbol"][rows].tolist()
+    return _checked(
+        path, name, signal, arrays["ann_sample"][rows].astype(np.int64), arrays["ann_symbol"][rows].tolist()
+    )
+
+
+def _wfdb_record(folder: Path, name: str) -> HeartRecord:
+    record = read_wfdb(folder, name, _LEAD)
+    if record.rate != RATE:
+        raise EdgernnError(
+            f"{folder}: record {name}: expected {RATE} samples per second, got {record.rate:g}; resample the record"
+        )
+    signal = ((record.samples.astype(np.int64) - record.zero) / record.gain).astype(np.float32)
+    return _checked(folder, name, signal, record.ann_sample, record.ann_symbol)
+
+
+def _checked(
+    path: Path,
+    name: str,
+    signal: npt.NDArray[np.float32],
+    samples: npt.NDArray[np.int64],
+    symbols: Sequence[str],
+) -> HeartRecord:
+    """Create a record from its signal in mV and its annotations.
+
+    Args:
+        path: The file or folder, for errors.
+        name: Name of the record.
+        signal: Samples (S,) in mV.
+        samples: Sample number of each annotation (A,).
+        symbols: Symbol of each annotation (A,).
+
+    Returns:
+        The record.
+
+    Raises:
+        EdgernnError: The sample numbers are not ascending or not in the signal, or there is no beat.
+    """
     if len(samples) and (np.any(np.diff(samples) < 0) or samples[0] < 0 or samples[-1] >= len(signal)):
         raise EdgernnError(
             f"{path}: record {name}: expected ascending sample numbers below {len(signal)} in ann_sample; get the file "

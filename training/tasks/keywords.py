@@ -221,7 +221,7 @@ class Words(Task, ABC):
             root: Folder with one subfolder of wav files per word.
             seed: Random seed of the split and of the order of the clips.
         """
-        parts = word_files(root, seed)
+        parts = word_files(root, seed, self._rate)
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)
         others = set(recorded) - set(names) - {SILENCE}

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.wav import FULL_SCALE, read_wav
+from edgernn.runtime.wav import FULL_SCALE, conversion, read_wav
 from edgernn.training.formats import read_text
 from edgernn.training.tasks.parts import HELD_OUT
 from edgernn.training.tasks.sources import random_split
 
 Audio = npt.NDArray[np.float32]
+WAV = ".wav"
+# suffixes of sound files that are not read
+OTHER_SOUNDS = (".aac", ".aif", ".aiff", ".amr", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wma")
 PARTS = ("train", "validation", "test")
 BACKGROUND = "_background_noise_"
 # lists of the validation and test files in the layout of Speech Commands
@@ -41,7 +44,27 @@ class WordFile:
     word: str
 
 
-def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
+def wav_files(folder: Path, rate: int) -> list[Path]:
+    """List the wav files in a folder, by name.
+
+    Args:
+        folder: The folder, whose subfolders are left out.
+        rate: Samples per second that the files must have, for the error.
+
+    Returns:
+        The paths of the files whose names end in .wav or .WAV.
+
+    Raises:
+        EdgernnError: The folder has a sound file of another format, and no wav file of the same name beside it.
+    """
+    files = sorted(folder.iterdir())
+    converted = {path.stem for path in files if path.suffix.lower() == WAV}
+    if others := [path for path in files if path.suffix.lower() in OTHER_SOUNDS and path.stem not in converted]:
+        raise EdgernnError(f"{others[0]}: expected wav files alone, got {others[0].suffix}; {conversion(rate)}")
+    return [path for path in files if path.suffix.lower() == WAV]
+
+
+def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
     """List the wav files of a folder with one subfolder per word, split into training, validation and test.
 
     The publisher's split is used if the folder has the publisher's lists: validation_list.txt and testing_list.txt as
@@ -53,15 +76,17 @@ def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
     Args:
         root: The folder. Subfolders with a name that begins with a dot, and _background_noise_, are left out.
         seed: Random seed of the split.
+        rate: Samples per second that the files must have, for errors.
 
     Returns:
         A dict from "train", "validation" and "test" to the files of this part.
 
     Raises:
-        EdgernnError: There are fewer than 2 words, a list names a missing file, or a class has no file in some part.
+        EdgernnError: A sound file has another format, there are fewer than 2 words, a list names a missing file, or a
+            class has no file in some part.
     """
     words = root / DATASET if _has_tables(root) else root
-    files = [WordFile(path, folder.name) for folder in _word_folders(words) for path in sorted(folder.glob("*.wav"))]
+    files = [WordFile(path, folder.name) for folder in _word_folders(words) for path in wav_files(folder, rate)]
     names = sorted({file.word for file in files})
     if len(names) < 2:
         got = f"only {names[0]!r}" if names else "none"
@@ -236,7 +261,7 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
     """
     if folder is None:
         return {part: _generated(i, rate) for i, part in enumerate(PARTS)}
-    paths = sorted(folder.glob("*.wav")) if folder.is_dir() else []
+    paths = wav_files(folder, rate) if folder.is_dir() else []
     if not paths:
         raise EdgernnError(
             f"noise_folder: expected a folder with wav files of noise, got none in {folder}; set another folder"

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table of the trained models beside published figures, for the page docs/how-to/trained-models.md."""
+
+from edgernn.runtime.zoo import entries
+from measured_tables import ROOT
+
+# points of accuracy that a skipping model may lose, and the share of the multiply-adds that it may execute, in %
+_POINTS, _SHARE = 0.5, 40.0
+
+
+def _verdict(misses: list[str]) -> str:
+    return f"missed: {', '.join(misses)}" if misses else "reached"
+
+
+def targets() -> str:
+    """Return the table of targets: what each trained model reaches, and the published figure beside it."""
+    models = {entry["name"]: entry for entry in entries(ROOT / "models")}
+    dense, skipping, beats = (models[name] for name in ("arabic-words-gru", "arabic-words-sarnn", "heartbeats-gru"))
+    accuracy, published = 100 * dense["value"], 97.97
+    loss = accuracy - 100 * skipping["value"]
+    share = 100 * skipping["macs_executed"] / dense["macs_executed"]
+    misses = [f"by {loss - _POINTS:.2f} points"] * (loss > _POINTS) + [f"by {share - _SHARE:.1f} %"] * (share > _SHARE)
+    rows = [
+        (
+            "`arabic-words-gru`",
+            f"accuracy {accuracy:.2f} %",
+            f"{published} %, CNN of the data set's authors",
+            _verdict([f"by {published - accuracy:.2f} points"] * (accuracy < published)),
+        ),
+        (
+            "`arabic-words-sarnn`",
+            f"{loss:.2f} points less than the dense model, at {share:.1f} % of its multiply-adds",
+            f"at most {_POINTS} points less, at {_SHARE:.0f} % or less: a target of this project",
+            _verdict(misses),
+        ),
+    ]
+    for name, published_pair in (("V", (77.7, 81.9)), ("S", (75.9, 38.5))):
+        pair = [100 * beats["classes"][name][measure] for measure in ("sensitivity", "precision")]
+        words = ("sensitivity", "precision")
+        misses = [
+            f"{word} by {wanted - got:.1f} points"
+            for word, got, wanted in zip(words, pair, published_pair, strict=True)
+            if got < wanted
+        ]
+        rows.append(
+            (
+                "`heartbeats-gru`",
+                f"{name}: sensitivity {pair[0]:.1f} %, precision {pair[1]:.1f} %",
+                f"{published_pair[0]} % and {published_pair[1]} %, de Chazal et al.",
+                _verdict(misses),
+            )
+        )
+    for name in ("engine-life-gru", "engine-life-sarnn"):
+        error = models[name]["value"]
+        misses = [f"by {error - 14.93:.2f} cycles"] * (error > 14.93)
+        rows.append((f"`{name}`", f"RMSE {error:.2f} cycles", "14.93, LSTM of one layer", _verdict(misses)))
+    lines = ["| model | test | published figure or target | |", "|---|---|---|---|"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
