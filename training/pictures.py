@@ -282,6 +282,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
     for label, number in numbered.items():
         axes[-1].plot([], [], " ", label=f"{number}: {label}")
+    # the legend has its own column, which must fit on the page
+    figure.set_figheight(max(4.2, 0.2 * (len(groups) + len(numbered) + 3)))
     axes[-1].legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
 
