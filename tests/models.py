@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported models shared by several tests; each is made once per run, as tracing takes seconds."""
 
+import ctypes
 import functools
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from edgernn.export import Check, to_onnx
 from edgernn.export.graph import build
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
+from edgernn.runtime.stepper import Stepper, _Sizes
 from tests.native import OPTIONS
 
 _FOLDER = tempfile.TemporaryDirectory()
@@ -45,6 +47,14 @@ def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> byte
     """
     proto = build(model, weights=weights, portable=False)
     return pack(proto.SerializeToString(), Path("model.onnx"))
+
+
+def state_of(stepper: Stepper) -> np.ndarray:
+    """Return a view of all states of a packed model, one after the other, as C programs see them."""
+    sizes, state = _Sizes(), ctypes.POINTER(ctypes.c_float)()
+    assert stepper._library.edgernn_sizes(stepper._model, ctypes.byref(sizes)) == 0
+    assert stepper._library.edgernn_state(stepper._model, ctypes.byref(state)) == 0
+    return np.ctypeslib.as_array(state, (sizes.state,))
 
 
 @functools.cache

@@ -4,7 +4,7 @@
 A new cell needs one row in CELLS.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -115,7 +115,14 @@ class Result:
 
 
 def run(
-    cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any, lanes: int = 1, weight_bits: int = 32
+    cell: str | Row,
+    rule: str,
+    parameters: dict[str, Any],
+    x: Any,
+    state: Any,
+    lanes: int = 1,
+    weight_bits: int = 32,
+    memory: Sequence[Any] = (),
 ) -> Result:
     """Run the sequence x (T, B, I) in float64.
 
@@ -124,10 +131,10 @@ def run(
         rule: A name in RULES, with the number of neurons in a group after a slash if there are groups.
         parameters: By the names of the op's inputs.
         x: The input.
-        state: The states of the layer. Only those of the cell and the last input are read; memories start at their
-            initial values.
+        state: The states of the layer. Only those of the cell and the last input are read.
         lanes: Number of neurons in a vector of the kernel whose `macs` are counted.
         weight_bits: Bits of that kernel's weights.
+        memory: Memories of the rule to go on from. By default they start at their initial values.
     """
     p = {k: np.asarray(v, np.float64) for k, v in parameters.items()}
     x = np.asarray(x, np.float64)
@@ -138,6 +145,8 @@ def run(
     state = tuple(np.asarray(s, np.float64) for s in state[: row.states])
     rule, _, group_size = rule.partition("/")
     decider = RULES[rule](p, B, I, H)
+    if len(memory):
+        decider.restore(tuple(np.asarray(m, np.float64) for m in memory))
     if group_size:
         decider.group_size = int(group_size)
     costs = decider.fit(row)

@@ -55,6 +55,10 @@ class Always:
         """The rule's memories, (B, size) each."""
         return ()
 
+    def restore(self, memory: State) -> None:
+        """Go on from the memories (B, size) of another run, in the order of the kernel."""
+        raise NotImplementedError(f"{type(self).__name__} starts from its initial memories only")
+
     def thin(self, rows: Array) -> Array:
         """Apply the rule's mask to R (H, H) of one gate."""
         return rows
@@ -269,6 +273,10 @@ class Delta(Always):
     def memory(self) -> State:
         # the kept sums follow from these
         return self.sent_x, self.sent_h, np.full((self.B, 1), self.t % self.period, np.float64)
+
+    def restore(self, memory: State) -> None:
+        # all sequences have the same age
+        self.sent_x, self.sent_h, self.t = memory[0], memory[1], int(memory[2].flat[0])
 
     def _column_macs(self, x: Counts, h: Counts) -> Counts:
         whole = sum(self.p[name].size for name in ("C", "V") if name in self.p)

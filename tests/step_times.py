@@ -42,7 +42,7 @@ def timer() -> ctypes.CDLL:
 
 def times(library: ctypes.CDLL, rule: str, steps: int, block: int) -> NDArray[np.uint32]:
     """Return the nanoseconds of each step of a random cell under a rule, the clock's own time included."""
-    skip = SKIPPED if rule in ("selective", "random", "skip") else 0.0
+    skip = SKIPPED if rule in ("selective", "random", "skip", "delta", "topk") else 0.0
     stepper = Stepper(packed_alone(random_model(CELL, INPUTS, NEURONS, rule=rule, skip=skip)), 1)
     step, model, _, y = stepper.native
     nanoseconds, drawn = np.zeros(steps, np.uint32), np.random.default_rng(0)

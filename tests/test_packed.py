@@ -18,7 +18,7 @@ from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import Stepper, aligned, memory
-from tests.models import contractive, exported, packed_alone
+from tests.models import contractive, exported, packed_alone, state_of
 from tests.native import library
 from tests.tolerances import FLOAT32
 
@@ -325,9 +325,8 @@ def test_bad_arguments_are_answered_with_a_status():
 
 def test_the_state_can_be_kept_and_put_back():
     stepper = Stepper(packed("lstm"), 2)
-    state = ctypes.POINTER(ctypes.c_float)()
-    assert stepper._library.edgernn_state(stepper._model, ctypes.byref(state)) == 0
-    kept = np.ctypeslib.as_array(state, (2 * 2 * 33,))
+    kept = state_of(stepper)
+    assert kept.shape == (2 * 2 * 33,)
     x = random_input(3, 2, 3)
     stepper.x[...] = x[0]
     assert stepper.step()

@@ -14,7 +14,7 @@ import edgernn
 from edgernn.rules import RULES
 from edgernn.runtime import Session
 from edgernn.runtime.stepper import Stepper
-from tests.models import exported
+from tests.models import exported, state_of
 from tests.source_tree import ROOT
 
 backends = pytest.mark.parametrize("backend", ["portable", "native"])
@@ -271,10 +271,7 @@ def test_a_state_with_nan_is_not_saved(backend):
     session = Session(exported("gru")[1], backend=backend)
     session.step(np.zeros((2, 3)))
     if backend == "native":
-        state = ctypes.POINTER(ctypes.c_float)()
-        stepper = session._stream._stepper
-        assert stepper._library.edgernn_state(stepper._model, ctypes.byref(state)) == 0
-        state[33] = np.nan
+        state_of(session._stream._stepper)[33] = np.nan
     else:
         spoiled = np.zeros((2, 33), np.float32)
         spoiled[1, 0] = np.nan

@@ -15,12 +15,17 @@
 
 namespace edgernn {
 
-// Sets the calling thread's floating-point mode and restores it at the end of the scope. Has no
-// effect on a target without such a mode, such as WebAssembly.
+// Sets the calling thread's floating-point mode and restores it at the end of the scope. A scope
+// inside another one only reads the mode. Has no effect on a target without such a mode, such as
+// WebAssembly.
 class FlushSubnormals {
  public:
-  FlushSubnormals() : mode_(Mode()) { SetMode(mode_ | kFlush); }
-  ~FlushSubnormals() { SetMode(mode_); }
+  FlushSubnormals() : mode_(Mode()) {
+    if (!IsSet()) SetMode(mode_ | kFlush);
+  }
+  ~FlushSubnormals() {
+    if (!IsSet()) SetMode(mode_);
+  }
   FlushSubnormals(const FlushSubnormals&) = delete;
   FlushSubnormals& operator=(const FlushSubnormals&) = delete;
 
@@ -45,6 +50,9 @@ class FlushSubnormals {
   static Word Mode() { return 0; }
   static void SetMode(Word) {}
 #endif
+
+  // true if the mode was set before this scope
+  bool IsSet() const { return (mode_ & kFlush) == kFlush; }
 
   const Word mode_;
 };

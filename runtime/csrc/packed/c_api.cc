@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "common/flush_subnormals.h"
 #include "packed/message.h"
 #include "packed/saved_state.h"
 
@@ -231,6 +232,8 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
         EDGERNN_BAD_ARGUMENT,
         "x: expected words, as the model reads words, got floats; use edgernn_step_words");
   }
+  // covers the front end, the layers and the head
+  const edgernn::FlushSubnormals flush;
   if (model->on_nonfinite != EDGERNN_NONFINITE_ERROR) {
     edgernn::Hold(model, x);
     x = model->held;
@@ -265,6 +268,7 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
     return Report(EDGERNN_BAD_ARGUMENT,
                   "x: expected floats, as the model reads numbers, got words; use edgernn_step");
   }
+  const edgernn::FlushSubnormals flush;
   const std::int64_t width = model->width;
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
     if (x[b] >= 0 && x[b] < model->sizes.vocabulary) continue;
