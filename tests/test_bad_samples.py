@@ -231,7 +231,7 @@ C_MODELS = {
     "always": lambda: contractive("gru"),
     "selective, mean": lambda: contractive("lstm", "selective", layers=2, mean=tuple(MEAN), std=tuple(STD)),
     "skip": lambda: contractive("gru", "skip"),
-    "audio": lambda: model_of("floor", "gru", "selective", **DEFINITIONS[0]).eval(),
+    "audio": lambda: model_of("floor", "gru", "selective", **next(iter(DEFINITIONS.values()))).eval(),
 }
 
 

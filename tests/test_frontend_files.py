@@ -114,7 +114,7 @@ def test_a_saved_state_of_another_file_is_refused(files):
 
 
 @every_normalisation
-@pytest.mark.parametrize("definition", [*DEFINITIONS[1:], {"window_size": 1000, "bands": 30}], ids=str)
+@pytest.mark.parametrize("definition", [*list(DEFINITIONS.values())[1:], {"window_size": 1000, "bands": 30}], ids=str)
 def test_a_packed_file_computes_what_torch_computes(normalise, definition):
     model = model_of(normalise, **definition).eval()
     x = room(40, 3, model.input_size)

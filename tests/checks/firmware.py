@@ -138,7 +138,7 @@ def test_kept_sums_are_computed_anew(cell, weights):
     check(contractive(cell, "delta"), x, weights)
 
 
-@pytest.mark.parametrize("definition", DEFINITIONS, ids=["16 kHz", "8 kHz", "no overlap"])
+@pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=list(DEFINITIONS))
 @pytest.mark.parametrize("normalise", NORMALISATIONS)
 def test_the_audio_front_end(normalise, definition):
     model = model_of(normalise, "gru", "selective", **definition).eval()

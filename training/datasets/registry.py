@@ -316,7 +316,7 @@ SETS: dict[str, DataSet] = {
         forms=(_NOISES,),
         agreement="take the recordings of these names from the noise of both data sets; the six are in the folder "
         "_background_noise_ of Speech Commands",
-        note="for trainings with noise_folder=FOLDER; the recordings in the project were rounded to 12 bits",
+        note="for trainings with noise_folder=FOLDER",
         setting="noise_folder",
     ),
     "hapt": DataSet(
