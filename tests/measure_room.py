@@ -30,12 +30,12 @@ from edgernn.frontends import FrontendConfig
 from edgernn.model import SequenceModel
 from edgernn.runtime.info import read_info
 from edgernn.runtime.stepper import Stepper
-from edgernn.runtime.wav import read_wav
+from edgernn.runtime.wav import FULL_SCALE, read_wav
 from edgernn.runtime.weights import read_weights
 from edgernn.runtime.zoo import zoo_folder
 from edgernn.settings import load
 from tests.models import packed_alone
-from tests.step_times import timer
+from tests.step_times import run_steps, timer
 
 DENSE = "arabic-room-gru"
 MODELS = (DENSE, "arabic-room-sarnn", "arabic-room-delta")
@@ -75,15 +75,10 @@ def without_frontend(model: SequenceModel) -> SequenceModel:
 
 def in_c(library: ctypes.CDLL, model: SequenceModel, x: Array) -> Callable[[], float]:
     """Return a function that runs all steps of x (T, I) in C and returns their microseconds."""
-    stepper = Stepper(packed_alone(model), 1)
-    step, address, _, y = stepper.native
-    taken = np.zeros(len(x), np.uint32)
+    stepper, taken = Stepper(packed_alone(model), 1), np.zeros(len(x), np.uint32)
 
     def run() -> float:
-        assert stepper is not None
-        sizes = ctypes.c_int64(x.shape[1]), ctypes.c_int64(len(x))
-        out = ctypes.c_void_p(taken.ctypes.data)
-        assert library.time_steps(step, address, ctypes.c_void_p(x.ctypes.data), sizes[0], y, sizes[1], out) == 0
+        run_steps(library, stepper, x, taken)
         return float(taken.sum()) / 1000
 
     return run
@@ -127,7 +122,7 @@ def main() -> None:
         assert front is not None
         rate, hop = front.config.sample_rate, front.config.hop
         samples = read_wav(arguments.wav, rate)
-        x = samples[: len(samples) // hop * hop].reshape(-1, hop).astype(np.float32) / 32768
+        x = samples[: len(samples) // hop * hop].reshape(-1, hop).astype(np.float32) / FULL_SCALE
         with torch.no_grad():
             start = front.initial_state(1, torch.zeros(1))
             features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()

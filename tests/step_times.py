@@ -40,19 +40,22 @@ def timer() -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
+def run_steps(library: ctypes.CDLL, stepper: Stepper, x: NDArray[np.float32], nanoseconds: NDArray[np.uint32]) -> None:
+    """Run a packed model on x (T, I) in C and write the nanoseconds of each step (T,), the clock's own included."""
+    step, model, _, y = stepper.native
+    steps, inputs = (ctypes.c_int64(size) for size in x.shape)
+    data, out = (ctypes.c_void_p(array.ctypes.data) for array in (x, nanoseconds))
+    assert library.time_steps(step, model, data, inputs, y, steps, out) == 0
+
+
 def times(library: ctypes.CDLL, rule: str, steps: int, block: int) -> NDArray[np.uint32]:
     """Return the nanoseconds of each step of a random cell under a rule, the clock's own time included."""
     skip = SKIPPED if rule in ("selective", "random", "skip", "delta", "topk") else 0.0
     stepper = Stepper(packed_alone(random_model(CELL, INPUTS, NEURONS, rule=rule, skip=skip)), 1)
-    step, model, _, y = stepper.native
     nanoseconds, drawn = np.zeros(steps, np.uint32), np.random.default_rng(0)
     for first in range(0, steps, block):
         x = drawn.standard_normal((block, INPUTS), np.float32)
-        part = nanoseconds[first : first + block]
-        numbers = ctypes.c_int64(INPUTS), ctypes.c_int64(len(part))
-        addresses = (ctypes.c_void_p(array.ctypes.data) for array in (x, part))
-        data, out = addresses
-        assert library.time_steps(step, model, data, numbers[0], y, numbers[1], out) == 0
+        run_steps(library, stepper, x, nanoseconds[first : first + block])
     return nanoseconds
 
 

@@ -21,8 +21,8 @@ from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
-from edgernn.rules.base import Kind
 from edgernn.training.kernels import WIDEST, attach
+from edgernn.training.kernels.common import RULES as FUSED_RULES
 from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, make_groups, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
@@ -67,11 +67,7 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
     assert_same(make(cell, "always", 3, 5), 2, 2)
 
 
-# rules that decide for columns, or from a gate, have no kernel on a GPU
-ON_GPU = [n for n, rule in RULES.items() if n != "variable" and rule.kind not in (Kind.COLUMN, Kind.GATE)]
-
-
-@pytest.mark.parametrize("rule", ON_GPU)
+@pytest.mark.parametrize("rule", FUSED_RULES)
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)
@@ -109,7 +105,7 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(
 def test_every_cell_under_every_rule_equals_the_loop(cell: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # neighbouring rules of a cell have different forms, and so have neighbouring cells of a rule
     cells = sorted({name for name, _ in CELLS_AND_RULES})
-    resident = (cells.index(cell) + ON_GPU.index(rule)) % 2 == 0
+    resident = (cells.index(cell) + FUSED_RULES.index(rule)) % 2 == 0
     use_form(RESIDENT if resident else STREAMED, monkeypatch)
     assert_same(make(cell, rule, 3 if resident else 5, 5), 2, 3)
 
