@@ -21,15 +21,29 @@ static uint32_t Number(const unsigned char* from, int bytes) {
   return number;
 }
 
-static void FailFormat(const char* name, const char* reason) {
-  Fail(
-      "%s: expected a wav file with 16-bit PCM samples, got another or a damaged one (%s); save it "
-      "as 16-bit PCM wav",
-      name, reason);
+/* Fails with the command that converts a sound file to one that this file reads. */
+static void FailToConvert(const Audio* audio, const char* fault) {
+  Fail("%s: %s; convert it with ffmpeg -i FILE -ac 1 -ar %lld -c:a pcm_s16le NEW.wav", audio->name,
+       fault, (long long)audio->rate);
+}
+
+static void FailFormat(const Audio* audio, const char* reason) {
+  char fault[200];
+  snprintf(fault, sizeof fault,
+           "expected a wav file with 16-bit PCM samples, got another or a damaged one (%s)",
+           reason);
+  FailToConvert(audio, fault);
+}
+
+static void CheckNumber(const Audio* audio, const char* expected, uint32_t got, uint32_t wanted) {
+  char fault[100];
+  if (got == wanted) return;
+  snprintf(fault, sizeof fault, "expected %s, got %u", expected, (unsigned)got);
+  FailToConvert(audio, fault);
 }
 
 static void ReadHeader(const Audio* audio, unsigned char* to, size_t bytes) {
-  if (fread(to, 1, bytes, audio->file) != bytes) FailFormat(audio->name, "a truncated header");
+  if (fread(to, 1, bytes, audio->file) != bytes) FailFormat(audio, "a truncated header");
 }
 
 static void Skip(const Audio* audio, uint64_t bytes) {
@@ -37,42 +51,34 @@ static void Skip(const Audio* audio, uint64_t bytes) {
 }
 
 /* Checks the chunk "fmt " of a wav file. */
-static void CheckFormat(const Audio* audio, uint64_t bytes, int64_t rate) {
+static void CheckFormat(const Audio* audio, uint64_t bytes) {
   unsigned char chunk[40] = {0};
   const size_t known = bytes < sizeof chunk ? (size_t)bytes : sizeof chunk;
   ReadHeader(audio, chunk, known);
   Skip(audio, bytes - known);
   uint32_t format = Number(chunk, 2);
   if (format == kExtensible) format = Number(chunk + 24, 2);
-  if (bytes < 16 || format != kPcm) FailFormat(audio->name, "unknown format");
-  const uint32_t channels = Number(chunk + 2, 2), got = Number(chunk + 4, 4);
-  const uint32_t bits = Number(chunk + 14, 2);
-  if (bits != 8 * kBytes) {
-    Fail("%s: expected samples of 16 bits, got %u; save it as 16-bit PCM wav", audio->name,
-         (unsigned)bits);
-  }
-  if (channels != 1) {
-    Fail("%s: expected one channel, got %u; convert it to mono", audio->name, (unsigned)channels);
-  }
-  if ((int64_t)got != rate) {
-    Fail("%s: expected %lld samples per second, got %u; resample it to %lld Hz", audio->name,
-         (long long)rate, (unsigned)got, (long long)rate);
-  }
+  if (bytes < 16 || format != kPcm) FailFormat(audio, "unknown format");
+  char expected[60];
+  snprintf(expected, sizeof expected, "%lld samples per second", (long long)audio->rate);
+  CheckNumber(audio, "samples of 16 bits", Number(chunk + 14, 2), 8 * kBytes);
+  CheckNumber(audio, "one channel", Number(chunk + 2, 2), 1);
+  CheckNumber(audio, expected, Number(chunk + 4, 4), (uint32_t)audio->rate);
 }
 
 /* Reads the chunks up to the samples, and returns the bytes of the samples. */
-static uint64_t FindSamples(const Audio* audio, int64_t rate) {
+static uint64_t FindSamples(const Audio* audio) {
   int has_format = 0;
   for (;;) {
     unsigned char chunk[8];
     ReadHeader(audio, chunk, sizeof chunk);
     const uint64_t bytes = Number(chunk + 4, 4);
     if (memcmp(chunk, "data", 4) == 0) {
-      if (!has_format) FailFormat(audio->name, "no format before the samples");
+      if (!has_format) FailFormat(audio, "no format before the samples");
       return bytes;
     }
     const int is_format = memcmp(chunk, "fmt ", 4) == 0;
-    if (is_format) CheckFormat(audio, bytes, rate);
+    if (is_format) CheckFormat(audio, bytes);
     has_format |= is_format;
     /* chunks have even sizes */
     Skip(audio, (is_format ? 0 : bytes) + bytes % 2);
@@ -91,7 +97,7 @@ static void CheckSize(const Audio* audio, uint64_t bytes) {
         "record it again",
         audio->name, (unsigned long long)(bytes / kBytes), (unsigned long long)(left / kBytes));
   }
-  if (bytes == 0) Fail("%s: has no samples; record it again", audio->name);
+  if (bytes == 0) Fail("%s: expected samples, got none; record it again", audio->name);
 }
 
 Audio OpenAudio(const char* name, int64_t rate) {
@@ -100,6 +106,7 @@ Audio OpenAudio(const char* name, int64_t rate) {
   const int is_input = strcmp(name, "-") == 0;
   audio.file = is_input ? stdin : fopen(name, "rb");
   audio.name = is_input ? "standard input" : name;
+  audio.rate = rate;
   audio.left = UINT64_MAX;
   if (audio.file == NULL) {
     Fail("%s: %s; check the path", name, errno == ENOENT ? "no such file" : strerror(errno));
@@ -108,11 +115,11 @@ Audio OpenAudio(const char* name, int64_t rate) {
   if (audio.first_count == sizeof audio.first && memcmp(audio.first, "RIFF", 4) == 0 &&
       memcmp(audio.first + 8, "WAVE", 4) == 0) {
     audio.first_count = 0;
-    const uint64_t bytes = FindSamples(&audio, rate);
+    const uint64_t bytes = FindSamples(&audio);
     CheckSize(&audio, bytes);
     if (!is_input || (bytes > 0 && bytes < most_bytes)) audio.left = bytes / kBytes;
   } else if (!is_input) {
-    FailFormat(name, "it does not begin with RIFF");
+    FailFormat(&audio, "it does not begin with RIFF");
   }
   return audio;
 }

@@ -11,6 +11,7 @@
 typedef struct Audio {
   FILE* file;
   const char* name;
+  int64_t rate;            /* samples per second */
   uint64_t left;           /* number of samples that are left */
   unsigned char first[12]; /* bytes that were read to find out the format, and are samples */
   size_t first_count, first_used;
