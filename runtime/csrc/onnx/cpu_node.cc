@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes of the CPU provider.
 
+#include <atomic>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -19,6 +21,37 @@ using Buffer = std::unique_ptr<void, FreeBuffer>;
 Buffer Allocate(std::size_t bytes) {
   return Buffer(::operator new(bytes, std::align_val_t(kAlignment)));
 }
+
+struct Scratch {
+  std::size_t bytes;
+  Buffer memory;
+};
+
+// Keeps the scratch memory of a call for the next one, so that steps of a stream allocate none. Of
+// calls that run at once, one gets it and the others allocate their own.
+class ScratchCache {
+ public:
+  ScratchCache() = default;
+  ScratchCache(const ScratchCache&) = delete;
+  ScratchCache& operator=(const ScratchCache&) = delete;
+  ~ScratchCache() { delete kept_.load(); }
+
+  std::unique_ptr<Scratch> Take(std::size_t bytes) {
+    std::unique_ptr<Scratch> scratch(kept_.exchange(nullptr));
+    if (scratch != nullptr && scratch->bytes >= bytes) return scratch;
+    return std::unique_ptr<Scratch>(new Scratch{bytes, Allocate(bytes)});
+  }
+
+  // Calls on many samples need much more memory than a step, and release it.
+  void Return(std::unique_ptr<Scratch> scratch) {
+    if (scratch->bytes <= kMostKept) delete kept_.exchange(scratch.release());
+  }
+
+ private:
+  static constexpr std::size_t kMostKept = std::size_t{1} << 18;
+
+  std::atomic<Scratch*> kept_{nullptr};
+};
 
 class CpuNode : public Node {
  public:
@@ -44,6 +77,7 @@ class CpuNode : public Node {
   bool packed_once_;
   LayerSizes sizes_{};
   Buffer packed_;
+  mutable ScratchCache scratch_;
 };
 
 void CpuNode::Run(OrtKernelContext* context) const {
@@ -59,8 +93,10 @@ void CpuNode::Run(OrtKernelContext* context) const {
   const Call call = MakeCall(sizes, context);
   const std::int64_t parts = Shards::Choose(threads_, call.batch);
   if (parts == 1) {
-    const Buffer scratch = Allocate(op_.ScratchBytes(sizes, call.steps, call.batch));
-    op_.Run(sizes, packed, call, scratch.get());
+    std::unique_ptr<Scratch> scratch =
+        scratch_.Take(op_.ScratchBytes(sizes, call.steps, call.batch));
+    op_.Run(sizes, packed, call, scratch->memory.get());
+    scratch_.Return(std::move(scratch));
     return;
   }
   const Shards shards(op_, sizes, call, parts);

@@ -20,7 +20,7 @@ struct OrtError {
   OrtStatus* status;
 };
 
-// Immutable after construction, so that several threads may call Run at once.
+// Several threads may call Run at once: it changes nothing but memory that one call at a time takes.
 class Node {
  public:
   // Throws InvalidArgument for attributes without a kernel, and for a wrong number of inputs.
