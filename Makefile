@@ -273,11 +273,15 @@ M32 := -m32 -msse2 -mfpmath=sse -idirafter /usr/include/x86_64-linux-gnu
 THREADED := $(filter-out %-1 %-2,$(wildcard tests/corpus/packed/*))
 
 # -O1 keeps stack traces readable; a forked process goes on, though its parent has several threads
-check-threads:
+check-threads: setup
 	cmake -S . -B build/threads -DEDGERNN_ISAS=$(CHECKED_ISA) -DCMAKE_CXX_FLAGS=-fsanitize=thread \
 	    -DCMAKE_CXX_FLAGS_RELEASE='-O1 -g -DNDEBUG'
-	cmake --build build/threads --parallel 2 --target edgernn_threads
+	cmake --build build/threads --parallel 2 --target edgernn_threads edgernn_ops
 	TSAN_OPTIONS=die_after_fork=0:halt_on_error=1 build/threads/edgernn_threads $(THREADED)
+	TSAN_OPTIONS=die_after_fork=0:halt_on_error=1:suppressions=tests/thread_suppressions.txt \
+	    LD_PRELOAD="$$(c++ -print-file-name=libtsan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
+	    EDGERNN_ISA=$(CHECKED_ISA) EDGERNN_LIBRARY=build/threads/libedgernn_ops.so \
+	    $(BIN)/python -m tests.use_op_threads
 
 # not g++-multilib, which excludes the cross compiler for 64-bit Arm
 FUZZ32_PACKAGES := clang g++-12-multilib libc6-dev-i386

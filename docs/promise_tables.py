@@ -24,8 +24,8 @@ def promises() -> str:
         (
             "A step of the native library allocates nothing, takes no lock and makes no system call",
             "`pytest tests/test_bounded_step.py tests/test_bounded_op.py`",
-            f"0, for every cell and rule, in packed models and in the op of ONNX Runtime; of {times['steps']:,} steps 99.99 % took at most "
-            f"{slowest['p99.99'] / 1000:.0f} µs under the slowest rule",
+            "0, for every cell and rule, in packed models and in the op of ONNX Runtime; of "
+            f"{times['steps']:,} steps 99.99 % took at most {slowest['p99.99'] / 1000:.0f} µs under the slowest rule",
         ),
         (
             "A long stream under `selective` or `delta`, which keep sums, accumulates no error, and memory stays flat",

@@ -136,6 +136,7 @@ def session(
     attributes: Mapping[str, Any] | None = None,
     sizes: tuple[int, int] = (5, 3),
     counts: bool = False,
+    threads: int = 1,
 ) -> ort.InferenceSession:
     """Make a session of a single-node model.
 
@@ -147,6 +148,7 @@ def session(
         attributes: Replace or extend those of the layer; None omits an attribute.
         sizes: H, I, for cells whose gates depend on them.
         counts: Also return updates and macs of a rule that never skips.
+        threads: Number of threads of the session.
     """
     module = layer(cell, rule, *sizes)
     known = [*output_names(cell, rule), *(["updates", "macs"] if counts else [])]
@@ -160,6 +162,7 @@ def session(
         _attributes(module) | dict(attributes or {}),
         constant=constant,
         ordered=outputs,
+        threads=threads,
     )
 
 
@@ -175,6 +178,7 @@ def node_session(
     attributes: Mapping[str, Any],
     constant: bool = True,
     ordered: list[str] | None = None,
+    threads: int = 1,
 ) -> ort.InferenceSession:
     """Make a session of one node with the inputs X, weights and states; attributes that are None are omitted.
 
@@ -199,9 +203,9 @@ def node_session(
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.edgernn", 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    register(options, library())
+    register(options, library(), threads)
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
