@@ -48,6 +48,19 @@ def test_tables_of_the_arabic_set_decide_the_parts(tmp_path):
     assert task.classes == ("left", "right", "_silence_")
 
 
+def test_the_test_set_of_speech_commands_is_split_by_speaker(tmp_path):
+    folder = tmp_path / "speech-commands-test"
+    for word in ("yes", "no", "_unknown_", "_silence_"):
+        for speaker in range(10):
+            write_wav(folder / word / f"{speaker:08x}_nohash_0.wav", tone("left", speaker))
+    task = opened(Keywords(corpus="speech-commands-test", silence=0.0), tmp_path)
+    assert task.classes == ("no", "yes", "_unknown_", "_silence_")
+    assert [len(files) for files in names_of(word_files(folder, 0, RATE)).values()] == [32, 4, 4]
+    (folder / "_silence_").rename(folder / "silence")
+    with pytest.raises(EdgernnError, match="_silence_"):
+        opened(Keywords(corpus="speech-commands-test"), tmp_path)
+
+
 def test_no_speaker_is_in_two_parts(tmp_path):
     for word in ("left", "right"):
         for speaker in range(30):
@@ -282,7 +295,10 @@ def test_bad_settings(tmp_path):
         choose("keywords", "gru", None, {"frontend": "none"})
     with pytest.raises(UsageError, match="snr_low: expected at most snr_high=10, got 20"):
         Keywords(snr_low=20, snr_high=10)
-    with pytest.raises(UsageError, match="corpus: expected arabic-speech-commands or speech-commands, got 'german'"):
+    with pytest.raises(UsageError, match="corpus: expected one of .*, speech-commands-test, got 'german'"):
+        UsageError,
+        match="corpus: expected one of arabic-speech-commands, speech-commands, speech-commands-test, got 'german'",
+    ):
         Keywords(corpus="german")
     with pytest.raises(EdgernnError, match=r"keywords: no dataset/ .* in "):
         opened(Keywords(), tmp_path)

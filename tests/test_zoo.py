@@ -86,6 +86,7 @@ WORDS = {"name": "keywords", "settings": {"corpus": "arabic-speech-commands", "n
     [
         (WORDS, ["Arabic Speech Commands"]),
         ({"name": "keywords", "settings": {"corpus": "speech-commands"}}, ["Speech Commands, English"]),
+        ({"name": "keywords", "settings": {"corpus": "speech-commands-test"}}, ["Test set of Speech Commands"]),
         (
             {"name": "keywords", "settings": {**WORDS["settings"], "noise_folder": "/data/speech-noise/"}},
             ["Arabic Speech Commands", "Eight recordings of noise"],

@@ -304,6 +304,19 @@ SETS: dict[str, DataSet] = {
         note="for twelve classes, set corpus=speech-commands words=yes,no,up,down,left,right,on,off,stop,go",
         setting="corpus",
     ),
+    "speech-commands-test": DataSet(
+        title="Test set of Speech Commands with 12 classes, English: ten words, unknown words, silence",
+        origin="Warden (2018), arXiv:1804.03209: "
+        "http://download.tensorflow.org/data/speech_commands_test_set_v0.02.tar.gz",
+        terms="CC BY 4.0",
+        tasks=("keywords",),
+        folder="speech-commands-test",
+        forms=(("_unknown_/", "_silence_/", "yes/"),),
+        agreement="unpack http://download.tensorflow.org/data/speech_commands_test_set_v0.02.tar.gz",
+        note="split by speaker, as it has no training part; metrics are not comparable with published ones, which are "
+        "of all its recordings",
+        setting="corpus",
+    ),
     "speech-noise": DataSet(
         title="Eight recordings of noise and household sounds, 9 minutes",
         origin="six from Speech Commands, Warden (2018), arXiv:1804.03209: "

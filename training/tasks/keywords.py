@@ -21,15 +21,13 @@ from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.runtime.wav import write_wav
 from edgernn.runtime.word_detection import NOT_WORDS, SILENCE, UNKNOWN, Detector, PostProcessing
 from edgernn.training.data import find_either
+from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import CLASSIFICATION, DETECTIONS, ROOM, ROOM_WORDS, Tally, Task
 from edgernn.training.tasks.clips import Changes, Clips, MarkedBatch
 from edgernn.training.tasks.confusion import LABELLED_STEPS, Confusion
 from edgernn.training.tasks.recordings import (
     BACKGROUND,
-    DATASET,
-    LISTS,
     PARTS,
-    TABLES,
     Audio,
     WordFile,
     noise_parts,
@@ -41,11 +39,8 @@ from edgernn.training.tasks.sources import Batch, Split
 from edgernn.training.tasks.spotting import Heard, det_curve, listen
 from edgernn.training.tasks.streams import HOLD, Streams
 
-# folder of each corpus in the data folder, and the names that mark its layout
-CORPORA: dict[str, Sequence[str]] = {
-    "arabic-speech-commands": (f"{DATASET}/", *TABLES),
-    "speech-commands": (f"{BACKGROUND}/", *LISTS),
-}
+# data sets that the setting corpus chooses from
+CORPORA = [name for name, data in SETS.items() if data.setting == "corpus"]
 # front end by default: steps of 20 ms, windows of 32 ms
 _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
@@ -316,14 +311,15 @@ class Keywords(Words):
     Metrics: accuracy, over all clips, including those of `_unknown_` and `_silence_`; accuracy_words, over all other
     clips; cross_entropy. series.json has recall and precision of each class in the test, in the order of `classes`.
 
-    The split is the publisher's, by speaker. The data folder has one of two data sets. `arabic-speech-commands` has 40
-    words: a folder `dataset`, train.csv, val.csv and test.csv. `speech-commands` is version 1 or 2 of Google's data
-    set, with `_background_noise_`, validation_list.txt and testing_list.txt. The usual benchmark with twelve classes is
-    words=yes,no,up,down,left,right,on,off,stop,go.
+    The split is the publisher's, by speaker. The data folder has one of three sets. `arabic-speech-commands` has 40
+    words: a folder `dataset`, train.csv, val.csv and test.csv. `speech-commands` is version 1 or 2 of Google's set,
+    with `_background_noise_`, validation_list.txt and testing_list.txt; the usual benchmark of twelve classes is
+    words=yes,no,up,down,left,right,on,off,stop,go. `speech-commands-test` is the test set of this benchmark: a tenth
+    of its speakers is the test, so that metrics are not comparable with published ones.
 
     Settings:
 
-    - `corpus`: arabic-speech-commands or speech-commands.
+    - `corpus`: arabic-speech-commands, speech-commands or speech-commands-test.
     - `words`: The words to tell apart, separated by commas; all others are unknown. Default: the names of all folders.
     - `seconds`: Length of a clip. A shorter file is padded with zeros; a longer one is cut to its loudest stretch.
     - `silence`: Number of clips of silence, as a share of the clips of words; 0: none are added.
@@ -368,14 +364,14 @@ class Keywords(Words):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.corpus not in CORPORA:
-            raise UsageError(f"corpus: expected {' or '.join(CORPORA)}, got {self.corpus!r}")
+            raise UsageError(f"corpus: expected one of {', '.join(CORPORA)}, got {self.corpus!r}")
 
     def open(self, source: Path | None, seed: int) -> None:
-        paths = find_either(self.name, self.corpus, [CORPORA[self.corpus]], source)
+        paths = find_either(self.name, self.corpus, SETS[self.corpus].forms, source)
         roots = {path.parent for path in paths}
         if len(roots) > 1:
             raise EdgernnError(
-                f"{self.name}: expected the files {', '.join(CORPORA[self.corpus])} in one folder, got them in "
+                f"{self.name}: expected the files {', '.join(SETS[self.corpus].forms[0])} in one folder, got them in "
                 f"{' and '.join(sorted(map(str, roots)))}; unpack the data set into one folder"
             )
         self._load(paths[0].parent, seed)
