@@ -296,9 +296,6 @@ def test_bad_settings(tmp_path):
     with pytest.raises(UsageError, match="snr_low: expected at most snr_high=10, got 20"):
         Keywords(snr_low=20, snr_high=10)
     with pytest.raises(UsageError, match="corpus: expected one of .*, speech-commands-test, got 'german'"):
-        UsageError,
-        match="corpus: expected one of arabic-speech-commands, speech-commands, speech-commands-test, got 'german'",
-    ):
         Keywords(corpus="german")
     with pytest.raises(EdgernnError, match=r"keywords: no dataset/ .* in "):
         opened(Keywords(), tmp_path)
