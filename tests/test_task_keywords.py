@@ -295,7 +295,7 @@ def test_bad_settings(tmp_path):
         choose("keywords", "gru", None, {"frontend": "none"})
     with pytest.raises(UsageError, match="snr_low: expected at most snr_high=10, got 20"):
         Keywords(snr_low=20, snr_high=10)
-    with pytest.raises(UsageError, match="corpus: expected one of .*, speech-commands-test, got 'german'"):
+    with pytest.raises(UsageError, match=r"corpus: expected one of .*, speech-commands-test, got 'german'"):
         Keywords(corpus="german")
     with pytest.raises(EdgernnError, match=r"keywords: no dataset/ .* in "):
         opened(Keywords(), tmp_path)
