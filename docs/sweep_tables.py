@@ -13,6 +13,9 @@ _AMOUNTS = ("skip", "theta_x", "theta_h", "k")
 # points of accuracy within which models count as equal
 _POINTS = 0.5
 
+# steps in a second of signal
+_RATES = {"activity": 50, "ecg": 60, "keywords": 50}
+
 _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 
@@ -31,15 +34,18 @@ def signal(task: str) -> str:
         if _is_dense(row) and ((best := dense.get(row["cell"])) is None or _worth(row, sign) > _worth(best, sign)):
             dense[row["cell"]] = row
     shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"])]}
-    metric = report["metric"]
+    metric, rate = report["metric"], _RATES.get(task)
     heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds", "µs"]
-    heads += ["kB", "best for"]
-    lines = [f"| {' | '.join(heads)} |", "|---|---:|---|---:|---:|---:|---:|---:|---|"]
+    heads += [*(["µs a second"] if rate else []), "kB", "best for"]
+    lines = [f"| {' | '.join(heads)} |", f"|---|---:|---|{'---:|' * (len(heads) - 4)}---|"]
     for row in sorted(shown.values(), key=_work):
-        lines.append(f"| {' | '.join(_cells(row, report['searched']))} |")
+        *cells, size, best = _cells(row, report["searched"])
+        a_second = [f"{rate * row['latency']['mean']:.0f}"] if rate else []
+        lines.append(f"| {' | '.join([*cells, *a_second, size, best])} |")
+    second = f" A second of signal has {rate} steps." if rate else ""
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
-        "Multiply-adds and µs are those of a step with one sequence, float32 weights. Best for: no other model of the "
+        f"Multiply-adds and µs are those of a step with one sequence.{second} Best for: no other model of the "
         f"{len(chosen)} has both a better mean on the validation split and a lower cost of this kind. Times on "
         f"{report['latency_machine']}. Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
         "rule, size and learning rate."
