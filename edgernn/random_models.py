@@ -76,8 +76,9 @@ def _set_thresholds(model: SequenceModel, rate: float) -> None:
         outputs = []
         for direction, layer in enumerate(layers[i : i + model.directions]):
             seen = x.flip(0) if direction else x
-            _halve(layer.get_buffer("rule.rule_theta_x"), rate, partial(_moved_share, seen))
-            _halve(layer.get_buffer("rule.rule_theta_h"), rate, partial(_sent_share, layer, seen))
+            thresholds = layer.rule.weights
+            _halve(thresholds["rule_theta_x"], rate, partial(_moved_share, seen))
+            _halve(thresholds["rule_theta_h"], rate, partial(_sent_share, layer, seen))
             y = layer(seen)[0]
             outputs.append(y.flip(0) if direction else y)
         x = torch.cat(outputs, -1)

@@ -11,6 +11,7 @@ from torch import nn
 
 from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
+from edgernn.rules import Delta
 from edgernn.store import WEIGHTS, read_tensors
 from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.base import Score
@@ -113,14 +114,14 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
     With `start=cell`, all parameters keep the values that their layers set when they were built. With `start=uniform`,
     they are drawn from U(-scale, scale); with `start=normal`, from N(0, scale²). The setting `start_scale` is the
     scale. Both set biases and other vectors to 0 if `start_biases` is false. Parameters of normalisation layers always
-    keep their values: a gain of 0 would make their output 0.
+    keep their values: a gain of 0 would make their output 0. So do learned thresholds of the rule delta.
     """
     if config.start.name == "cell":
         return
-    kinds = (*NORMS.values(), nn.LayerNorm)
-    norms = {p for module in model.modules() if isinstance(module, kinds) for p in module.parameters()}
+    kinds = (*NORMS.values(), nn.LayerNorm, Delta)
+    kept = {p for module in model.modules() if isinstance(module, kinds) for p in module.parameters()}
     for parameter in model.parameters():
-        if parameter in norms:
+        if parameter in kept:
             continue
         if parameter.ndim == 1 and not config.start.biases:
             parameter.zero_()

@@ -328,6 +328,9 @@ class UpdateRule(nn.Module, abc.ABC):
     def anneal(self, epoch: int) -> None:
         """Adapt the rule, such as the slope of its surrogate gradient, before each training epoch, counted from 0."""
 
+    def constrain(self) -> None:
+        """Move parameters in place to the closest valid values; training calls this after each optimiser step."""
+
     def force(self, rate: float) -> None:
         """Set the rule's parameters so that it updates about the share `rate` of the neurons per step, for benchmarks.
 

@@ -25,6 +25,8 @@ class Decision:
         sent: Only for the rule delta: tensors (B, columns of W) and (B, H) that matrix products read in place of x and
             h. Each value is new or that of an earlier step. All neurons change; u is 1 where the value of h is new.
         sent_inputs: Only for the rule delta: mask (B, columns of W), True where the value read in place of x is new.
+        read: Only for the rule delta with learned thresholds: the values of `sent` with gradients to the thresholds,
+            which matrix products read. None if they read `sent`.
         sums: Only for the rule delta: pre-activations (B, P) of all gates that read x or h, computed from `sent`.
     """
 
@@ -34,6 +36,7 @@ class Decision:
     score: Tensor | None = None
     sent: tuple[Tensor, Tensor] | None = None
     sent_inputs: Tensor | None = None
+    read: tuple[Tensor, Tensor] | None = None
     sums: Tensor | None = None
 
 

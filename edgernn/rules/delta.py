@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
@@ -23,6 +23,43 @@ class Send(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return grads[0], None
+
+
+class Attach(torch.autograd.Function):
+    """Surrogate gradient of a threshold: returns `result`, a sum of m ⊙ factor and terms that do not depend on Θ.
+
+    The mask m is 1 where |factor| > Θ. The gradient of the result passes on to `result`, and that of Θ is the one that
+    `threshold_grad` computes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, factor: Tensor, theta: Tensor, slope: float) -> Tensor:
+        ctx.save_for_backward(factor, theta)
+        ctx.slope = slope
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, None]:
+        factor, theta = ctx.saved_tensors
+        return grads[0], None, threshold_grad(grads[0], factor, theta, ctx.slope), None
+
+
+def threshold_grad(grad: Tensor, factor: Tensor, theta: Tensor, slope: float) -> Tensor:
+    """Compute the surrogate gradient of a threshold Θ through m ⊙ factor, where the mask m is 1 where |factor| > Θ.
+
+    The mask has the derivative of a sigmoid: m ≈ σ(s (|factor| - Θ)), so that ∂m/∂Θ = -s σ (1 - σ).
+
+    Args:
+        grad: Gradient of m ⊙ factor (..., N).
+        factor: Changes of x or h, or their magnitudes (..., N).
+        theta: Θ (1,).
+        slope: s.
+
+    Returns:
+        The gradient of Θ (1,).
+    """
+    likelihood = torch.sigmoid(slope * (factor.abs() - theta))
+    return (grad * factor * likelihood * (likelihood - 1)).sum_to_size(theta.shape) * slope
 
 
 class Delta(UpdateRule):
@@ -45,9 +82,20 @@ class Delta(UpdateRule):
     The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). The penalty is the L1 cost of the paper: the
     sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as updated if it is
     sent anew.
+    With learn_thresholds=true, rule_theta_x and rule_theta_h are parameters, which start as theta_x and theta_h. Let Δ
+    be h_{t-1} - ĥ_{t-1}, and m the mask of |Δ| > Θ_h. Then ĥ_t is ĥ_{t-1} + m ⊙ Δ, and its cost is m ⊙ |Δ|. Gradients
+    to Θ_h take m for a sigmoid with the slope s, an option, and Δ and ĥ_{t-1} for constants:
+
+    m ≈ σ(s (|Δ| - Θ_h))
+    ∂ĥ_t / ∂Θ_h = -s σ (1 - σ) ⊙ Δ                                       in products
+    ∂(m ⊙ |Δ|) / ∂Θ_h = -s σ (1 - σ) ⊙ |Δ|                               in the penalty
+
+    The same holds for x and Θ_x. The penalty then also has the cost of x, the sum over t and the columns of W of
+    |x̂_t - x̂_{t-1}|, averaged over B and divided by H: a change costs the same in W and in R. Training sets a threshold
+    below 0 to 0 after each step. Exported files have the thresholds as constants.
     Source: Neil et al., "Delta Networks for Optimized Recurrent Network Computation", ICML 2017,
     https://arxiv.org/abs/1612.05571; kernels as in Gao et al., "EdgeDRNN", 2020, https://arxiv.org/abs/1912.12193.
-    EdgeDRNN calls this rule with the cell `gru` DeltaGRU.
+    EdgeDRNN calls this rule with the cell `gru` DeltaGRU. Learned thresholds are not from these papers.
     """
 
     name = "delta"
@@ -67,17 +115,44 @@ class Delta(UpdateRule):
     rule_theta_x: Tensor
     rule_theta_h: Tensor
 
-    def __init__(self, input_size: int, hidden_size: int, theta_x: float = 0.1, theta_h: float = 0.1) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        theta_x: float = 0.1,
+        theta_h: float = 0.1,
+        learn_thresholds: bool = False,
+        slope: float = 5.0,
+    ) -> None:
         super().__init__(input_size, hidden_size)
+        if not 0 < slope < math.inf:
+            raise UsageError(f"slope: expected above 0, got {slope}")
+        self.slope, self.learns = slope, learn_thresholds
         for name, theta in (("theta_x", theta_x), ("theta_h", theta_h)):
             if not 0 <= theta < math.inf:
                 raise UsageError(f"{name}: expected at least 0, got {theta}")
-            self.register_buffer(f"rule_{name}", torch.tensor([float(theta)]), persistent=False)
+            value = torch.tensor([float(theta)])
+            if learn_thresholds:
+                self.register_parameter(f"rule_{name}", nn.Parameter(value))
+            else:
+                self.register_buffer(f"rule_{name}", value, persistent=False)
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         x, sent_inputs = _send(e, memory[0], self.rule_theta_x)
         h, sent = _send(state[0], memory[1], self.rule_theta_h)
-        return Decision(sent, (h - memory[1]).abs(), sent=(x, h), sent_inputs=sent_inputs)
+        costs, read = (h - memory[1]).abs(), None
+        if self.learns and torch.is_grad_enabled():
+            change_x, change_h = (e - memory[0]).detach(), (state[0] - memory[1]).detach()
+            read = self._attach(x, change_x, self.rule_theta_x), self._attach(h, change_h, self.rule_theta_h)
+            costs = self._attach(costs, change_h.abs(), self.rule_theta_h)
+            costs_x = self._attach((x - memory[0]).abs(), change_x.abs(), self.rule_theta_x)
+            # the penalty averages over neurons
+            costs = costs + costs_x.sum(-1, keepdim=True) / self.hidden_size
+        return Decision(sent, costs, sent=(x, h), sent_inputs=sent_inputs, read=read)
+
+    def _attach(self, result: Tensor, factor: Tensor, theta: Tensor) -> Tensor:
+        attached: Tensor = Attach.apply(result, factor, theta, self.slope)  # type: ignore[no-untyped-call]
+        return attached
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
         assert decision.sent is not None
@@ -107,6 +182,11 @@ class Delta(UpdateRule):
             for weight in (columns.get("W"), columns.get("R" if cell.recurrent.rank is None else "Q"))
         )
         return sum(cell.macs()) - (1 - input_rate) * inputs - (1 - update_rate) * states
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        for theta in self.parameters():
+            theta.clamp_(min=0)
 
     @torch.no_grad()
     def force(self, rate: float) -> None:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of fused training on the CPU that rules of the kind COLUMN need, such as delta."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.layer import RecurrentLayer, Trace
+from edgernn.rules.delta import threshold_grad
 
 # number of the rule's own states that products read: values of x and of h
 SENT = 2
@@ -49,12 +51,34 @@ def finish(
     assert decision.u is not None
     assert decision.sent is not None
     last_x, last_h = (values[-1] for values in decision.sent)
-    sums = cell.joined_sums(cell.sums(cell.project(last_x), last_h, constants))
+    read_x, read_h = (values[-1] for values in (decision.sent if decision.read is None else decision.read))
+    sums = cell.joined_sums(cell.sums(cell.project(read_x), read_h, constants))
     age = (memory[SENT] + (steps - 1)) % rule.period
     last = replace(decision, sent=(last_x, last_h), sums=sums)
     after = rule.remember(last, (y[-1],), (*memory[:SENT], age, *memory[SENT + 1 :]))
     budget = rule.budget(decision.u.to(y.dtype), decision.likelihood, layer.step_weights)
     return after, Trace(decision.u, budget, sent_inputs=decision.sent_inputs)
+
+
+def threshold_grads(
+    slope: float, inputs: Mapping[str, Any], y: Tensor, sent: Sequence[Tensor], grads: Sequence[Tensor]
+) -> Iterator[Tensor]:
+    """Compute the gradients of the thresholds Θ_x and Θ_h through the matrix products of a sequence.
+
+    Args:
+        slope: Slope of the surrogate derivative (`UpdateRule.slope`).
+        inputs: Inputs of the call: "x", the thresholds "rule_params", the first states "start" and "memory".
+        y: h after each step (T, B, H).
+        sent: The values (T, B, columns of W) and (T, B, H) that products read in place of x and h.
+        grads: Gradients of `sent` through the products.
+
+    Yields:
+        The gradient of Θ_x (1,), then that of Θ_h (1,).
+    """
+    values = inputs["x"], _shifted(inputs["start"][0], y)
+    lasts = map(_shifted, inputs["memory"], sent)
+    for value, last, theta, grad in zip(values, lasts, inputs["rule_params"], grads, strict=True):
+        yield threshold_grad(grad, value - last, theta, slope)
 
 
 def _shifted(first: Tensor, values: Tensor) -> Tensor:

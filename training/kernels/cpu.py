@@ -186,11 +186,20 @@ class Unrolled(torch.autograd.Function):
         call.set_tensors({"p": p, "m": m, "memories": memories, "u": u, "state": states})
         call.set_tensors({"y_grad": y_grad, "last_grad": last_grad, "last_memory_grad": last_memory_grad})
         tensor_grads, vector_grads = plan.split(input_grads)
-        call.set_tensors(plan.named(tensor_grads, "_grad"))
+        named_grads = plan.named(tensor_grads, "_grad")
+        learns = plan.rule.kind is Kind.COLUMN and any(g is not None for g in named_grads["rule_params_grad"])
+        sent_grads = [torch.empty_like(sent) for sent in memories] if learns else []
+        call.set_tensors({**named_grads, "sent_grad": sent_grads})
+        tensors, vectors = plan.split(inputs)
         if plan.norms is not None:
-            norms = plan.norms.describe(normalised, plan.split(inputs)[1], vector_grads)
+            norms = plan.norms.describe(normalised, vectors, vector_grads)
             call.norms = ctypes.addressof(norms)
         call.run(back=True)
+        if learns:
+            thresholds = column.threshold_grads(plan.rule.slope, plan.named(tensors), states[0], memories, sent_grads)
+            for grad, threshold in zip(named_grads["rule_params_grad"], thresholds, strict=True):
+                if grad is not None:
+                    grad.copy_(threshold)
         return (None, *input_grads)
 
 

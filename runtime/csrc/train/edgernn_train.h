@@ -48,7 +48,7 @@ struct EdgernnTrainCellSource {
 
 // One call. Pointers to inputs that the cell or rule does not have are null. `memory` and
 // `memories` are those of rules with equations; under kColumn they are the values that products
-// read in place of x and h, (B, columns of W) and (B, H), which have no gradients.
+// read in place of x and h, (B, columns of W) and (B, H), which have gradients `sent_grad` only.
 struct EdgernnTrainCall {
   const void* program;      // from edgernn_train_new_cell; null: a built-in cell
   std::int64_t cell;        // from edgernn_train_cell
@@ -98,7 +98,9 @@ struct EdgernnTrainCall {
   float* start_grad[edgernn::kMaxStates];
   float* rule_params_grad[edgernn::kMaxRuleParams];
   float* memory_grad[edgernn::kMaxMemories];
-  float* u_grad;  // under a rule of the kind kTime
+  // under kColumn: gradients of the values that products read in place of x and h
+  float* sent_grad[2];  // (T, B, columns of W), (T, B, H)
+  float* u_grad;        // under a rule of the kind kTime
 
   void* scratch;                   // workspace of edgernn_train_scratch bytes
   const EdgernnTrainNorms* norms;  // null: no normalisation

@@ -22,6 +22,13 @@ inline void CopyOrClear(const float* from, std::int64_t count, float* to) {
   }
 }
 
+inline void Add(const float* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const Lanes lanes(count - i);
+    lanes.Store(to + i, lanes.Load(to + i) + lanes.Load(from + i));
+  }
+}
+
 // The parameters of a layer for one direction: packed matrices and padded vectors.
 struct PackedWeights {
   GateLayout layout;

@@ -60,9 +60,9 @@ class Sequence {
       CopyOrClear(from == nullptr ? nullptr : At(from, 0, decisions), rows_ * decisions,
                   scratch.memory[i]);
     }
-    std::int64_t done = call_.steps;
+    std::int64_t done = call_.steps, size = rows_ * layout_.hidden;
     for (std::int64_t t = call_.steps - 1; t >= 0; --t) {
-      if (call_.y_grad != nullptr) AddRows(At(call_.y_grad, t, layout_.hidden), scratch.grad[0]);
+      if (call_.y_grad != nullptr) Add(At(call_.y_grad, t, layout_.hidden), size, scratch.grad[0]);
       scratch.step_arena.Clear();
       if (rule_.Remembers()) {
         TrainRuleArgs rule_args = MakeRuleArgs(t, scratch);
@@ -158,14 +158,23 @@ class Sequence {
     }
     for (int s = 0; s < 2 && s < cell_.states; ++s) {
       const Operand operand = s == 0 ? kOperandH : kOperandC;
-      const ConstRows product_grads = ProductGrads(operand, t, gate_grads, scratch);
-      MultiplyBack(operand, product_grads, {scratch.before[s], layout_.hidden});
+      FactorBack(operand, t, gate_grads, scratch, {scratch.before[s], layout_.hidden});
     }
-    const ConstRows input_grads = ProductGrads(kOperandX, t, gate_grads, scratch);
-    if (call_.x_grad != nullptr) {
-      MultiplyBack(kOperandX, input_grads, {args.x.grad, layout_.inputs});
-      MultiplyBack(kOperandRule, gate_grads, {args.x.grad, layout_.inputs});
-    }
+    FactorBack(kOperandX, t, gate_grads, scratch, {args.x.grad, layout_.inputs});
+    if (call_.x_grad == nullptr) return;
+    MultiplyBack(kOperandRule, gate_grads, {args.x.grad, layout_.inputs});
+  }
+
+  // Adds the gradient of a product's factor to `grad`, unless it is null. Values that products read
+  // in place of x and h have gradients of their own, if the call asks for them.
+  void FactorBack(Operand operand, std::int64_t t, ConstRows gates, const ThreadScratch& scratch,
+                  OutputRows grad) const {
+    const ConstRows product_grads = ProductGrads(operand, t, gates, scratch);
+    float* const sent = operand <= kOperandH ? call_.sent_grad[operand] : nullptr;
+    float* const rows = sent == nullptr ? grad.at : At(sent, t, grad.stride);
+    if (sent != nullptr) std::memset(rows, 0, Bytes(rows_ * grad.stride));
+    if (rows != nullptr) MultiplyBack(operand, product_grads, {rows, grad.stride});
+    if (sent != nullptr && grad.at != nullptr) Add(rows, rows_ * grad.stride, grad.at);
   }
 
   // Computes u of step t.
@@ -202,7 +211,7 @@ class Sequence {
       groups.Divide(grads);
       groups.Spread(grads, scratch.u + row * layout_.hidden);
     }
-    AddRows(scratch.u, scratch.before[0]);
+    Add(scratch.u, rows_ * layout_.hidden, scratch.before[0]);
   }
 
   // Replaces the states of neurons by their means over groups, and decisions by those of groups.
@@ -374,14 +383,6 @@ class Sequence {
       const Segment& s = term.segments[i];
       MultiplyAdd({gates.at + s.at, gates.stride, 1}, rows_, s.columns, s.packed,
                   {grad.at, grad.stride}, grad, term.depth);
-    }
-  }
-
-  void AddRows(const float* from, float* to) const {
-    const std::int64_t count = rows_ * layout_.hidden;
-    for (std::int64_t i = 0; i < count; i += kLanes) {
-      const Lanes lanes(count - i);
-      lanes.Store(to + i, lanes.Load(to + i) + lanes.Load(from + i));
     }
   }
 
