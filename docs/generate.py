@@ -365,7 +365,7 @@ def generated() -> dict[Path, str]:
             "steptimes": steptimes(),
         },
         DOCS / "background" / "signals" / "remaining-life.md": {"signal": signal("remaining-life")},
-        DOCS / "background" / "rivals.md": {task: rivals(task) for task in ("adding", "seizures")},
+        DOCS / "background" / "rivals.md": {task: rivals(task) for task in ("adding", "mnist-rows", "seizures")},
         DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},

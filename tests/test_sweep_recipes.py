@@ -8,6 +8,7 @@ import pytest
 from matplotlib import image
 
 from edgernn.errors import EdgernnError
+from edgernn.training import pictures
 from edgernn.training.pictures import Point, fronts, shown_front
 from edgernn.training.recipe import RECIPES
 from edgernn.training.sweep.sweep_plan import load_sweep
@@ -147,3 +148,17 @@ def test_the_picture_of_fronts_is_drawn(tmp_path):
     marked = [point(0.93, ("work",), work=30, bytes=7), *POINTS]
     fronts(tmp_path / "front.png", marked, {"work": "work", "bytes": "bytes", "latency": "time"}, "accuracy", True)
     assert image.imread(tmp_path / "front.png").std() > 0.05
+
+
+@pytest.mark.parametrize(("sign", "higher_is_better"), [(1, True), (-1, False)])
+def test_a_bad_point_does_not_flatten_the_fronts(sign, higher_is_better, monkeypatch):
+    figures = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
+    values = [sign * value for value in (90.0, 91.0, 92.0, 93.0, 20.0)]
+    points = [Point("gru", "", value, None, {"work": i + 1.0}, []) for i, value in enumerate(values)]
+    fronts(Path("front.png"), points, {"work": "work"}, "accuracy", higher_is_better)
+    (ax,) = figures[0].axes
+    # the best is 93, the median 91: the bad point is drawn at 93 - 4 * 2
+    assert sorted(abs(bound) for bound in ax.get_ylim()) == pytest.approx([85 - 0.3 * 8, 93 + 0.3 * 8])
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert f"drawn at {sign * 85}: {sign * 20} to {sign * 20}" in labels

@@ -2,7 +2,7 @@
 """Plots of training runs. Every function writes one image file, a PNG or an SVG by its suffix."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     The gray step line is the Pareto front of the plotted points: at each cost, the best metric of all points that cost
     no more. A ring marks each point that is on the Pareto front of the validation split, with a number that the legend
     explains. This second front does not depend on the plotted test values, so that it does not favour points that are
-    good on the test split by chance. Bars that reach beyond the plot are cut off.
+    good on the test split by chance. Bars that reach beyond the plot are cut off. Points that are much worse than most
+    are drawn at one value near the edge, and the legend has their range.
 
     Args:
         path: The image file to write.
@@ -231,6 +232,11 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     """
     from matplotlib.figure import Figure
 
+    logarithmic = metric in _LOGARITHMIC and min(point.value for point in points) > 0
+    bound, sign = _bound([point.value for point in points], higher_is_better), 1 if higher_is_better else -1
+    # on a logarithmic axis all points have room
+    beyond = [] if logarithmic else [point for point in points if sign * point.value < sign * bound]
+    points = [replace(point, value=bound, interval=None) if point in beyond else point for point in points]
     shown = [name for name in costs if any(name in point.costs for point in points)]
     figure = Figure(figsize=(1.6 + 4.4 * len(shown), 4.2), layout="constrained")
     axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
@@ -272,7 +278,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
     # bars of few seeds are much longer than the differences between rows
     lowest, highest = min(point.value for point in points), max(point.value for point in points)
-    if metric in _LOGARITHMIC and lowest > 0:
+    if logarithmic:
         plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
         axes[0].set_ylim(lowest / 1.5, highest * 1.5)
     else:
@@ -280,12 +286,21 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         axes[0].set_ylim(lowest - room, highest + room)
     axes[-1].plot([], [], color="gray", linewidth=1, label="front of the test split")
     axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
+    if beyond:
+        worse = sorted(point.value for point in beyond)
+        axes[-1].plot([], [], " ", label=f"drawn at {bound:.3g}: {worse[0]:.3g} to {worse[-1]:.3g}")
     for label, number in numbered.items():
         axes[-1].plot([], [], " ", label=f"{number}: {label}")
     # the legend has its own column, which must fit on the page
-    figure.set_figheight(max(4.2, 0.2 * (len(groups) + len(numbered) + 3)))
+    figure.set_figheight(max(4.2, 0.2 * (len(groups) + len(numbered) + 4)))
     axes[-1].legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
+
+
+def _bound(values: Sequence[float], higher_is_better: bool) -> float:
+    """Return the value at which worse points are drawn: four times as far from the best value as the median."""
+    best, median = (max if higher_is_better else min)(values), float(np.median(values))
+    return best + 4 * (median - best)
 
 
 def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> list[Point]:
