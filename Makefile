@@ -114,7 +114,7 @@ example-c: setup
 	($(STEPS)) | build/example-c/stream build/model.edgernn > build/y.csv
 
 # detects words in WAV, or in what the microphone hears: make example-words [MODEL=FILE.onnx] [WAV=FILE.wav]
-MODEL := arabic-room-sarnn
+MODEL := english-room-delta
 WAV := -
 ifneq ($(WAV),-)
 RECORD :=
