@@ -84,7 +84,7 @@ def promises() -> str:
             "The library is hardened at no cost, and the bytes of wheels do not depend on folder, date or umask",
             "`pytest tests/test_packaging.py`, `make check-wheel`, `make check-wheels`",
             f"{ratios[len(ratios) // 2]:.3f} of the time of the same library without it, the median of {len(ratios)} "
-            "cases",
+            f"cases; {sum(ratio > 1.02 for ratio in ratios)} are above 1.02 ([why](#hardening))",
         ),
         (
             "Every dependency has a licence that allows use in a product, and each wheel names it",
