@@ -73,7 +73,7 @@ def promises() -> str:
         (
             "Streams on many threads and in forked processes do not disturb each other",
             "`make check-threads`",
-            "no report of ThreadSanitizer",
+            "no report of ThreadSanitizer, for packed models and for the op",
         ),
         (
             "Later versions read the files of earlier ones, or refuse them with a sentence",
