@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what the native op does in steps of ONNX Runtime: `LD_PRELOAD=bounded_op.so python -m tests.step_op MODEL B`.
+"""Counts what the op does in steps of ONNX Runtime: `LD_PRELOAD=bounded_op.so python -m tests.step_op B MODEL...`.
 
-Prints for each activity its name and the allocations of memory, locks and system calls of the library.
+Prints for each model and activity the allocations of memory, locks and system calls of the library, as JSON.
 The activity `other` counts those of ONNX Runtime in place of the library, to show that the counters work.
 """
 
 import ctypes
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,8 @@ def feeds(session: ort.InferenceSession, batch: int) -> list[dict[str, np.ndarra
     return made
 
 
-def main(path: str, batch: int) -> None:
+def count_model(path: str, batch: int) -> dict[str, tuple[int, ...]]:
+    """Counts of each activity of a model."""
     session = open_session(path)
     inputs = feeds(session, batch)
     native, runtime = code_of(Path(library()).name), code_of("onnxruntime_pybind11_state")
@@ -69,12 +71,12 @@ def main(path: str, batch: int) -> None:
         for step in inputs:
             session.run(None, step)
 
-    found = {"first": counts(lambda: session.run(None, inputs[0]), native, runtime)}
-    found["steps"] = counts(steps, native, runtime)
-    found["other"] = counts(lambda: (steps(), open_session(path)), runtime, native)
-    for name, numbers in found.items():
-        print(f"{name}:", *numbers)
+    return {
+        "first": counts(lambda: session.run(None, inputs[0]), native, runtime),
+        "steps": counts(steps, native, runtime),
+        "other": counts(lambda: (steps(), open_session(path)), runtime, native),
+    }
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    print(json.dumps([count_model(path, int(sys.argv[1])) for path in sys.argv[2:]]))
