@@ -14,7 +14,7 @@ from edgernn.runtime import PostProcessing
 from edgernn.runtime.wav import read_wav
 from edgernn.settings import fields_of
 from edgernn.training.tasks import Keywords
-from tests.words import RATE, write_arabic, write_noise
+from tests.words import RATE, write_arabic, write_english_test_set, write_noise
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs/how-to/detect-words.md").read_text(encoding="utf-8")
 # a training of seconds on a few tones, in place of the page's values
@@ -27,14 +27,15 @@ def test_the_commands_lead_from_clips_to_detections(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGERNN_DATA", str(tmp_path / "data"))
     write_arabic(tmp_path / "data/arabic-speech-commands", train=12, held_out=6)
+    write_english_test_set(tmp_path / "data/speech-commands-test")
     write_noise(tmp_path / "speech-noise")
     text = PAGE.replace("\\\n", "")
     for line in re.findall(r"^ {4}edgernn (.*)$", text, re.MULTILINE):
         words = shlex.split(line)
         if words[0] == "train":
             words = [word for word in words if word.partition("=")[0] not in SHORTER]
-            # the models of the table need not learn the words: their commands must run
-            faster = {"epochs": 2} if "layers=2" in words else {}
+            # the models of the tables need not learn the words: their commands must run
+            faster = {"epochs": 2} if "noise_folder=speech-noise" in words else {}
             words += [f"{name}={value}" for name, value in (SHORTER | EASIER | faster).items()]
         capsys.readouterr()
         assert main(words) == 0, line

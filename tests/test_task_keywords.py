@@ -16,7 +16,18 @@ from edgernn.training.tasks.mixing import background_clips, mixed, noise_clips, 
 from edgernn.training.tasks.recordings import PARTS, noise_parts, word_files
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import data_folder, without_pictures
-from tests.words import BROKEN, RATE, broken_wav, tone, write_arabic, write_english, write_noise, write_own, write_wav
+from tests.words import (
+    BROKEN,
+    RATE,
+    broken_wav,
+    tone,
+    write_arabic,
+    write_english,
+    write_english_test_set,
+    write_noise,
+    write_own,
+    write_wav,
+)
 
 
 @pytest.fixture
@@ -50,9 +61,7 @@ def test_tables_of_the_arabic_set_decide_the_parts(tmp_path):
 
 def test_the_test_set_of_speech_commands_is_split_by_speaker(tmp_path):
     folder = tmp_path / "speech-commands-test"
-    for word in ("yes", "no", "_unknown_", "_silence_"):
-        for speaker in range(10):
-            write_wav(folder / word / f"{speaker:08x}_nohash_0.wav", tone("left", speaker))
+    write_english_test_set(folder)
     task = opened(Keywords(corpus="speech-commands-test", silence=0.0), tmp_path)
     assert task.classes == ("no", "yes", "_unknown_", "_silence_")
     assert [len(files) for files in names_of(word_files(folder, 0, RATE)).values()] == [32, 4, 4]

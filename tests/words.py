@@ -50,6 +50,13 @@ def write_english(folder, words=("left", "right", "stop"), speakers=8):
     return folder
 
 
+def write_english_test_set(folder, speakers=10):
+    """The layout of the test set of Speech Commands, with two of its ten words."""
+    for word, sound in (("yes", "left"), ("no", "right"), ("_unknown_", "stop"), ("_silence_", "left")):
+        for speaker in range(speakers):
+            write_wav(folder / word / f"{speaker:08x}_nohash_0.wav", tone(sound, speaker))
+
+
 def write_arabic(folder, words=("left", "right"), train=4, held_out=1):
     """The layout of the Arabic set: three tables beside a folder dataset."""
     for table, first, count in (("train", 0, train), ("val", 10, held_out), ("test", 20, held_out)):
