@@ -51,7 +51,7 @@ def promises() -> str:
         ),
         (
             "After any fault every file is the old or the new one, and the next command gives the same bits",
-            "`make check-faults SECONDS=3600`",
+            "`make check-faults SECONDS=900`",
             f"{total:,} faults; failures: {len(faults['failures'])}",
         ),
         (

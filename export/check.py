@@ -185,7 +185,8 @@ def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
             model(x, state)
     finally:
         for rule in rules:
-            del rule.decide
+            # a signal may have come before it was wrapped
+            vars(rule).pop("decide", None)
     return torch.stack(margins).amin(0)
 
 

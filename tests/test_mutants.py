@@ -24,6 +24,12 @@ def test_mutants_run_or_are_refused():
     assert find_faults(0, COUNT) == []
 
 
+@pytest.mark.parametrize("number", [20919, 23054])
+def test_mutants_with_states_of_another_shape_are_refused(number):
+    # the bench of both ended in a traceback
+    assert find_faults(number, number + 1) == []
+
+
 def change_info(change):
     """Return a function that edits the metadata of a model."""
 

@@ -13,9 +13,12 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from edgernn.export.check import _margins
+from edgernn.rules import RULES
 from edgernn.signals import Interrupted, delaying, ignore_interrupts, noting, raising
 from edgernn.training import train
 from tests.test_locks import ENDLESS, ended, wait_for
@@ -150,6 +153,7 @@ def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
 
 SLOW = """
 import time
+from types import SimpleNamespace
 steps = []
 try:
     for _ in range(20):
@@ -234,3 +238,16 @@ def test_a_worker_leaves_an_ignored_ctrl_c_ignored():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_between_two_layers_ends_the_check_of_an_export():
+    class StoppedRule:
+        @property
+        def decide(self):
+            raise KeyboardInterrupt
+
+    first = RULES["selective"](3, 4)
+    layers = [SimpleNamespace(rule=rule) for rule in (first, StoppedRule())]
+    with pytest.raises(KeyboardInterrupt):
+        _margins(SimpleNamespace(recurrent_layers=lambda: layers), None, None)
+    assert "decide" not in vars(first)

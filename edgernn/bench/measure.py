@@ -183,8 +183,8 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
         The largest absolute error of outputs and states.
 
     Raises:
-        EdgernnError: The error exceeds TOLERANCE, or the numbers of updated neurons differ too often to be due to
-            rounding.
+        EdgernnError: The error exceeds TOLERANCE, shapes differ, or the numbers of updated neurons differ too often to
+            be due to rounding.
     """
     worst, disagreements = 0.0, 0
     state = portable.initial_state(x.shape[1])
@@ -193,6 +193,12 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
         before = state
         y, state = portable.run_from(frame, before)
         got_y, got = native.run_from(frame, before)
+        for name, value, wanted in (("y", got_y, y), *((n, got[n], state[n]) for n in state)):
+            if value.shape != wanted.shape:
+                raise EdgernnError(
+                    f"not timed: {name} is {value.shape} from the native library and {wanted.shape} from the standard "
+                    "ONNX operators of the file, which is damaged; export the model again"
+                )
         same = np.ones(x.shape[1], bool)
         if portable.updates is not None and native.updates is not None:
             same = (portable.updates == native.updates).all(0)
