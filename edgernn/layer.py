@@ -232,8 +232,8 @@ class RecurrentLayer(nn.Module):
             x = x * torch.cat([x_mask] * (1 + self.cell.reads_last), -1)
             a = self.cell.project(x, t)
             masked = tuple(s * state_mask for s in old)
-        if decision.sent is not None:
-            sent_x, sent_h = decision.sent if decision.read is None else decision.read
+        if decision.operands is not None:
+            sent_x, sent_h = decision.operands
             sums = self.cell.sums(self.cell.project(sent_x, t), sent_h, constants, t)
             decision = replace(decision, sums=self.cell.joined_sums(sums))
             new = self.cell.finish(sums, x, old, constants, t)

@@ -13,6 +13,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model
 from edgernn.rules import Delta
 from edgernn.runtime import Session
+from tests.layers import gru_step
 from tests.models import contractive
 from tests.random_layers import assert_gradients_are_right, layer_of
 
@@ -47,11 +48,7 @@ def test_gradients_pass_through_the_thresholds():
         sent_x = torch.where((x_t - sent_x).abs() > 0.3, x_t, sent_x).detach() + (x_t - x_t.detach())
         last, sent_h = sent_h, torch.where((h - sent_h).abs() > 0.2, h, sent_h).detach() + (h - h.detach())
         budget = budget + (sent_h - last).abs().mean()
-        r, z, n = (cell.W @ sent_x.T).T.chunk(3, -1)
-        r_h, z_h, k = (cell.R @ sent_h.T).T.chunk(3, -1)
-        b_r, b_z, b_n, b_k = cell.b.chunk(4)
-        r, z = torch.sigmoid(r + r_h + b_r), torch.sigmoid(z + z_h + b_z)
-        h = (1 - z) * torch.tanh(n + b_n + r * (k + b_k)) + z * h
+        h = gru_step(cell, sent_x, sent_h, h)
         outputs.append(h)
     expected = torch.autograd.grad(torch.stack(outputs).sin().sum() + budget, [x, cell.W, cell.R])
     torch.testing.assert_close(got, expected)

@@ -22,6 +22,7 @@ from edgernn.training import train
 from edgernn.training.kernels import cpu
 from edgernn.training.steering import Steering
 from tests.fused import COLUMN_AND_GATE, assert_equals_loop, inputs, make, run, train_library, whole_loss
+from tests.layers import gru_step
 from tests.models import contractive
 from tests.training_helpers import SMALL, Stop, snapshot, without_pictures
 
@@ -89,11 +90,7 @@ def test_gradients_are_those_of_the_equations() -> None:
         last_x, read_x, cost_x = send(x_t, last_x, rule.rule_theta_x)
         last_h, read_h, cost_h = send(h, last_h, rule.rule_theta_h)
         budget = budget + (cost_x.sum() + cost_h.sum()) / (2 * H)
-        r, z, n = (cell.W @ read_x.T).T.chunk(3, -1)
-        r_h, z_h, k = (cell.R @ read_h.T).T.chunk(3, -1)
-        b_r, b_z, b_n, b_k = cell.b.chunk(4)
-        r, z = torch.sigmoid(r + r_h + b_r), torch.sigmoid(z + z_h + b_z)
-        h = (1 - z) * torch.tanh(n + b_n + r * (k + b_k)) + z * h
+        h = gru_step(cell, read_x, read_h, h)
         outputs.append(h)
     torch.testing.assert_close(trace.budget, budget)
     expected = torch.autograd.grad(torch.stack(outputs).sin().sum() + 2 * budget, parameters)

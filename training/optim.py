@@ -11,7 +11,7 @@ from torch import nn
 
 from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
-from edgernn.rules import Delta
+from edgernn.rules.base import UpdateRule
 from edgernn.store import WEIGHTS, read_tensors
 from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.base import Score
@@ -114,12 +114,11 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
     With `start=cell`, all parameters keep the values that their layers set when they were built. With `start=uniform`,
     they are drawn from U(-scale, scale); with `start=normal`, from N(0, scale²). The setting `start_scale` is the
     scale. Both set biases and other vectors to 0 if `start_biases` is false. Parameters of normalisation layers always
-    keep their values: a gain of 0 would make their output 0. So do learned thresholds of the rule delta.
+    keep their values: a gain of 0 would make their output 0. So do those of update rules with `keeps_start`.
     """
     if config.start.name == "cell":
         return
-    kinds = (*NORMS.values(), nn.LayerNorm, Delta)
-    kept = {p for module in model.modules() if isinstance(module, kinds) for p in module.parameters()}
+    kept = {p for module in model.modules() if _keeps_start(module) for p in module.parameters()}
     for parameter in model.parameters():
         if parameter in kept:
             continue
@@ -129,6 +128,11 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
             parameter.uniform_(-config.start.scale, config.start.scale)
         else:
             parameter.normal_(0.0, config.start.scale)
+
+
+def _keeps_start(module: nn.Module) -> bool:
+    """True if the setting `start` leaves the parameters of a module as they were built."""
+    return module.keeps_start if isinstance(module, UpdateRule) else isinstance(module, (*NORMS.values(), nn.LayerNorm))
 
 
 @torch.no_grad()

@@ -55,6 +55,7 @@ class UpdateRule(nn.Module, abc.ABC):
         skips_zeros: True if the rule's kernels skip the zero blocks of block-sparse R.
         tie: Value of `margin` below which rounding in float32 may change a decision.
         memory: Dict from name to state of the rule. These states are carried along with those of the cell.
+        keeps_start: True if the training setting `start`, which draws parameters at random, leaves those of the rule.
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         has_groups: True if the constructor has the option group_size.
         check_options: Options of the constructor for tests of gradients. With them u does not change steeply.
@@ -75,6 +76,7 @@ class UpdateRule(nn.Module, abc.ABC):
     skips_zeros: ClassVar[bool] = False
     tie: ClassVar[float] = 1e-5
     memory: ClassVar[Mapping[str, Memory]] = {}
+    keeps_start: ClassVar[bool] = False
     learns_start: ClassVar[bool] = False
     has_groups: ClassVar[bool] = False
     check_options: ClassVar[Mapping[str, Any]] = {}

@@ -39,6 +39,11 @@ class Decision:
     read: tuple[Tensor, Tensor] | None = None
     sums: Tensor | None = None
 
+    @property
+    def operands(self) -> tuple[Tensor, Tensor] | None:
+        """Tensors that matrix products read in place of x and h: `read`, or else `sent`."""
+        return self.sent if self.read is None else self.read
+
 
 class Kind(enum.Enum):
     """Scope of one decision of an update rule, such as a neuron or a whole sample, and the values it depends on."""

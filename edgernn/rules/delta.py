@@ -101,6 +101,8 @@ class Delta(UpdateRule):
     name = "delta"
     paper = "Neil et al. 2016, arXiv:1612.05571"
     kind = Kind.COLUMN
+    # thresholds start as the options say
+    keeps_start = True
     period = 256
     largest_change = 1024.0
     memory: ClassVar[Mapping[str, Memory]] = {

@@ -50,8 +50,9 @@ def finish(
         decision = rule.decide(inputs, h, tuple(map(_shifted, memory, decision.sent)))
     assert decision.u is not None
     assert decision.sent is not None
+    assert decision.operands is not None
     last_x, last_h = (values[-1] for values in decision.sent)
-    read_x, read_h = (values[-1] for values in (decision.sent if decision.read is None else decision.read))
+    read_x, read_h = (values[-1] for values in decision.operands)
     sums = cell.joined_sums(cell.sums(cell.project(read_x), read_h, constants))
     age = (memory[SENT] + (steps - 1)) % rule.period
     last = replace(decision, sent=(last_x, last_h), sums=sums)

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.library import library_missing, train_library
+from edgernn.training.kernels.column import SENT
 from edgernn.training.kernels.program_cell import CellSource, to_c
 
 _MAX_PARAMS = _MAX_STATES = _MAX_MEMORIES = 4
 _MAX_RULE_PARAMS = 5
-# values that products read in place of x and of h
-_SENT = 2
 _POINTER = ctypes.c_void_p
 # size of the buffer for the library's error message
 _WHY_BYTES = 512
@@ -51,7 +50,7 @@ class TrainCall(ctypes.Structure):
         ("start_grad", _POINTER * _MAX_STATES),
         ("rule_params_grad", _POINTER * _MAX_RULE_PARAMS),
         ("memory_grad", _POINTER * _MAX_MEMORIES),
-        ("sent_grad", _POINTER * _SENT),
+        ("sent_grad", _POINTER * SENT),
         *((name, _POINTER) for name in ("u_grad", "scratch", "norms")),
     ]
 
