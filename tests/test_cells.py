@@ -73,6 +73,32 @@ def test_straight_through_gradient_is_that_of_the_hard_sigmoid(slope):
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("group_size", [1, 4])
+def test_detached_states_get_no_gradient_from_decisions(group_size):
+    rule = RULES["selective"](3, 10, group_size=group_size, detach_state=True).double()
+    e, h = rule.project(torch.randn(2, 3, dtype=torch.float64)), torch.randn(2, 10, dtype=torch.float64)
+    u = rule.decide(e, (h.requires_grad_(),), ()).u
+    u.sum().backward()
+    assert h.grad is None
+    assert rule.rule_d.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("detach_state", [False, True])
+def test_detached_states_bound_the_gradient_of_neurons_that_keep_their_state(detach_state):
+    """A neuron keeps 0.5 for 400 steps, where the cell computes 0.6 and the score is -0.05 (h̃ - h > 0, d > 0)."""
+    rule = RULES["selective"](1, 1, detach_state=detach_state).double()
+    with torch.no_grad():
+        rule.rule_d.fill_(0.9)
+    h = start = torch.full((1, 1), 0.5, dtype=torch.float64, requires_grad=True)
+    for _ in range(400):
+        u = rule.decide(torch.full_like(h, -0.5), (h,), ()).u
+        h = u * 0.6 + (1 - u) * h
+    assert h.item() == 0.5
+    h.sum().backward()
+    # without the option, the factor at each step is 1 + 0.9 · (0.6 - 0.5) / 2
+    assert start.grad.item() == pytest.approx(1 if detach_state else 1.045**400)
+
+
 @every_cell
 @every_size
 def test_selective_gradients_equal_those_of_the_surrogate(cell, I, H):

@@ -122,6 +122,13 @@ def test_frozen_weights_have_the_same_budget() -> None:
     torch.testing.assert_close(fused(layer)(x)[2].budget, layer(x)[2].budget)
 
 
+@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+@pytest.mark.parametrize(("G", "H"), [(1, 19), (4, 50)])
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "irc-gru"])
+def test_detached_states_equal_the_loop(cell: str, G: int, H: int, budget: str) -> None:
+    assert_same(make_groups(cell, 5, H, G, budget=budget, detach_state=True), 6, 5)
+
+
 # G and H: a last group with fewer neurons, within or beyond a vector; whole groups; one group
 GROUPS = [(2, 11), (4, 50), (7, 50), (16, 130), (32, 50), (4, 32), (16, 32), (32, 64), (7, 7)]
 

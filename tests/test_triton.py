@@ -137,7 +137,10 @@ def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(fused(layer)(x, state)[2].budget, layer(x, state)[2].budget)
 
 
-@pytest.mark.parametrize(("rule", "options"), [("selective", {}), ("selective", {"group_size": 4}), ("skip", {})])
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [("selective", {}), ("selective", {"group_size": 4, "detach_state": True}), ("skip", {})],
+)
 def test_weights_of_the_budgets_steps_equal_the_loop(
     rule: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

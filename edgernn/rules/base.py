@@ -66,6 +66,7 @@ class UpdateRule(nn.Module, abc.ABC):
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
             value per group and reads the means of the groups' states. A rule with groups has no states of its own.
+        detaches_state: True if gradients take the cell's states in `score` for constants, only for the kind NEURON.
     """
 
     name: ClassVar[str]
@@ -85,6 +86,7 @@ class UpdateRule(nn.Module, abc.ABC):
     slope: float = 1.0
     counts_likelihoods: bool = False
     group_size: int = 1
+    detaches_state: bool = False
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -185,7 +187,7 @@ class UpdateRule(nn.Module, abc.ABC):
         Returns:
             The decision.
         """
-        score = self.score(e, self.group_means(state), memory)
+        score = self.group_scores(e, state, memory)
         active = score >= 0 if self.inclusive else score > 0
         if not torch.is_grad_enabled():
             return Decision(self.per_neuron(active), score=score)
@@ -194,6 +196,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return Decision(
             self.per_neuron(u), self.per_neuron(likelihood) if self.counts_likelihoods else None, score=score
         )
+
+    def group_scores(self, e: Tensor, state: State, memory: State) -> Tensor:
+        """Compute `score` (B, `groups`) from the states of single neurons, as each step does; arguments as in `score`."""
+        means = self.group_means(state)
+        return self.score(e, tuple(s.detach() for s in means) if self.detaches_state else means, memory)
 
     def group_means(self, state: State) -> State:
         """Average each state (..., B, H) over the neurons that share an update decision, to (..., B, groups)."""
@@ -309,7 +316,7 @@ class UpdateRule(nn.Module, abc.ABC):
         """
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
-        return self.score(e, self.group_means(state), memory).abs().amin(-1)
+        return self.group_scores(e, state, memory).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """Compute the penalty on updates, the mean over B and H of Σ_t w_t u_t; λ (setting lambda) is its weight.

@@ -28,7 +28,10 @@ class Selective(UpdateRule):
     Options: budget selects the penalty on updates, which the loss contains times λ (setting lambda). "decisions"
     averages u_t over B and H at each step, then sums over the steps, as the authors' code does; "likelihoods" has ũ_t
     in place of u_t, as in the paper's eq 9. group_size=G lets each G neighbouring neurons share one decision: U, d and
-    b have ⌈H/G⌉ rows, and h_{t-1} is the mean over the group. The paper has G = 1.
+    b have ⌈H/G⌉ rows, and h_{t-1} is the mean over the group. The paper has G = 1. detach_state=true takes h_{t-1} in
+    v_t for a constant in gradients. In the paper, a neuron that keeps its state multiplies the gradient at each step
+    by 1 + α d (h̃_t - h_{t-1}) / 2, where h̃_t is the state that the cell would have computed. Over hundreds of steps
+    this product grows without bound.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,
     eqs 5-9, https://doi.org/10.1145/3340531.3412018
     """
@@ -44,6 +47,7 @@ class Selective(UpdateRule):
         hidden_size: int,
         budget: Literal["decisions", "likelihoods"] = "decisions",
         group_size: int = 1,
+        detach_state: bool = False,
     ) -> None:
         super().__init__(input_size, hidden_size)
         if not 1 <= group_size <= hidden_size:
@@ -51,7 +55,7 @@ class Selective(UpdateRule):
         if budget not in BUDGETS:
             raise UsageError(f"budget: expected one of {', '.join(BUDGETS)}, got {budget!r}")
         self.counts_likelihoods = budget == "likelihoods"
-        self.group_size = group_size
+        self.group_size, self.detaches_state = group_size, detach_state
         self.rule_W = nn.Parameter(torch.empty(self.groups, input_size))
         self.rule_d = nn.Parameter(torch.empty(self.groups))
         self.rule_b = nn.Parameter(torch.empty(self.groups))

@@ -218,8 +218,8 @@ def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[
     """
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
-    state = rule.group_means((torch.cat([named["start"][0][None], y[:-1]]),))
-    return rule.per_neuron(rule.likelihood(rule.score(e, state, before), rule.slope))
+    state = (torch.cat([named["start"][0][None], y[:-1]]),)
+    return rule.per_neuron(rule.likelihood(rule.group_scores(e, state, before), rule.slope))
 
 
 class CpuUnroller:
@@ -308,7 +308,7 @@ class CpuUnroller:
             return None
         (T, B, I), H = x.shape, cell.hidden_size
         sizes = {"cell": self._cell, "rule": self._rule, "steps": T, "batch": B, "input": I, "hidden": H}
-        sizes |= {"group_size": rule.group_size}
+        sizes |= {"group_size": rule.group_size, "detached": rule.detaches_state}
         middle = cell.mid_size if weights[3] is not None else None
         # without a gradient the layer does not ask for likelihoods
         likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()

@@ -57,6 +57,7 @@ class Rule:
             TIME, which computes its update mask u outside the kernel; the kernel reads this mask as its input `blend`.
         blend_grad: True if the gradient of the update mask `blend` is needed, because the rule has learned weights.
         group_size: Number of neighbouring neurons that share a decision.
+        detaches_state: True if no gradient flows from a decision to the cell's states (`UpdateRule.detaches_state`).
     """
 
     kind: Kind
@@ -66,6 +67,7 @@ class Rule:
     maps: tuple[Pointwise, ...] = ()
     blend_grad: bool = False
     group_size: int = 1
+    detaches_state: bool = False
 
     def map(self, method: str) -> Pointwise:
         """Return the Triton functions in `maps` for a method of the update rule, such as "score"."""
@@ -337,4 +339,12 @@ def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
     maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
     used = {name for part in maps for name in part.arguments}
     vectors = tuple((name, size) for name, size in equations.weights.items() if name in used)
-    return Rule(rule.kind, vectors, tuple(rule.memory), rule.inclusive, tuple(maps), group_size=rule.group_size)
+    return Rule(
+        rule.kind,
+        vectors,
+        tuple(rule.memory),
+        rule.inclusive,
+        tuple(maps),
+        group_size=rule.group_size,
+        detaches_state=rule.detaches_state,
+    )

@@ -140,7 +140,8 @@ class RuleGradients(KernelSource):
                 self.store("by_u", "H", "d_blend")
         for state in states:
             self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
-            if rule.kind is Kind.NEURON and f"s_{state}" in rule.map("score").arguments:
+            reads = rule.kind is Kind.NEURON and f"s_{state}" in rule.map("score").arguments
+            if reads and not rule.detaches_state:
                 share = " * u_share" if rule.group_size > 1 else ""
                 self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}{share}")
 

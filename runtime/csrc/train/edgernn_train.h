@@ -58,6 +58,7 @@ struct EdgernnTrainCall {
   std::int64_t input;       // I
   std::int64_t hidden;      // H
   std::int64_t group_size;  // neighbouring neurons that share a decision of a kNeuron rule
+  std::int64_t detached;    // 1: a kNeuron rule passes no gradient to the states that it reads
   std::int64_t threads;     // maximum number of threads
   std::int64_t keep;        // 1: keep p, m and all states of every step, as backward needs them
 

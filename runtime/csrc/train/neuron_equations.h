@@ -113,7 +113,7 @@ struct NeuronEquations : RuleEquations<Rule> {
                                                       : through;
         };
         if (kProjects) lanes.Store(call.e.grad + row * call.e.grad_stride + at, by(kE));
-        if (score.DependsOn(kH)) {
+        if (score.DependsOn(kH) && call.h.grad != nullptr) {
           float* to = call.h.grad + row * call.h.grad_stride + at;
           lanes.Store(to, lanes.Load(to) + by(kH));
         }

@@ -29,7 +29,7 @@ struct TrainRuleArgs {
   // matrix x + bias; gradients are written. (rows, columns of W) for kColumn: x. (rows, H) for
   // kGate: pre-activations of the update gate
   RowsWithGrad e;
-  RowsWithGrad h;      // state, or means of it, before the step; gradients are added
+  RowsWithGrad h;      // state, or means of it, before the step; gradients are added, unless null
   RowsWithGrad after;  // (rows, H), state the evidence reads; gradients are added
   // one value per decision: (rows, H) for kNeuron, (rows,) for kSample. For kColumn, the values
   // that products read in place of x and h: (rows, columns of W) and (rows, H)
