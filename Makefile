@@ -336,7 +336,7 @@ check-cluster: setup
 	$(BIN)/python -m pytest -rs --check cluster tests/test_sweep_ray.py
 
 check-models: setup
-	$(BIN)/python -m tests.use_mutants $(MODELS)
+	$(BIN)/python -m tests.use_mutants $(MODELS) $(if $(OUT),--out $(OUT))
 
 check-arm: setup
 	$(BIN)/python -m pytest -n auto -rs tests/checks/arm.py

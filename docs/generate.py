@@ -73,7 +73,7 @@ from reference_pages import c_api, cli, described, escaped
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 # a generated part of a page that is otherwise written by hand, between <!-- NAME --> and <!-- /NAME -->
-PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+PART = re.compile(r"(<!-- ([a-z-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 RESULTS = DOCS / "results"
 # a page of reference/: (title, modules)
 PAGES = {
@@ -154,8 +154,15 @@ def with_parts(path: Path, parts: dict[str, str]) -> str:
 
     Returns:
         The whole text of the page.
+
+    Raises:
+        ValueError: The page lacks one of the parts.
     """
-    return PART.sub(lambda m: m[1] + parts[m[2]] + "\n" + m[3], path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    missing = parts.keys() - {match[2] for match in PART.finditer(text)}
+    if missing:
+        raise ValueError(f"{path.name}: expected the markers <!-- NAME --> of {', '.join(sorted(missing))}; add them")
+    return PART.sub(lambda m: m[1] + parts[m[2]] + "\n" + m[3], text)
 
 
 def page(name: str) -> str:

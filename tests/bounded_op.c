@@ -2,9 +2,9 @@
 /* Counts the allocations of memory, locks and system calls that one library makes in a
  * process: LD_PRELOAD=bounded_op.so. Used by tests/step_op.py.
  *
- * A call belongs to the library whose code is the innermost on the stack, of the library and of
- * others that it calls back, such as ONNX Runtime. A seccomp filter makes each system call a
- * signal, whose handler counts it and then makes it. */
+ * The library and ONNX Runtime call each other. A call is counted if the innermost frame on the
+ * stack that belongs to one of the two belongs to the library. A seccomp filter turns each system
+ * call into a signal, whose handler counts the call and then makes it. */
 
 #define _GNU_SOURCE
 
@@ -25,10 +25,10 @@ typedef struct Range {
   uintptr_t from, to;
 } Range;
 
-/* the code of the library, and of the other that it calls */
-static Range library, other;
-static long allocations, locks, calls;
-static __thread int counts; /* nonzero in the thread and in the calls that are counted */
+/* addresses of the code of the library, and of ONNX Runtime */
+static Range library, onnxruntime;
+static long allocations, locks, system_calls;
+static __thread int counting; /* nonzero in the thread that is counted, but not within Count */
 
 static int Holds(Range range, const void* address) {
   return (uintptr_t)address >= range.from && (uintptr_t)address < range.to;
@@ -36,15 +36,15 @@ static int Holds(Range range, const void* address) {
 
 /* Adds 1 to the counter if the library made the call. */
 static void Count(long* counter) {
-  if (!counts) return;
-  counts = 0; /* backtrace may allocate */
+  if (!counting) return;
+  counting = 0; /* backtrace may allocate */
   void* frames[kFrames];
   const int depth = backtrace(frames, kFrames);
   for (int i = 0; i < depth; ++i) {
     if (Holds(library, frames[i])) ++*counter;
-    if (Holds(library, frames[i]) || Holds(other, frames[i])) break;
+    if (Holds(library, frames[i]) || Holds(onnxruntime, frames[i])) break;
   }
-  counts = 1;
+  counting = 1;
 }
 
 static void CountAllocation(void) { Count(&allocations); }
@@ -58,7 +58,7 @@ static void CountLock(void) { Count(&locks); }
 #include "counted_functions.h"
 
 /* Makes a system call. The filter allows those that return to the label. */
-__attribute__((noinline)) static long Call(const long long* r) {
+__attribute__((noinline)) static long MakeSystemCall(const long long* r) {
   register long r10 __asm__("r10") = (long)r[REG_R10];
   register long r8 __asm__("r8") = (long)r[REG_R8];
   register long r9 __asm__("r9") = (long)r[REG_R9];
@@ -75,17 +75,17 @@ __attribute__((noinline)) static long Call(const long long* r) {
 
 extern const char bounded_op_called[] __attribute__((visibility("hidden")));
 
-static void OnCall(int signal, siginfo_t* info, void* context) {
+static void OnSystemCall(int signal, siginfo_t* info, void* context) {
   (void)signal;
-  Count(&calls);
+  Count(&system_calls);
   greg_t* const registers = ((ucontext_t*)context)->uc_mcontext.gregs;
   registers[REG_RAX] = info->si_syscall;
-  registers[REG_RAX] = Call(registers);
+  registers[REG_RAX] = MakeSystemCall(registers);
 }
 
-/* Makes every system call of this thread a signal, but those of `Call` and the end of the handler.
- */
-static int TrapCalls(void) {
+/* Turns every system call of this thread into a signal, but those of `MakeSystemCall` and of the
+ * end of the handler. */
+static int TrapSystemCalls(void) {
   const uintptr_t allowed = (uintptr_t)bounded_op_called;
   const unsigned at = offsetof(struct seccomp_data, instruction_pointer);
   struct sock_filter program[] = {
@@ -101,29 +101,30 @@ static int TrapCalls(void) {
   const struct sock_fprog filter = {sizeof program / sizeof *program, program};
   struct sigaction action;
   memset(&action, 0, sizeof action);
-  action.sa_sigaction = OnCall;
+  action.sa_sigaction = OnSystemCall;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   return sigaction(SIGSYS, &action, NULL) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 /* Starts to count what this thread does. Returns 0 if system calls cannot be counted. */
-int bounded_op_begin(uintptr_t from, uintptr_t to, uintptr_t other_from, uintptr_t other_to) {
+int bounded_op_begin(uintptr_t from, uintptr_t to, uintptr_t onnxruntime_from,
+                     uintptr_t onnxruntime_to) {
   static int trapped;
   void* frame;
   backtrace(&frame, 1);
   library = (Range){from, to};
-  other = (Range){other_from, other_to};
-  allocations = locks = calls = 0;
-  if (!trapped) trapped = TrapCalls();
-  counts = trapped;
+  onnxruntime = (Range){onnxruntime_from, onnxruntime_to};
+  allocations = locks = system_calls = 0;
+  if (!trapped) trapped = TrapSystemCalls();
+  counting = trapped;
   return trapped;
 }
 
-/* Stops counting, and returns the numbers of allocations, locks and calls. */
+/* Stops counting, and returns the numbers of allocations, locks and system calls. */
 void bounded_op_end(long* numbers) {
-  counts = 0;
+  counting = 0;
   numbers[0] = allocations;
   numbers[1] = locks;
-  numbers[2] = calls;
+  numbers[2] = system_calls;
 }

@@ -5,9 +5,7 @@ Data sets, recordings, tables of users, recipes, sweeps, run directories, result
 or be refused with an EdgernnError, within limits of memory and time. File NUMBER is the same at every run.
 """
 
-import argparse
 import contextlib
-import datetime
 import io
 import json
 import random
@@ -28,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tests.mutants import INTEGERS, VALUES, by_byte
-from tests.use_mutants import TIMEOUT, find_faults, limit_memory
+from tests.use_mutants import TIMEOUT, limit_memory, main
 
 # replacements for a word of a text
 _WORDS = ("", "nan", "inf", "-1", "0", "1e999", "9" * 30, "9" * 5000, '"', "[", "{", "}", "]", "true", "x=", "é", "\0")
@@ -362,31 +360,5 @@ def run_range(first: int, last: int) -> None:
             print(json.dumps({"number": number, "change": change, "faults": faults}), flush=True)
 
 
-def main() -> int:
-    if len(sys.argv) == 3 and sys.argv[2].isdigit():
-        run_range(*map(int, sys.argv[1:]))
-        return 0
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", type=int, help="Number of damaged files.")
-    parser.add_argument("--out", type=Path, help="Write the number of faults to this JSON file.")
-    arguments = parser.parse_args()
-    faults = find_faults(0, arguments.count, "tests.read_damaged")
-    print("\n".join([*faults, f"{arguments.count:,} damaged files: {len(faults)} faults"]))
-    if arguments.out is not None:
-        from edgernn.bench.provenance import machine
-        from edgernn.files import write_json
-
-        report = {
-            "command": f"make check-readers READS={arguments.count}",
-            "date": datetime.date.today().isoformat(),
-            "machine": machine(),
-            "files": arguments.count,
-            "kinds": len(KINDS),
-            "faults": len(faults),
-        }
-        write_json(arguments.out, report)
-    return len(faults) > 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("tests.read_damaged", run_range, "make check-readers READS", kinds=len(KINDS)))

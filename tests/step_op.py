@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts what the op does in steps of ONNX Runtime: `LD_PRELOAD=bounded_op.so python -m tests.step_op B MODEL...`.
 
-Prints for each model and activity the allocations of memory, locks and system calls of the library, as JSON.
-The activity `other` counts those of ONNX Runtime in place of the library, to show that the counters work.
+Prints for each model the allocations of memory, locks and system calls of the library, as JSON: those of the first
+step and of later ones. The entry `onnxruntime` has those of ONNX Runtime, to show that the counters work.
 """
 
 import ctypes
@@ -27,12 +27,12 @@ def code_of(name: str) -> tuple[int, int]:
     return min(bounds), max(bounds)
 
 
-def counts(run: Callable[[], object], of: tuple[int, int], other: tuple[int, int]) -> tuple[int, ...]:
-    """Allocations, locks and system calls of the library at `of` in a call of `run`."""
+def counts(run: Callable[[], object], counted: tuple[int, int], other: tuple[int, int]) -> tuple[int, ...]:
+    """Allocations, locks and system calls of the code at `counted` in a call of `run`, not of that at `other`."""
     shim = ctypes.CDLL(None)
     begin = shim.bounded_op_begin
     begin.argtypes, numbers = [ctypes.c_size_t] * 4, (ctypes.c_long * 3)()
-    if not begin(*of, *other):
+    if not begin(*counted, *other):
         raise SystemExit("step_op: this system refuses the filter that counts system calls")
     run()
     shim.bounded_op_end(numbers)
@@ -47,9 +47,9 @@ def open_session(path: str) -> ort.InferenceSession:
 
 
 def feeds(session: ort.InferenceSession, batch: int) -> list[dict[str, np.ndarray]]:
-    """The inputs of each step: other x, and the state zero."""
+    """The inputs of each step: random x, and states of zeros."""
     rng = np.random.default_rng(0)
-    made = []
+    steps = []
     for _ in range(STEPS):
         step = {}
         for value in session.get_inputs():
@@ -57,12 +57,12 @@ def feeds(session: ort.InferenceSession, batch: int) -> list[dict[str, np.ndarra
             shape = [size if isinstance(size, int) else batch for size in value.shape]
             shape[0] = 1 if value.name == "x" else shape[0]
             step[value.name] = np.float32(rng.normal(size=shape) if value.name == "x" else np.zeros(shape))
-        made.append(step)
-    return made
+        steps.append(step)
+    return steps
 
 
 def count_model(path: str, batch: int) -> dict[str, tuple[int, ...]]:
-    """Counts of each activity of a model."""
+    """Counts of the steps of a model, by what is counted."""
     session = open_session(path)
     inputs = feeds(session, batch)
     native, runtime = code_of(Path(library()).name), code_of("onnxruntime_pybind11_state")
@@ -72,9 +72,9 @@ def count_model(path: str, batch: int) -> dict[str, tuple[int, ...]]:
             session.run(None, step)
 
     return {
-        "first": counts(lambda: session.run(None, inputs[0]), native, runtime),
-        "steps": counts(steps, native, runtime),
-        "other": counts(lambda: (steps(), open_session(path)), runtime, native),
+        "first_step": counts(lambda: session.run(None, inputs[0]), native, runtime),
+        "later_steps": counts(steps, native, runtime),
+        "onnxruntime": counts(lambda: (steps(), open_session(path)), runtime, native),
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a step of ONNX Runtime the native op allocates no memory, takes no lock and calls no system function."""
+"""In a step of ONNX Runtime the native op allocates no memory, takes no lock and makes no system call."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_steps_of_every_rule(shim, batch, tmp_path):
     assert process.returncode == 0, process.stderr
     for model, counts in zip(MODELS, json.loads(process.stdout), strict=True):
         # the first step allocates the memory that later ones use
-        assert counts["first"][0] > 0, model
-        assert counts["steps"] == [0, 0, 0], model
+        assert counts["first_step"][0] > 0, model
+        assert counts["later_steps"] == [0, 0, 0], model
         # ONNX Runtime does each of the three when it opens a file and runs steps
-        assert min(counts["other"]) > 0, model
+        assert min(counts["onnxruntime"]) > 0, model

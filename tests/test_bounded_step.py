@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of a packed model allocates no memory, takes no lock and calls no system function."""
+"""A step of a packed model allocates no memory, takes no lock and makes no system call."""
 
 import subprocess
 from pathlib import Path

@@ -175,7 +175,7 @@ def test_without_the_option_thresholds_are_constants() -> None:
 
 @pytest.mark.parametrize("slope", [0.0, -1.0, float("inf")])
 def test_a_slope_without_a_gradient_is_refused(slope: float) -> None:
-    with pytest.raises(edgernn.UsageError, match=f"slope: expected above 0, got {slope}"):
+    with pytest.raises(edgernn.UsageError, match=f"slope: expected a finite number above 0, got {slope}"):
         Delta(2, 4, learn_thresholds=True, slope=slope)
 
 

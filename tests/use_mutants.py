@@ -5,7 +5,9 @@ Opens, runs, steps, packs and benchmarks each file. Each must end with a result 
 fault, also a crash, a timeout and excessive use of memory.
 """
 
+import argparse
 import contextlib
+import datetime
 import io
 import json
 import random
@@ -116,10 +118,38 @@ def _command(*words: str) -> Iterator[str]:
         yield f"edgernn {words[0]}: exit status {status}: {output.getvalue()}"
 
 
+def main(module: str, run: Callable[[int, int], None], command: str, **facts: int) -> int:
+    """Run the command line of a module that uses damaged files: COUNT, or the first file and the one after the last.
+
+    Args:
+        module: The module, which runs itself for a range of files.
+        run: Uses a range of files, and prints a line of JSON for each one, with its faults.
+        command: The command of the makefile, without the number of files.
+        facts: Further entries of the report that --out writes.
+    """
+    if len(sys.argv) == 3 and sys.argv[2].isdigit():
+        run(*map(int, sys.argv[1:]))
+        return 0
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("count", type=int, help="Number of damaged files.")
+    parser.add_argument("--out", type=Path, help="Write the number of faults to this JSON file.")
+    arguments = parser.parse_args()
+    faults = find_faults(0, arguments.count, module)
+    print("\n".join([*faults, f"{arguments.count:,} damaged files: {len(faults)} faults"]))
+    if arguments.out is not None:
+        from edgernn.bench.provenance import machine
+        from edgernn.files import write_json
+
+        report = {
+            "command": f"{command}={arguments.count}",
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "files": arguments.count,
+            "faults": len(faults),
+        }
+        write_json(arguments.out, report | facts)
+    return len(faults) > 0
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        run_mutants(*map(int, sys.argv[1:]))
-    else:
-        faults = find_faults(0, int(sys.argv[1]))
-        print("\n".join([*faults, f"{int(sys.argv[1]):,} corrupted model files: {len(faults)} faults"]))
-        sys.exit(len(faults) > 0)
+    sys.exit(main("tests.use_mutants", run_mutants, "make check-models MODELS"))

@@ -31,7 +31,10 @@ Run = Callable[[Inputs], list[np.ndarray]]
 
 
 def open_op(cell: str, rule: str, constant: bool, threads: int) -> Run:
-    """A session of one node; `constant` weights are in the model, others are inputs of each call."""
+    """Return a function that runs a session of one node.
+
+    `constant` weights are in the model; others are inputs of each call.
+    """
     weights = draw(cell, rule, HIDDEN, INPUTS)
     op = session(cell, rule, weights, constant, output_names(cell, rule), {}, (HIDDEN, INPUTS), threads=threads)
     return lambda call: op.run(None, call if constant else call | weights)
@@ -43,24 +46,24 @@ def calls(cell: str, rule: str) -> list[Inputs]:
     ]
 
 
-def assert_same(got: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
+def assert_same(got: list[np.ndarray], expected: list[np.ndarray], layer: str) -> None:
     for a, b in zip(got, expected, strict=True):
         if not np.array_equal(a, b, equal_nan=True):
-            raise SystemExit(f"{what}: a thread beside others got another output than a thread alone")
+            raise SystemExit(f"{layer}: expected equal outputs with and without other threads, got different ones")
 
 
 def use(cell: str, rule: str, constant: bool, threads: int) -> None:
     """Run one session, and sessions that come and go, from several threads."""
-    run, inputs, what = open_op(cell, rule, constant, threads), calls(cell, rule), f"{cell}+{rule}"
+    run, inputs, layer = open_op(cell, rule, constant, threads), calls(cell, rule), f"{cell}+{rule}"
     expected = [run(call) for call in inputs]
 
     def shared(first: int) -> None:
         for i in (*range(first, len(inputs)), *range(first)):
-            assert_same(run(inputs[i]), expected[i], what)
+            assert_same(run(inputs[i]), expected[i], layer)
 
     def alone(first: int) -> None:
         for i in range(first, len(inputs), WORKERS):
-            assert_same(open_op(cell, rule, constant, threads)(inputs[i]), expected[i], what)
+            assert_same(open_op(cell, rule, constant, threads)(inputs[i]), expected[i], layer)
 
     def both(first: int) -> None:
         (alone if first % 2 else shared)(first)
@@ -79,14 +82,19 @@ def fork_while_others_open(run: Run, call: Inputs) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         opened = pool.submit(opens)
-        for _ in range(FORKS):
-            child = os.fork()
-            if child == 0:
-                same = all(map(np.array_equal, run(call), expected))
-                os._exit(0 if same else 1)
-            if os.waitpid(child, 0)[1] != 0:
-                raise SystemExit("a forked process got another output")
-        done = True
+        try:
+            for _ in range(FORKS):
+                child = os.fork()
+                if child == 0:
+                    different = 1
+                    try:
+                        different = int(not all(map(np.array_equal, run(call), expected)))
+                    finally:
+                        os._exit(different)
+                if os.waitpid(child, 0)[1] != 0:
+                    raise SystemExit("a forked process: expected the outputs of its parent, got others")
+        finally:
+            done = True
         opened.result()
 
 

@@ -185,7 +185,9 @@ def fit(
                 loss, carry = train_step(model, optimizer, batch, task, config, carry, group, loss_of)
             except FloatingPointError as error:
                 lr, clip = config.optimizer.lr, config.optimizer.clip
-                raise EdgernnError(f"training step {step + 1}: {error} (now lr={lr:g}, clip={clip})") from None
+                remedies = {layer.rule.remedy(): None for layer in model.recurrent_layers()}
+                words = "".join(f", or {remedy}" for remedy in remedies if remedy is not None)
+                raise EdgernnError(f"training step {step + 1}: {error} (now lr={lr:g}, clip={clip}){words}") from None
             position.step += 1
             position.loss_sum += loss
             position.loss_count += 1

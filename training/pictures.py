@@ -288,7 +288,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
     if beyond:
         worse = sorted(point.value for point in beyond)
-        axes[-1].plot([], [], " ", label=f"drawn at {bound:.3g}: {worse[0]:.3g} to {worse[-1]:.3g}")
+        axes[-1].plot([], [], " ", label=f"clipped to {bound:.3g}\n(true values {worse[0]:.3g} to {worse[-1]:.3g})")
     for label, number in numbered.items():
         axes[-1].plot([], [], " ", label=f"{number}: {label}")
     # the legend has its own column, which must fit on the page

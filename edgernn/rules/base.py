@@ -66,7 +66,8 @@ class UpdateRule(nn.Module, abc.ABC):
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
             value per group and reads the means of the groups' states. A rule with groups has no states of its own.
-        detaches_state: True if gradients take the cell's states in `score` for constants, only for the kind NEURON.
+        detaches_state: True if the cell's states in `score` are detached, so that no gradient flows from decisions to
+            them. Only for the kind NEURON.
     """
 
     name: ClassVar[str]
@@ -198,7 +199,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def group_scores(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Compute `score` (B, `groups`) from the states of single neurons, as each step does; arguments as in `score`."""
+        """Compute `score` (B, `groups`) from the states of single neurons, as a step does; arguments as in `score`."""
         means = self.group_means(state)
         return self.score(e, tuple(s.detach() for s in means) if self.detaches_state else means, memory)
 
@@ -333,6 +334,10 @@ class UpdateRule(nn.Module, abc.ABC):
         """
         values = decisions if likelihoods is None else likelihoods
         return (values if weights is None else values * weights.unsqueeze(-1)).mean((1, 2)).sum()
+
+    def remedy(self) -> str | None:
+        """Return what may help a training that diverges under this rule, as part of a sentence; None: nothing known."""
+        return None
 
     def anneal(self, epoch: int) -> None:
         """Adapt the rule, such as the slope of its surrogate gradient, before each training epoch, counted from 0."""

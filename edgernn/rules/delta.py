@@ -25,11 +25,11 @@ class Send(torch.autograd.Function):
         return grads[0], None
 
 
-class Attach(torch.autograd.Function):
-    """Surrogate gradient of a threshold: returns `result`, a sum of m ⊙ factor and terms that do not depend on Θ.
+class ThresholdGradient(torch.autograd.Function):
+    """Identity of `result`, with the surrogate gradient of a threshold Θ that it depends on.
 
-    The mask m is 1 where |factor| > Θ. The gradient of the result passes on to `result`, and that of Θ is the one that
-    `threshold_grad` computes.
+    `result` is a sum of m ⊙ factor and terms that do not depend on Θ. The mask m is 1 where |factor| > Θ. The gradient
+    passes on to `result` unchanged. `threshold_grad` computes that of Θ.
     """
 
     @staticmethod
@@ -84,7 +84,7 @@ class Delta(UpdateRule):
     sent anew.
     With learn_thresholds=true, rule_theta_x and rule_theta_h are parameters, which start as theta_x and theta_h. Let Δ
     be h_{t-1} - ĥ_{t-1}, and m the mask of |Δ| > Θ_h. Then ĥ_t is ĥ_{t-1} + m ⊙ Δ, and its cost is m ⊙ |Δ|. Gradients
-    to Θ_h take m for a sigmoid with the slope s, an option, and Δ and ĥ_{t-1} for constants:
+    to Θ_h take m for a sigmoid with the slope s (option slope), and Δ and ĥ_{t-1} for constants:
 
     m ≈ σ(s (|Δ| - Θ_h))
     ∂ĥ_t / ∂Θ_h = -s σ (1 - σ) ⊙ Δ                                       in products
@@ -128,11 +128,11 @@ class Delta(UpdateRule):
     ) -> None:
         super().__init__(input_size, hidden_size)
         if not 0 < slope < math.inf:
-            raise UsageError(f"slope: expected above 0, got {slope}")
-        self.slope, self.learns = slope, learn_thresholds
+            raise UsageError(f"slope: expected a finite number above 0, got {slope}")
+        self.slope, self.learns_thresholds = slope, learn_thresholds
         for name, theta in (("theta_x", theta_x), ("theta_h", theta_h)):
             if not 0 <= theta < math.inf:
-                raise UsageError(f"{name}: expected at least 0, got {theta}")
+                raise UsageError(f"{name}: expected a finite number of at least 0, got {theta}")
             value = torch.tensor([float(theta)])
             if learn_thresholds:
                 self.register_parameter(f"rule_{name}", nn.Parameter(value))
@@ -143,18 +143,21 @@ class Delta(UpdateRule):
         x, sent_inputs = _send(e, memory[0], self.rule_theta_x)
         h, sent = _send(state[0], memory[1], self.rule_theta_h)
         costs, read = (h - memory[1]).abs(), None
-        if self.learns and torch.is_grad_enabled():
+        if self.learns_thresholds and torch.is_grad_enabled():
             change_x, change_h = (e - memory[0]).detach(), (state[0] - memory[1]).detach()
-            read = self._attach(x, change_x, self.rule_theta_x), self._attach(h, change_h, self.rule_theta_h)
-            costs = self._attach(costs, change_h.abs(), self.rule_theta_h)
-            costs_x = self._attach((x - memory[0]).abs(), change_x.abs(), self.rule_theta_x)
+            read = (
+                self._with_threshold_grad(x, change_x, self.rule_theta_x),
+                self._with_threshold_grad(h, change_h, self.rule_theta_h),
+            )
+            costs = self._with_threshold_grad(costs, change_h.abs(), self.rule_theta_h)
+            costs_x = self._with_threshold_grad((x - memory[0]).abs(), change_x.abs(), self.rule_theta_x)
             # the penalty averages over neurons
             costs = costs + costs_x.sum(-1, keepdim=True) / self.hidden_size
         return Decision(sent, costs, sent=(x, h), sent_inputs=sent_inputs, read=read)
 
-    def _attach(self, result: Tensor, factor: Tensor, theta: Tensor) -> Tensor:
-        attached: Tensor = Attach.apply(result, factor, theta, self.slope)  # type: ignore[no-untyped-call]
-        return attached
+    def _with_threshold_grad(self, result: Tensor, factor: Tensor, theta: Tensor) -> Tensor:
+        same: Tensor = ThresholdGradient.apply(result, factor, theta, self.slope)  # type: ignore[no-untyped-call]
+        return same
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
         assert decision.sent is not None

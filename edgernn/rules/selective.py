@@ -28,10 +28,10 @@ class Selective(UpdateRule):
     Options: budget selects the penalty on updates, which the loss contains times λ (setting lambda). "decisions"
     averages u_t over B and H at each step, then sums over the steps, as the authors' code does; "likelihoods" has ũ_t
     in place of u_t, as in the paper's eq 9. group_size=G lets each G neighbouring neurons share one decision: U, d and
-    b have ⌈H/G⌉ rows, and h_{t-1} is the mean over the group. The paper has G = 1. detach_state=true takes h_{t-1} in
-    v_t for a constant in gradients. In the paper, a neuron that keeps its state multiplies the gradient at each step
-    by 1 + α d (h̃_t - h_{t-1}) / 2, where h̃_t is the state that the cell would have computed. Over hundreds of steps
-    this product grows without bound.
+    b have ⌈H/G⌉ rows, and h_{t-1} is the mean over the group. The paper has G = 1. detach_state=true detaches h_{t-1}
+    in v_t: no gradient flows from a decision to the state. Without it, as in the paper, a neuron that keeps its state
+    multiplies its gradient at each step by 1 + α d (h̃_t - h_{t-1}) / 2, if 0 < ũ_t < 1. h̃_t is the state that the cell
+    computes. Where the factor stays above 1 for hundreds of steps, the gradient overflows.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,
     eqs 5-9, https://doi.org/10.1145/3340531.3412018
     """
@@ -71,6 +71,9 @@ class Selective(UpdateRule):
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
         return ((slope * score + 1) / 2).clamp(0, 1)
+
+    def remedy(self) -> str | None:
+        return None if self.detaches_state else "set detach_state=true"
 
     def anneal(self, epoch: int) -> None:
         self.slope = min(5.0, 1.0 + 0.04 * epoch)

@@ -49,29 +49,33 @@ LARGE = 1 << 28
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault.
+    """A fault to inject into a process: calls that fail, a signal, or a full disk.
 
-    calls: Kinds of calls that fail. error: The errno, or 0 to kill the process. lasts: Later calls fail, too. number:
-    Signal to send instead, at a random moment. fills: A small disk instead.
+    Attributes:
+        calls: Kinds of calls of which one fails; 0: none.
+        error: The errno of a call that fails; 0: the process is killed before the call.
+        lasts: True if all later calls of these kinds fail, too.
+        signal: Signal that is sent at a random moment; 0: none.
+        small_disk: True if the folder is on a disk that becomes full.
     """
 
     calls: int = 0
     error: int = 0
     lasts: bool = False
-    number: int = 0
-    fills: bool = False
+    signal: int = 0
+    small_disk: bool = False
 
 
 FAULTS = {
     "kill -9 before a call": Fault(OPEN | WRITE | SYNC | RENAME | OTHER),
-    "kill -9 at a moment": Fault(number=signal.SIGKILL),
-    "SIGTERM": Fault(number=signal.SIGTERM),
+    "kill -9 at a moment": Fault(signal=signal.SIGKILL),
+    "SIGTERM": Fault(signal=signal.SIGTERM),
     "write: disk is full": Fault(WRITE, errno.ENOSPC, lasts=True),
     "read-only folder": Fault(OPEN | RENAME | OTHER, errno.EROFS, lasts=True),
     "write: input/output error": Fault(WRITE, errno.EIO),
     "fsync: input/output error": Fault(SYNC, errno.EIO),
     "rename: input/output error": Fault(RENAME, errno.EIO),
-    "small disk": Fault(fills=True),
+    "small disk": Fault(small_disk=True),
 }
 
 
@@ -87,8 +91,8 @@ class Reference:
 
 
 @dataclass
-class Ended:
-    """The end of a process: exit status, negative after a signal, its messages, and its calls by kind, if known."""
+class ProcessResult:
+    """How a process ended: exit status, negative after a signal, its messages, and its calls by kind, if known."""
 
     status: int
     text: str
@@ -99,18 +103,18 @@ def shim() -> ctypes.CDLL:
     return ctypes.CDLL(os.environ[SHIM])
 
 
-def run(command: Command, folder: Path, fault: Fault, first: int = 0, moment: float | None = None) -> Ended:
+def run(command: Command, folder: Path, fault: Fault, failing: int = 0, moment: float | None = None) -> ProcessResult:
     """Run a command in a forked process, which has all modules loaded.
 
     Args:
         command: The command.
         folder: Its folder.
         fault: The fault.
-        first: Number of the call that fails; 0: none.
+        failing: Index of the call that fails, from 1, among those of the fault's kinds; 0: none.
         moment: Seconds after which the fault's signal is sent.
 
     Returns:
-        The end of the process.
+        How the process ended.
     """
     messages, counts = folder.parent / "messages", folder.parent / "calls"
     counts.unlink(missing_ok=True)
@@ -120,12 +124,12 @@ def run(command: Command, folder: Path, fault: Fault, first: int = 0, moment: fl
         output = os.open(messages, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        arguments = (str(folder), fault.calls, fault.error, int(fault.lasts), first)
+        arguments = (str(folder), fault.calls, fault.error, int(fault.lasts), failing)
         # for the processes that the command starts
         names = ("FAULT_FOLDER", "FAULT_KINDS", "FAULT_ERROR", "FAULT_LASTS", "FAULT_FIRST")
         os.environ |= dict(zip(names, map(str, arguments), strict=True))
         library = shim()
-        library.fault_arm(os.fsencode(folder), *arguments[1:4], ctypes.c_long(first))
+        library.fault_arm(os.fsencode(folder), *arguments[1:4], ctypes.c_long(failing))
         status = 99
         with suppress(BaseException):
             status = command.main(folder)
@@ -135,16 +139,16 @@ def run(command: Command, folder: Path, fault: Fault, first: int = 0, moment: fl
         library.fault_calls.restype = ctypes.c_long
         counts.write_text(json.dumps({kind: library.fault_calls(kind) for kind in kinds}))
         os._exit(status)
-    begun, status = time.monotonic(), None
+    started, status = time.monotonic(), None
     while status is None:
-        taken = time.monotonic() - begun
+        taken = time.monotonic() - started
         done, code = os.waitpid(process, os.WNOHANG)
         if done:
             status = os.waitstatus_to_exitcode(code)
         elif taken > TIMEOUT:
             os.killpg(process, signal.SIGKILL)
         elif moment is not None and taken >= moment:
-            os.kill(process, fault.number)
+            os.kill(process, fault.signal)
             moment = None
         else:
             time.sleep(0.002)
@@ -153,7 +157,7 @@ def run(command: Command, folder: Path, fault: Fault, first: int = 0, moment: fl
     # a kill may come while the process writes its counts
     known = status >= 0 and counts.exists()
     calls = {int(kind): count for kind, count in json.loads(counts.read_text()).items()} if known else {}
-    return Ended(status, "hangs\n" + text if taken > TIMEOUT else text, calls)
+    return ProcessResult(status, "hangs\n" + text if taken > TIMEOUT else text, calls)
 
 
 @contextmanager
@@ -189,7 +193,7 @@ class Trials:
         self.folder, self.references = folder, dict[str, Reference]()
         self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.failures: list[str] = []
-        self.faults = {name: f for name, f in FAULTS.items() if not f.fills or can_mount(folder / "disk")}
+        self.faults = {name: f for name, f in FAULTS.items() if not f.small_disk or can_mount(folder / "disk")}
 
     def add(self, report: dict[str, Any]) -> float:
         """Add the faults of an earlier report; return its seconds."""
@@ -204,9 +208,9 @@ class Trials:
             shutil.rmtree(work.parent, ignore_errors=True)
             work.mkdir(parents=True)
             command.prepare(work)
-            begun = time.monotonic()
+            started = time.monotonic()
             ended = run(command, work, Fault())
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started
             assert ended.status == 0, f"{command.name}: {ended.text}"
             size = sum(path.stat().st_size for path in work.rglob("*"))
             files = contents(work)
@@ -220,7 +224,7 @@ class Trials:
         shutil.rmtree(work.parent, ignore_errors=True)
         work.mkdir(parents=True)
         names = [draw.choice(list(self.faults)) for _ in range(draw.randint(1, MOST_FAULTS))]
-        small = any(self.faults[name].fills for name in names)
+        small = any(self.faults[name].small_disk for name in names)
         with disk(work) if small else nullcontext():
             command.prepare(work)
             before = contents(work)
@@ -243,19 +247,19 @@ class Trials:
     ) -> str | None:
         """Run the command with a fault; return what is wrong after it, or None."""
         fault = self.faults[name]
-        if fault.fills:
+        if fault.small_disk:
             statistics = os.statvfs(work)
             used = (statistics.f_blocks - statistics.f_bfree) * statistics.f_frsize
             _resize(work, used + 4096 + int(draw.random() * reference.bytes))
         possible = sum(count for kind, count in reference.calls.items() if kind & fault.calls)
-        first = draw.randint(1, possible) if possible else 0
-        moment = draw.uniform(0, reference.seconds) if fault.number else None
-        ended = run(command, work, fault, first, moment)
-        if fault.fills:
+        failing_call = draw.randint(1, possible) if possible else 0
+        moment = draw.uniform(0, reference.seconds) if fault.signal else None
+        ended = run(command, work, fault, failing_call, moment)
+        if fault.small_disk:
             _resize(work, LARGE)
-        made = sum(count for kind, count in ended.calls.items() if kind & fault.calls)
+        calls = sum(count for kind, count in ended.calls.items() if kind & fault.calls)
         # a process that is killed counts no calls
-        if fault.calls == 0 or not ended.calls or made >= first:
+        if fault.calls == 0 or not ended.calls or calls >= failing_call:
             self.counts[command.name][name] += 1
         return _wrong_end(fault, ended) or _wrong_files(command, contents(work), before, reference.files)
 
@@ -287,17 +291,17 @@ def _resize(folder: Path, size: int) -> None:
     subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
 
 
-def _wrong_end(fault: Fault, ended: Ended) -> str | None:
+def _wrong_end(fault: Fault, ended: ProcessResult) -> str | None:
     """Say what is wrong with the end of a disturbed command, or return None."""
-    killed = ended.status == -signal.SIGKILL and (fault.number == signal.SIGKILL or (fault.calls and not fault.error))
-    stopped = ended.status == 128 + signal.SIGTERM and fault.number == signal.SIGTERM
+    killed = ended.status == -signal.SIGKILL and (fault.signal == signal.SIGKILL or (fault.calls and not fault.error))
+    stopped = ended.status == 128 + signal.SIGTERM and fault.signal == signal.SIGTERM
     # a signal before the handlers are set up
     stopped = stopped or ended.status == -signal.SIGTERM
     lines = ended.text.splitlines() or [""]
     unclear = any(word in ended.text for word in ("Traceback", "--debug shows the traceback"))
     unclear = unclear or ended.text.startswith("hangs")
     if unclear and not killed:
-        return f"not a sentence: {ended.text[-600:]}"
+        return f"expected an error of one sentence, got: {ended.text[-600:]}"
     if killed or stopped or ended.status == 0:
         return None
     if ended.status in (1, 2) and lines[-1].startswith("edgernn: error: "):
@@ -346,25 +350,29 @@ def main() -> int:
         return with_shim(sys.argv[1:])
     with file_server():
         prepare()
-        begun = time.monotonic()
+        started, earlier = time.monotonic(), 0.0
         trials = Trials(Path(os.environ[FOLDER]))
         chosen = [c for c in COMMANDS if (arguments.only or "") in c.name]
         chosen = [c for c in chosen if c.name == arguments.only] or chosen
         if arguments.seconds < LONG and arguments.only is None:
             chosen = [c for c in chosen if c.name not in SLOW]
         if arguments.out is not None and arguments.out.is_file():
-            begun -= trials.add(json.loads(arguments.out.read_text(encoding="utf-8")))
+            earlier = trials.add(json.loads(arguments.out.read_text(encoding="utf-8")))
         number, end, turns = arguments.first, time.monotonic() + arguments.seconds, Turns(chosen, arguments.first)
+
+        def write() -> None:
+            if arguments.out is not None:
+                _write(arguments.out, trials, earlier + min(time.monotonic() - started, arguments.seconds))
+
         while (begin := time.monotonic()) < end and len(trials.failures) < MOST_FAILURES:
             command, before = turns.next(), len(trials.failures)
             trials.run(number, command)
             turns.seconds[command] += time.monotonic() - begin
             print("".join(f"{failure}\n" for failure in trials.failures[before:]), end="", flush=True)
             number += 1
-            if arguments.out is not None and number % 10 == 0:
-                _write(arguments.out, trials, begun)
-    if arguments.out is not None:
-        _write(arguments.out, trials, begun)
+            if number % 10 == 0:
+                write()
+        write()
     for command, seconds in sorted(turns.seconds.items(), key=lambda item: item[0].name):
         print(f"{command.name}: {trials.counts[command.name].total():,} faults in {seconds:.0f} s")
     total = sum(count.total() for count in trials.counts.values())
@@ -372,16 +380,15 @@ def main() -> int:
     return len(trials.failures) > 0
 
 
-def _write(path: Path, trials: Trials, begun: float) -> None:
+def _write(path: Path, trials: Trials, seconds: float) -> None:
     from edgernn.bench.provenance import machine
     from edgernn.files import write_json
 
-    seconds = round(time.monotonic() - begun)
     report = {
-        "command": f"make check-faults SECONDS={seconds}",
+        "command": f"make check-faults SECONDS={seconds:.0f}",
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
-        "seconds": seconds,
+        "seconds": round(seconds),
         "counts": {name: dict(trials.counts[name]) for name in sorted(trials.counts)},
         "failures": trials.failures,
     }

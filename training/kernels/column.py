@@ -26,8 +26,9 @@ def finish(
 ) -> tuple[State, Trace]:
     """Compute the rule's own states after a sequence and the trace, from what the native library returned.
 
-    The library returns no gradients through the values that matrix products read in place of x and h. Here these values
-    get the gradients that `UpdateRule.decide` gives them.
+    For autograd, the values that matrix products read in place of x and h are constants that the library returns. Here
+    `UpdateRule.decide` computes them again, so that the penalty and the returned states have gradients.
+    `threshold_grads` computes the gradients of thresholds through the products.
 
     Args:
         layer: The layer, with a rule of the kind COLUMN.

@@ -308,7 +308,7 @@ class CpuUnroller:
             return None
         (T, B, I), H = x.shape, cell.hidden_size
         sizes = {"cell": self._cell, "rule": self._rule, "steps": T, "batch": B, "input": I, "hidden": H}
-        sizes |= {"group_size": rule.group_size, "detached": rule.detaches_state}
+        sizes |= {"group_size": rule.group_size, "detaches_state": rule.detaches_state}
         middle = cell.mid_size if weights[3] is not None else None
         # without a gradient the layer does not ask for likelihoods
         likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()

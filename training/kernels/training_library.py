@@ -21,7 +21,7 @@ _POINTER = ctypes.c_void_p
 # size of the buffer for the library's error message
 _WHY_BYTES = 512
 # integer fields of EdgernnTrainCall after `program`
-_INTEGERS = ("cell", "rule", "steps", "batch", "input", "hidden", "group_size", "detached", "threads", "keep")
+_INTEGERS = ("cell", "rule", "steps", "batch", "input", "hidden", "group_size", "detaches_state", "threads", "keep")
 
 
 class TrainCall(ctypes.Structure):

@@ -311,11 +311,12 @@ class Keywords(Words):
     Metrics: accuracy, over all clips, including those of `_unknown_` and `_silence_`; accuracy_words, over all other
     clips; cross_entropy. series.json has recall and precision of each class in the test, in the order of `classes`.
 
-    The split is the publisher's, by speaker. The data folder has one of three sets. `arabic-speech-commands` has 40
-    words: a folder `dataset`, train.csv, val.csv and test.csv. `speech-commands` is version 1 or 2 of Google's set,
-    with `_background_noise_`, validation_list.txt and testing_list.txt; the usual benchmark of twelve classes is
-    words=yes,no,up,down,left,right,on,off,stop,go. `speech-commands-test` is the test set of this benchmark: a tenth
-    of its speakers is the test, so that metrics are not comparable with published ones.
+    The data folder has one of three sets. `arabic-speech-commands` has 40 words: a folder `dataset`, train.csv, val.csv
+    and test.csv. `speech-commands` is version 1 or 2 of Google's set, with `_background_noise_`, validation_list.txt
+    and testing_list.txt; the usual benchmark of twelve classes is words=yes,no,up,down,left,right,on,off,stop,go. The
+    split of these two is the publisher's, by speaker. `speech-commands-test`, the test set of this benchmark, has none:
+    edgernn splits it by speaker, with a tenth of the speakers for the test, so that metrics are not comparable with
+    published ones.
 
     Settings:
 

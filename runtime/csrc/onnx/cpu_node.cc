@@ -38,30 +38,30 @@ struct Scratch {
   Buffer memory;
 };
 
-// Keeps the scratch memory of a call for the next one, so that steps of a stream allocate none. Of
-// calls that run at once, one gets it and the others allocate their own.
+// Keeps the scratch memory of a call for the next one, so that steps of a stream allocate none. If
+// calls overlap, one takes it and the others allocate their own.
 class ScratchCache {
  public:
   ScratchCache() = default;
   ScratchCache(const ScratchCache&) = delete;
   ScratchCache& operator=(const ScratchCache&) = delete;
-  ~ScratchCache() { delete kept_.load(); }
+  ~ScratchCache() { delete cached_.load(); }
 
   std::unique_ptr<Scratch> Take(std::size_t bytes) {
-    std::unique_ptr<Scratch> scratch(kept_.exchange(nullptr));
+    std::unique_ptr<Scratch> scratch(cached_.exchange(nullptr));
     if (scratch != nullptr && scratch->bytes >= bytes) return scratch;
     return std::unique_ptr<Scratch>(new Scratch{bytes, Allocate(bytes)});
   }
 
-  // Calls on many samples need much more memory than a step, and release it.
+  // Keeps the memory, or releases it if it is larger than kMostBytes, as for large batches.
   void Return(std::unique_ptr<Scratch> scratch) {
-    if (scratch->bytes <= kMostKept) delete kept_.exchange(scratch.release());
+    if (scratch->bytes <= kMostBytes) delete cached_.exchange(scratch.release());
   }
 
  private:
-  static constexpr std::size_t kMostKept = std::size_t{1} << 18;
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 18;
 
-  std::atomic<Scratch*> kept_{nullptr};
+  std::atomic<Scratch*> cached_{nullptr};
 };
 
 class CpuNode : public Node {

@@ -20,8 +20,8 @@ struct OrtError {
   OrtStatus* status;
 };
 
-// Several threads may call Run at once: it changes nothing but memory that one call at a time
-// takes.
+// Several threads may call Run at once: it changes no member but the cached workspace, which one
+// call at a time owns.
 class Node {
  public:
   // Throws InvalidArgument for attributes without a kernel, and for a wrong number of inputs.

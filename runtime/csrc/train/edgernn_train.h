@@ -50,17 +50,17 @@ struct EdgernnTrainCellSource {
 // `memories` are those of rules with equations; under kColumn they are the values that products
 // read in place of x and h, (B, columns of W) and (B, H), which have gradients `sent_grad` only.
 struct EdgernnTrainCall {
-  const void* program;      // from edgernn_train_new_cell; null: a built-in cell
-  std::int64_t cell;        // from edgernn_train_cell
-  std::int64_t rule;        // from edgernn_train_rule
-  std::int64_t steps;       // T
-  std::int64_t batch;       // B
-  std::int64_t input;       // I
-  std::int64_t hidden;      // H
-  std::int64_t group_size;  // neighbouring neurons that share a decision of a kNeuron rule
-  std::int64_t detached;    // 1: a kNeuron rule passes no gradient to the states that it reads
-  std::int64_t threads;     // maximum number of threads
-  std::int64_t keep;        // 1: keep p, m and all states of every step, as backward needs them
+  const void* program;          // from edgernn_train_new_cell; null: a built-in cell
+  std::int64_t cell;            // from edgernn_train_cell
+  std::int64_t rule;            // from edgernn_train_rule
+  std::int64_t steps;           // T
+  std::int64_t batch;           // B
+  std::int64_t input;           // I
+  std::int64_t hidden;          // H
+  std::int64_t group_size;      // neighbouring neurons that share a decision of a kNeuron rule
+  std::int64_t detaches_state;  // 1: a kNeuron rule passes no gradient to the states that it reads
+  std::int64_t threads;         // maximum number of threads
+  std::int64_t keep;            // 1: keep p, m and all states of every step, as backward needs them
 
   const float* x;                            // (T, B, columns of W)
   const float* w;                            // (rows of the gates with x, columns of W)

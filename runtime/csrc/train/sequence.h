@@ -192,7 +192,7 @@ class Sequence {
   // Adds the gradients of a step's decisions to those of the states before it.
   void DecideBack(TrainRuleArgs rule_args, const ThreadScratch& scratch) const {
     if (!layout_.HasGroups()) {
-      rule_args.h.grad = call_.detached ? nullptr : scratch.before[0];
+      rule_args.h.grad = call_.detaches_state ? nullptr : scratch.before[0];
       return rule_.decide_back(rule_args);
     }
     const GroupRows groups = layout_.GroupsOfRow();
@@ -203,7 +203,7 @@ class Sequence {
       groups.AddForNeurons(rule_args.DecisionWeight(row), sums);
     }
     rule_args.decision_weights = nullptr;
-    rule_args.h.grad = call_.detached ? nullptr : scratch.means_grad;
+    rule_args.h.grad = call_.detaches_state ? nullptr : scratch.means_grad;
     std::memset(scratch.means_grad, 0, Bytes(rows_ * layout_.groups));
     rule_.decide_back(rule_args);
     for (std::int64_t row = 0; row < rows_; ++row) {
