@@ -19,10 +19,7 @@ class BackwardSource(RuleGradients):
     @property
     def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
         layout = self.layout
-        skipped = ("a", *layout.memory, *layout.biases, *(f"s_{name}" for name in layout.states))
-        read = [name for name in layout.inputs if name not in skipped]
-        outputs = [name for name in layout.outputs if name != "m"]
-        return (*read, *outputs, *(f"y_{name}" for name in layout.output_grads), *layout.gradients)
+        return (*layout.backward_inputs, *(f"y_{name}" for name in layout.output_grads), *layout.gradients)
 
     def body(self) -> None:
         layout = self.layout
@@ -98,13 +95,16 @@ class BackwardSource(RuleGradients):
         if part is layout.mid and self.resident:
             # the update stage has read all states
             return
-        whole = part is layout.update and (layout.rule is not None or (layout.mid is not None and self.resident))
+        has_grad = layout.rule is not None and layout.rule.has_grad
+        whole = part is layout.update and (has_grad or (layout.mid is not None and self.resident))
         for state in layout.states if whole else self.states_of(part):
             self.load(f"s_{state}", size, f"s_{state}", width="H")
         if part is layout.update:
             for name in ("e", "blend"):
                 if name in layout.inputs:
                     self.load(name, layout.decision_size if name == "e" else "H", name)
+            if layout.selects:
+                self.load("u", "H", "u")
             for state in layout.rule.evidence_states if layout.rule else ():
                 self.load(f"after_{state}", "H", f"s_{state}", "(at + B)")
 
