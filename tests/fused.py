@@ -23,11 +23,12 @@ from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 
 CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], FUSED_RULES))
-# the pairs with kernels for CPUs alone
+# the pairs with a rule whose decisions have no equations
 COLUMN_AND_GATE = [
     (cell, rule)
-    for cell, rule in product([*CELLS, *VARIANTS], ("delta", "topk"))
-    if RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
+    for cell, rule in product([*CELLS, *VARIANTS], RULES)
+    if RULES[rule].kind in (Kind.COLUMN, Kind.GATE)
+    and RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
 ]
 CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
 Gradients = dict[str, Tensor | None]

@@ -46,15 +46,15 @@ def _small_blocks(monkeypatch):
 
 @pytest.mark.slow
 def test_report_is_whole_and_fits_json(tmp_path):
-    report = run("cpu", TINY, ["gru"], ["always", "selective", "selective/4"], ["sarnn"])
-    assert len(report["checks"]) == 6
+    report = run("cpu", TINY, ["gru"], ["always", "selective", "selective/4", "delta", "topk"], ["sarnn"])
+    assert len(report["checks"]) == 10
     assert all(record["passed"] for record in report["checks"]), report["checks"]
     assert set(report["throughput"]) == {"torch.nn.GRU", "torch.nn.LSTM", "sarnn, loop", "sarnn, fused"}
     assert set(report["widths"]["6"]) == {"torch.nn.GRU", "gru, loop", "gru, fused"}
     assert report["training"]["metric"] == "mse", report["training"]
     write_json(tmp_path / "gpu.json", report)
     text = table(json.loads((tmp_path / "gpu.json").read_text()))
-    assert "gradients, ieee: 3 of 3 within 1e-05" in text
+    assert "gradients, ieee: 5 of 5 within 1e-05" in text
     assert report["ops"] is None
     assert "left out: the CUDA ops of exported models: they were not built" in text
     assert "stopped: steps, 2 steps" in text

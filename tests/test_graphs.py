@@ -57,8 +57,24 @@ def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong(
     assert len(recorded) == 4
 
 
+@pytest.mark.parametrize("rule", ["always", "skip", "delta"])
+def test_a_replay_has_the_masks_of_the_loop(rule: str) -> None:
+    def capture(steps: torch.nn.Module, arguments: tuple[Tensor, ...]) -> torch.nn.Module:
+        return steps
+
+    layer = make("gru", rule, 3, 5)
+    x, state = inputs(layer, 4, 2)
+    expected = layer(x, state)[2]
+    layer.unroller = GraphUnroller(capture, "cpu")
+    trace = layer(x, state)[2]
+    for mask, expected_mask in ((trace.decisions, expected.decisions), (trace.sent_inputs, expected.sent_inputs)):
+        assert (mask is None) == (expected_mask is None)
+        assert mask is None or torch.equal(mask, expected_mask)
+    assert (trace.sent_inputs is not None) == (rule == "delta")
+
+
 @pytest.mark.parametrize("norm", ["layer", "recurrent-batch"])
-@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+@pytest.mark.parametrize("rule", ["always", "selective", "skip", "delta"])
 def test_a_normalised_loop_can_be_recorded(norm: str, rule: str) -> None:
     """A recording cannot hold what Python reads off a tensor: tensors without values show that nothing is."""
     model = edgernn.SequenceModel("lstm", 3, 4, rule=rule, norm=norm, norm_steps=3)

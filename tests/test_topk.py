@@ -173,11 +173,21 @@ def test_a_wrong_update_gate_is_refused(gates, gate):
         edgernn.SequenceModel(cell, 3, 4, rule="topk")
 
 
-def test_training_kernels_of_gpus_and_c_code_refuse_the_rule():
-    layer = RecurrentLayer(CELLS["gru"](3, 4), TopK(3, 4))
-    assert (
-        refusal(layer) == "there is no kernel for the rule topk: it does not define its decisions by a method score()"
+class SmallestK(TopK):
+    """A user's own rule, with the name of a rule of the library."""
+
+    def decide(self, e, state, memory):
+        return super().decide(-e, state, memory)
+
+
+def test_training_kernels_refuse_a_users_rule_of_its_kind():
+    assert refusal(RecurrentLayer(CELLS["gru"](3, 4), TopK(3, 4))) is None
+    assert refusal(RecurrentLayer(CELLS["gru"](3, 4), SmallestK(3, 4))) == (
+        "there is no kernel for the rule topk: it does not define its decisions by a method score()"
     )
+
+
+def test_c_code_refuses_the_rule():
     with pytest.raises(edgernn.UsageError, match=r"gru\+topk: expected an update rule with C code"):
         c_files(packed_alone(contractive("gru", "topk")), Path("model.onnx"))
 

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU training kernels: interpreted and compared with the layer's loop in float64, and compiled."""
 
-import copy
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,42 +18,24 @@ from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
 from edgernn.training.kernels import WIDEST, attach
 from edgernn.training.kernels.common import RULES as FUSED_RULES
-from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, make_groups, run, whole_loss
+from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, inputs, make, make_groups, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
 from edgernn.training.kernels import gpu
 from edgernn.training.kernels.kernel_form import KernelForm, choose, precision
-from edgernn.training.kernels.layout import make_layout
+from edgernn.training.kernels.layer_layout import make_layout
+from tests.triton_layers import RESIDENT, SPINE, STREAMED, assert_same, both_forms, compile_for_real, fused, use_form
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set: the kernels need a GPU"
 )
-ROOT = Path(__file__).resolve().parent.parent
-# minimal tiles, so that three rows are two programs and nine columns are several blocks
-RESIDENT, STREAMED = KernelForm(True, held=1, rows=2), KernelForm(False, rows=2, block=4, block_k=4)
-# cases: one or two stages, biases of gates without x, own vectors, x in the point-wise part
-SPINE = ["gru", "lstm", "decaynet", "irc-sru", "eins-from-x-forget"]
 
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with torch.backends.cudnn.flags(allow_tf32=False):
         yield
-
-
-def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    clone = copy.deepcopy(layer)
-    clone.unroller = gpu.GpuUnroller(clone)
-    return clone
-
-
-def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
-    assert_equals_loop(layer, fused(layer), T, B, loss)
-
-
-def use_form(form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
 
 
 @pytest.mark.parametrize("cell", [*CELLS, "eins-forget", "eins-from-x", "eins-from-x-forget"])
@@ -68,7 +45,7 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("rule", FUSED_RULES)
-@pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+@both_forms
 def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)
     assert_same(make("lstm", rule, 2, 5), 2, 3)
@@ -77,7 +54,7 @@ def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: py
 # groups of a power of two, which the resident form sums in registers, and others; the last with fewer neurons, or none
 @pytest.mark.parametrize(("cell", "G", "H"), [("gru", 2, 5), ("lstm", 4, 10), ("gru-before", 7, 17), ("irc-sru", 7, 7)])
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
-@pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+@both_forms
 def test_groups_of_neurons_equal_the_loop(
     cell: str, G: int, H: int, budget: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +68,7 @@ def test_wide_groups_equal_the_loop(G: int, H: int, monkeypatch: pytest.MonkeyPa
     assert_same(make_groups("gru", 3, H, G), 3, 3)
 
 
-@pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+@both_forms
 @pytest.mark.parametrize("cell", SPINE)
 def test_inputs_as_wide_as_the_state_equal_the_loop(
     cell: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
@@ -294,14 +271,29 @@ def test_smaller_shared_memory_holds_less() -> None:
     [
         ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused"),
         ({"cell": "sarnn", "rule_options": {"group_size": 3}}, "fused"),
+        ({"cell": "egru", "rule": "delta"}, "fused"),
+        ({"cell": "pru", "rule": "topk"}, "fused"),
         ({"cell": "gru", "hidden_size": WIDEST + 1}, "graphs"),
+        ({"cell": "gru", "rule": "delta", "hidden_size": WIDEST + 1}, "graphs"),
         ({"cell": "gru", "rule": "variable"}, "torch"),
         ({"cell": "gru", "norm": "layer"}, "graphs"),
         ({"cell": "lstm", "norm": "recurrent-batch"}, "graphs"),
         ({"cell": "gru", "rank": 2}, "torch"),
         ({"cell": "gru-d", "input_size": 6}, "torch"),
     ],
-    ids=["sarnn", "groups", "wide", "rule", "layer-norm", "batch-norm", "rank", "imputer"],
+    ids=[
+        "sarnn",
+        "groups",
+        "delta",
+        "topk",
+        "wide",
+        "wide-delta",
+        "rule",
+        "layer-norm",
+        "batch-norm",
+        "rank",
+        "imputer",
+    ],
 )
 def test_attach_takes_kernels_on_a_gpu(options: dict[str, object], backend: str) -> None:
     model = edgernn.SequenceModel(**{"input_size": 3, "hidden_size": 8, **options})
@@ -354,19 +346,6 @@ def test_wrong_shapes_and_other_precisions() -> None:
     assert layer.double()(torch.zeros(2, 2, 3, dtype=torch.float64))[0].dtype == torch.float64
 
 
-def compile_for_real(*words: str) -> list[dict[str, object]]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.triton_compile", *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    return [json.loads(line) for line in process.stdout.splitlines()]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("group_size", [1, 16])
 def test_kernels_compile_for_a_gpu(group_size: int) -> None:
@@ -380,6 +359,20 @@ def test_kernels_compile_for_a_gpu(group_size: int) -> None:
         assert kernel["shared"] <= 227 * 1024
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("precision", "rules", "kernels"),
+    [("tf32", ["delta", "topk"], ["send", *2 * ["forward", "backward"]]), ("ieee", ["topk"], ["forward", "backward"])],
+)
+def test_kernels_of_columns_and_gates_compile_for_a_gpu(precision: str, rules: list[str], kernels: list[str]) -> None:
+    sizes = ("--steps", "1", "--batch", "1", "--inputs", "1", "--precision", precision)
+    compiled = compile_for_real(*sizes, *(f"gru+{rule}" for rule in rules))
+    assert [kernel["direction"] for kernel in compiled] == kernels
+    for kernel in compiled:
+        assert kernel["stack"] == 0
+        assert kernel["shared"] <= 227 * 1024
+
+
 @pytest.mark.check("gpu")
 @pytest.mark.parametrize(
     ("rule", "precision", "I"),
@@ -388,9 +381,10 @@ def test_kernels_compile_for_a_gpu(group_size: int) -> None:
         ("always", "bf16", 16),
         # with exact products the weights are streamed
         ("skip", "ieee", 24),
+        *((rule, precision, 24) for rule in ("delta", "topk") for precision in ("tf32", "ieee")),
     ],
 )
 def test_every_cell_compiles_for_a_gpu(rule: str, precision: str, I: int) -> None:
-    layers = [f"{cell}+{rule}" for cell in CELLS]
+    layers = [f"{cell}+{rule}" for cell, cell_type in CELLS.items() if RULES[rule].refusal(cell_type) is None]
     compiled = compile_for_real("--hidden", "16", "--inputs", str(I), "--precision", precision, *layers)
-    assert len(compiled) == 2 * len(layers)
+    assert len([kernel for kernel in compiled if kernel["direction"] != "send"]) == 2 * len(layers)

@@ -2,7 +2,7 @@
 """Compiles GPU kernels without a GPU: python -m tests.triton_compile [--hidden H] [--precision P] CELL+RULE...
 
 Layers run forward and backward as on a GPU, but kernels are compiled instead of launched. Prints a line of JSON for
-each direction: registers per thread, stack, spills and shared memory in bytes. Run it without TRITON_INTERPRET.
+each kernel: registers per thread, stack, spills and shared memory in bytes. Run it without TRITON_INTERPRET.
 """
 
 import json
@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from edgernn.training.kernels import gpu
+from edgernn.training.kernels import gpu, send
 from tests.fused import inputs, make, whole_loss
 
 _TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -89,7 +89,7 @@ def main(
     arch: int,
 ) -> None:
     driver.set_active(_Driver(arch))
-    named, real = "", gpu.kernels
+    named, real, real_send = "", gpu.kernels, send.kernels()
 
     def tell(report: dict[str, Any]) -> None:
         print(json.dumps({"layer": named, **report}), flush=True)
@@ -99,6 +99,7 @@ def main(
         return SimpleNamespace(**{way: _Compiled(getattr(module, way), form, tell) for way in ("forward", "backward")})
 
     gpu.kernels = kernels
+    send.kernels = lambda: SimpleNamespace(send=_Compiled(real_send.send, "values of x", tell))
     gpu.precision = lambda: precision
     gpu._runs = lambda tensor: tensor.dtype == torch.float32
     for named in layers:

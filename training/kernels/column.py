@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of fused training on the CPU that rules of the kind COLUMN need, such as delta."""
+"""The part of fused training that rules of the kind COLUMN need on a CPU and on a GPU, such as delta."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +10,30 @@ from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.layer import RecurrentLayer, Trace
+from edgernn.rules import UpdateRule
 from edgernn.rules.delta import threshold_grad
 
 # number of the rule's own states that products read: values of x and of h
 SENT = 2
+
+
+def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Tensor) -> Tensor:
+    """Return the values that products read in place of x at all steps, with their gradients to x and the threshold Θ_x.
+
+    Args:
+        rule: A rule of the kind COLUMN.
+        inputs: Inputs of the cell (T, B, columns of W).
+        last: The values that products read before the first step (B, columns of W).
+        sent: The values that products read at each step (T, B, columns of W), without gradients.
+
+    Returns:
+        The values (T, B, columns of W).
+    """
+    # the decisions about x depend on those about h in nothing
+    no_state = inputs.new_zeros(*inputs.shape[:-1], 0)
+    operands = rule.decide(inputs, (no_state,), (_shifted(last.detach(), sent), no_state)).operands
+    assert operands is not None
+    return operands[0]
 
 
 def finish(
@@ -24,9 +44,9 @@ def finish(
     sent: Sequence[Tensor],
     constants: dict[str, Tensor],
 ) -> tuple[State, Trace]:
-    """Compute the rule's own states after a sequence and the trace, from what the native library returned.
+    """Compute the rule's own states after a sequence and the trace, from what the kernels returned.
 
-    For autograd, the values that matrix products read in place of x and h are constants that the library returns. Here
+    For autograd, the values that matrix products read in place of x and h are constants that the kernels return. Here
     `UpdateRule.decide` computes them again, so that the penalty and the returned states have gradients.
     `threshold_grads` computes the gradients of thresholds through the products.
 

@@ -9,18 +9,21 @@ from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES as ALL_RULES
 from edgernn.rules import Kind
 
-# rules with kernels for every device; those for CPUs also run the kinds COLUMN and GATE
+# rules with kernels for every cell, a user's own too, on every device
 RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
+# kinds of rules without equations, whose decisions are written by hand in the kernels
+BY_HAND = (Kind.COLUMN, Kind.GATE)
+# all rules with kernels
+FUSED = tuple(name for name, rule in ALL_RULES.items() if name in RULES or rule.kind in BY_HAND)
 
 
-def refusal(layer: RecurrentLayer, kinds: tuple[Kind, ...] = ()) -> str | None:
+def refusal(layer: RecurrentLayer) -> str | None:
     """Check whether the training kernels of a device can run a layer.
 
     The kernels of one device may have further limits, which are not checked here.
 
     Args:
         layer: The layer.
-        kinds: Kinds of rules that the device's kernels run although the rules define no `UpdateRule.score`.
 
     Returns:
         A reason why they cannot; None if no reason is known.
@@ -28,7 +31,8 @@ def refusal(layer: RecurrentLayer, kinds: tuple[Kind, ...] = ()) -> str | None:
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
     rule = layer.rule
-    if rule.kind in kinds:
+    if rule.kind in BY_HAND and ALL_RULES.get(rule.name) is type(rule):
+        # the kernels follow the decisions of the library's own rules, which have no equations
         return None
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:

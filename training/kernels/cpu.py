@@ -248,7 +248,7 @@ class CpuUnroller:
                 f"the native library {TRAIN} is not installed or does not support this processor; install edgernn "
                 "again, or use another processor"
             )
-        if why := refusal(layer, (Kind.COLUMN, Kind.GATE)):
+        if why := refusal(layer):
             raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
         if self._rule < 0:

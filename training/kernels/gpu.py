@@ -8,7 +8,6 @@ With TRITON_INTERPRET=1 in the environment, the same kernels run on the CPU, slo
 """
 
 import hashlib
-import linecache
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,10 +23,15 @@ from edgernn.cells.base import State
 from edgernn.errors import UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
 from edgernn.program import ProgramError
+from edgernn.training.kernels import column
 from edgernn.training.kernels.common import check, refusal
+from edgernn.training.kernels.gradients import input_grads
 from edgernn.training.kernels.kernel_form import KernelForm, choose, constants, precision
-from edgernn.training.kernels.layout import Layout, make_layout
+from edgernn.training.kernels.layer_layout import make_layout
+from edgernn.training.kernels.layout import SENT, Layout
+from edgernn.training.kernels.send import send
 from edgernn.training.kernels.sequence import source
+from edgernn.training.kernels.triton_source import load
 
 _LAYOUTS: dict[str, Layout] = {}
 
@@ -56,14 +60,7 @@ def kernels(key: str, resident: bool, held: int) -> ModuleType:
     Returns:
         A module with the kernels `forward` and `backward`.
     """
-    text = source(_LAYOUTS[key], resident, held)
-    name = f"edgernn_kernels_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    # Triton looks up the source of functions by file and line
-    file = f"{name}.py"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    module = ModuleType(name)
-    exec(compile(text, file, "exec"), module.__dict__)
-    return module
+    return load(source(_LAYOUTS[key], resident, held))
 
 
 def _form(layout: Layout, precision: str, device: torch.device) -> KernelForm:
@@ -113,7 +110,15 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
     shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
-    return shapes | {"evidence": (T, B, 1)}
+    shapes |= {"evidence": (T, B, 1), SENT: (T + 1, B, layout.H)}
+    return shapes | {"u": (T, B, layout.H), "scores": (B, layout.H)}
+
+
+def _empty(layout: Layout, T: int, B: int, keep: bool, like: Tensor) -> dict[str, Tensor]:
+    """Allocate the outputs of the torch op `sequence` on the device of `like`, as a dict from name to tensor."""
+    shapes = _shapes(layout, T, B, keep)
+    kinds = {"u": torch.bool}
+    return {name: like.new_empty(shapes[name], dtype=kinds.get(name)) for name in layout.outputs}
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
@@ -139,25 +144,21 @@ def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> li
     layout, how = _LAYOUTS[key], precision()
     named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
     T, B = _sizes(layout, named)
-    shapes = _shapes(layout, T, B, keep)
-    like = inputs[0]
-    outputs = {name: like.new_empty(shapes[name]) for name in layout.outputs}
-    for state in layout.states:
-        outputs[f"s_{state}"][0] = named[f"s_{state}"]
-    for name in layout.memory:
-        outputs[f"all_{name}"][0] = named[name]
-    starts = {*outputs, *layout.memory}
-    read = {name: tensor for name, tensor in named.items() if name not in starts} | _weights(layout, named, how)
+    outputs = _empty(layout, T, B, keep, inputs[0])
+    for name, start in layout.starts.items():
+        outputs[name][0] = named[start]
+    read = named | _weights(layout, named, how)
     if B:
-        _launch(key, "forward", [*read.values(), *outputs.values()], T, B, slope, how, {"KEEP": keep})
+        pointers = [*(read[name] for name in layout.forward_inputs), *outputs.values()]
+        _launch(key, "forward", pointers, T, B, slope, how, {"KEEP": keep})
     return list(outputs.values())
 
 
 @sequence.register_fake
 def _(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
     layout = _LAYOUTS[key]
-    shapes = _shapes(layout, *_sizes(layout, dict(zip(layout.inputs, inputs, strict=True))), keep)
-    return [inputs[0].new_empty(shapes[name]) for name in layout.outputs]
+    sizes = _sizes(layout, dict(zip(layout.inputs, inputs, strict=True)))
+    return list(_empty(layout, *sizes, keep, inputs[0]).values())
 
 
 @torch.library.custom_op("edgernn::sequence_backward", mutates_args=())
@@ -203,62 +204,14 @@ def sequence_backward(
     for state, name in starts.items():
         if (last := out_grads[state]) is not None:
             outs[name].copy_(last[T])
-    skipped = {"a", *layout.memory, *layout.biases, *(f"s_{state}" for state in layout.states)}
-    read = {name: tensor for name, tensor in named.items() if name not in skipped} | _weights(layout, named, how)
-    pointers = [*read.values(), *(tensor for name, tensor in kept.items() if name != "m")]
+    read = {**named, **kept, **_weights(layout, named, how)}
+    pointers = [read[name] for name in layout.backward_inputs]
     # the pointer of a missing gradient is a placeholder and is not read
     pointers += [like if g is None else g for g in out_grads.values()] + list(outs.values())
     if B:
         flags = {f"HAS_{name}": g is not None for name, g in out_grads.items()}
         _launch(key, "backward", pointers, T, B, slope, how, flags)
-    return _gradients(layout, named, kept, outs)
-
-
-def _gradients(
-    layout: Layout, named: Mapping[str, Tensor], kept: Mapping[str, Tensor], outs: Mapping[str, Tensor]
-) -> list[Tensor]:
-    """Compute the gradients of all inputs of the torch op `sequence` from the outputs of the backward kernel.
-
-    The gradients of weights are matrix products, and those of biases are sums, over all steps and samples.
-
-    Args:
-        layout: Description of the layer.
-        named: Dict from name to input of `sequence`.
-        kept: Dict from name to output of `sequence`.
-        outs: Dict from name (`Layout.gradients`) to output of the backward kernel.
-
-    Returns:
-        The gradients, in the order of `Layout.inputs`.
-    """
-    d_p = outs["d_p"].flatten(0, 1)
-    sizes = {gate.name: layout.length(layout.size(gate)) for gate in layout.gates}
-
-    def columns(gate: str) -> Tensor:
-        return d_p[:, layout.offsets[gate] : layout.offsets[gate] + sizes[gate]]
-
-    grads: dict[str, Tensor] = {}
-    for name in layout.inputs:
-        if name == "a":
-            grads[name] = outs["d_p"][..., : layout.A].contiguous()
-        elif name in ("R", "C", "V", *layout.biases):
-            grads[name] = torch.zeros_like(named[name])
-        elif f"d_{name}" in outs:
-            grads[name] = outs[f"d_{name}"]
-        else:
-            sums = [outs[f"sum_{key}"] for key, (vector, _) in layout.sums.items() if vector == name]
-            total = sum(s.sum() if named[name].numel() == 1 else s.sum(0) for s in sums)
-            grads[name] = (
-                total.reshape(named[name].shape) if isinstance(total, Tensor) else torch.zeros_like(named[name])
-            )
-    for product in layout.products:
-        factor = kept["m"] if product.factor == "m" else kept[product.factor][:-1]
-        rows = slice(product.offset, product.offset + sizes[product.gate])
-        torch.mm(columns(product.gate).T, factor.flatten(0, 1), out=grads[product.key][rows])
-    for gate in layout.gates:
-        if (place := layout.bias(gate)) is not None:
-            key, at = place
-            grads[key][at : at + sizes[gate.name]] = columns(gate.name).sum(0)
-    return list(grads.values())
+    return input_grads(layout, named, kept, outs, slope)
 
 
 @sequence_backward.register_fake
@@ -284,8 +237,7 @@ def _differentiate(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     tensors, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
     by_name = dict(zip(layout.outputs, grads, strict=True))
     needed = [by_name[name] for name in layout.output_grads]
-    input_grads = sequence_backward(list(tensors), list(outputs), needed, ctx.key, ctx.slope)
-    return input_grads, None, None, None
+    return sequence_backward(list(tensors), list(outputs), needed, ctx.key, ctx.slope), None, None, None
 
 
 sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)
@@ -320,12 +272,18 @@ class GpuUnroller:
         layout, cell, rule, count = self._layout, layer.cell, layer.rule, len(layer.cell.states)
         last = state[-1] if LAST in layer.widths else None
         inputs = layer.inputs(x, last)
-        a, e = layer.projected(inputs, x, None)
         memory = state[count : count + len(rule.memory)]
+        a, e = layer.projected(inputs, x, None)
+        sent_x: Tensor | None = None
+        if layout.threshold:
+            theta, _ = rule.weights.values()
+            sent_x = send(inputs.detach(), memory[0].detach(), theta.detach())
+            a = cell.project(column.inputs_of_products(rule, inputs, memory[0], sent_x))
         u = rule.shares(x.shape[0], memory)
         blend = None if u is None else u.to(x.dtype)
         constants = layer.constants(x)
         values: dict[str, Tensor | None] = {**constants, "a": a, "x": inputs, "e": e, "blend": blend}
+        values |= {} if sent_x is None else {SENT: memory[1].detach()}
         values |= {f"v_{name}": constants[name] for name, _ in layout.vectors}
         values |= {f"s_{name}": s for name, s in zip(cell.states, state, strict=False)}
         values |= zip(rule.memory, memory, strict=True)
@@ -337,20 +295,44 @@ class GpuUnroller:
         outputs = sequence(tensors, self._key, torch.is_grad_enabled(), rule.slope)
         results = dict(zip(layout.outputs, outputs, strict=True))
         states = [results[f"s_{name}"] for name in cell.states]
-        final = [s[-1] for s in states]
-        trace = Trace(None, x.new_zeros(()))
+        if sent_x is None:
+            after, trace = self._decisions(layer, e, memory, blend, results)
+        else:
+            sent = sent_x, results[SENT][1:].detach()
+            after, trace = column.finish(layer, inputs, (state[0], states[0][1:]), memory, sent, constants)
+        final = (*(s[-1] for s in states), *after, *([] if last is None else [x[-1]]))
+        return states[0][1:], final, trace
+
+    def _decisions(
+        self, layer: RecurrentLayer, e: Tensor, memory: State, blend: Tensor | None, results: Mapping[str, Tensor]
+    ) -> tuple[State, Trace]:
+        """Compute the rule's own states after the sequence and the trace, for a rule of any kind but COLUMN.
+
+        Args:
+            layer: The layer.
+            e: Part of the rule's score that depends on the input alone (T, B, E), from `RecurrentLayer.projected`.
+            memory: The rule's own states before the first step.
+            blend: Update masks (T, B, H) of a rule of the kind TIME; None if they are all 1, or of any other rule.
+            results: Dict from name to output of the torch op `sequence`.
+
+        Returns:
+            The rule's own states after the last step, and the trace.
+        """
+        layout, rule = self._layout, layer.rule
+        if layout.selects:
+            u = results["u"]
+            return (), Trace(u, rule.budget(u.to(e.dtype), None, layer.step_weights))
         if blend is not None:
-            trace = Trace(blend != 0, rule.budget(blend, None, layer.step_weights))
-            final += rule.advanced(memory, x.shape[0])
-        elif rule.can_skip:
-            memories = [results[f"all_{name}"] for name in layout.memory]
-            decided = rule.decide(e, tuple(s[:-1] for s in states), tuple(m[:-1] for m in memories))
-            assert decided.u is not None
-            updated = (decided.u != 0).expand(-1, -1, cell.hidden_size)
-            budget = rule.budget(decided.u.to(x.dtype), decided.likelihood, layer.step_weights)
-            trace = Trace(updated, budget)
-            final += [m[-1] for m in memories]
-        return states[0][1:], (*final, *([] if last is None else [x[-1]])), trace
+            return rule.advanced(memory, len(e)), Trace(blend != 0, rule.budget(blend, None, layer.step_weights))
+        if layout.rule is None:
+            return (), Trace(None, e.new_zeros(()))
+        states = tuple(results[f"s_{name}"][:-1] for name in layer.cell.states)
+        memories = [results[f"all_{name}"] for name in layout.memory]
+        decided = rule.decide(e, states, tuple(m[:-1] for m in memories))
+        assert decided.u is not None
+        updated = (decided.u != 0).expand(-1, -1, layer.cell.hidden_size)
+        budget = rule.budget(decided.u.to(e.dtype), decided.likelihood, layer.step_weights)
+        return tuple(m[-1] for m in memories), Trace(updated, budget)
 
 
 def _layout(layer: RecurrentLayer) -> Layout:

@@ -25,8 +25,8 @@ _MOST_RECORDINGS = 4
 class _Steps(nn.Module):
     """Module that runs a layer's loop over time steps and returns a flat tuple of tensors, as CUDA graphs need.
 
-    The tuple has the outputs y (T, B, H), the final states, the penalty on updates (scalar) and the mask of updated
-    neurons. The mask is left out if every neuron is updated at every step.
+    The tuple has the outputs y (T, B, H), the final states, the penalty on updates (scalar) and the masks `decisions`
+    and `sent_inputs` of `Trace`. A mask that is None is left out.
     """
 
     def __init__(self, layer: RecurrentLayer) -> None:
@@ -36,7 +36,8 @@ class _Steps(nn.Module):
 
     def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         y, last, trace = self.layer(x, state)
-        return (y, *last, trace.budget, *(() if trace.decisions is None else (trace.decisions,)))
+        masks = (mask for mask in (trace.decisions, trace.sent_inputs) if mask is not None)
+        return (y, *last, trace.budget, *masks)
 
 
 def _capture(steps: nn.Module, examples: tuple[Tensor, ...]) -> Recorded:
@@ -112,8 +113,8 @@ class GraphUnroller:
         # the next replay overwrites the outputs
         y, *others = (tensor.clone() for tensor in outputs)
         count = len(layer.states)
-        decisions = others[count + 1] if len(others) > count + 1 else None
-        return y, tuple(others[:count]), Trace(decisions, others[count])
+        decisions, sent_inputs = (*others[count + 1 :], None, None)[:2]
+        return y, tuple(others[:count]), Trace(decisions, others[count], sent_inputs=sent_inputs)
 
     def _record(self, key: tuple[object, ...], layer: RecurrentLayer, tensors: tuple[Tensor, ...]) -> Recorded:
         while len(self._recorded) >= _MOST_RECORDINGS:

@@ -4,14 +4,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-
-from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
 from edgernn.cells.base import Gate
-from edgernn.layer import RecurrentLayer
-from edgernn.rule_program import trace_rule
-from edgernn.rules import Kind, UpdateRule
-from edgernn.training.kernels.pointwise import Pointwise, print_map
+from edgernn.rules import Kind
+from edgernn.training.kernels.pointwise import Pointwise
+
+# values of h that products read under a rule of the kind COLUMN: an input and an output of the torch op `sequence`
+SENT = "sent_h"
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,8 @@ class Product:
         offset: Index of the gate's first row in the matrix.
         rows: Symbol of the number of rows, "H" or "M".
         columns: Symbol of the number of columns, "H" or "M".
-        factor: Name of the vector in the kernel, such as "s_h" for the state h; "m" for the intermediate vector.
+        factor: Name of the vector in the kernel, such as "s_h" for the state h; "m" for the intermediate vector; `SENT`
+            for the values that products read in place of h.
     """
 
     key: str
@@ -46,18 +45,22 @@ class Rule:
     """Equations of an update rule, which decides which neurons change at a step, for the Triton kernels.
 
     Attributes:
-        kind: Scope of one decision: a whole time step, one neuron, or the whole state of one sample.
+        kind: Scope of one decision: a whole time step, one neuron, the whole state of one sample, or all neurons of a
+            sample by its update gate. Never COLUMN, under which all neurons change (`Layout.threshold`).
         vectors: Pairs of name and size of the rule's weights that the equations read. The size is "H" for a weight with
             one value per neuron or group of neurons, and "1" for a weight with a single value.
         memory: Names of the rule's own states, which have one value per decision.
         inclusive: True if a neuron is updated where the rule's score (`UpdateRule.score`) is 0 or more. False if the
             score must be above 0.
         maps: Triton functions generated from the methods of `UpdateRule` that define the rule: `score` and
-            `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. Empty for a rule of the kind
-            TIME, which computes its update mask u outside the kernel; the kernel reads this mask as its input `blend`.
+            `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. Empty for two kinds. A rule
+            of the kind TIME computes its update mask u outside the kernel, which reads this mask as its input `blend`.
+            A rule of the kind GATE takes the neurons with the largest scores; its only weight is their number.
         blend_grad: True if the gradient of the update mask `blend` is needed, because the rule has learned weights.
         group_size: Number of neighbouring neurons that share a decision.
         detaches_state: True if no gradient flows from a decision to the cell's states (`UpdateRule.detaches_state`).
+        gate: Only for the kind GATE: name of the cell's update gate, whose pre-activations times `sign` are the scores.
+        sign: 1 or -1, see `UpdateGate.sign`.
     """
 
     kind: Kind
@@ -68,6 +71,8 @@ class Rule:
     blend_grad: bool = False
     group_size: int = 1
     detaches_state: bool = False
+    gate: str = ""
+    sign: int = 1
 
     def map(self, method: str) -> Pointwise:
         """Return the Triton functions in `maps` for a method of the update rule, such as "score"."""
@@ -83,7 +88,13 @@ class Rule:
         """
         if self.kind is Kind.TIME:
             return ("blend",)
-        return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
+        reads_e = any(part.name == "rule_score" and "e" in part.arguments for part in self.maps)
+        return (*(["e"] if reads_e else []), *(name for name, _ in self.vectors))
+
+    @property
+    def has_grad(self) -> bool:
+        """True if the update mask passes a gradient on; the choice of a rule of the kind GATE has none."""
+        return self.kind is not Kind.GATE
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
@@ -116,6 +127,9 @@ class Layout:
         update: Triton functions of `Cell.update`.
         mid: Triton functions of `Cell.mid`; None for cells without it.
         rule: Equations of the update rule; None for a rule that updates every neuron at every step.
+        threshold: Only for a rule of the kind COLUMN, else "": name of its weight Θ_h. Products read the values `SENT`
+            in place of h. At each step, these take over the values of h that differ from them by more than Θ_h.
+        learns_threshold: True if the gradient of Θ_h is needed.
     """
 
     name: str
@@ -129,6 +143,8 @@ class Layout:
     update: Pointwise
     mid: Pointwise | None
     rule: "Rule | None"
+    threshold: str = ""
+    learns_threshold: bool = False
 
     def size(self, gate: Gate) -> str:
         return "M" if gate.mid else "H"
@@ -178,7 +194,7 @@ class Layout:
         """Matrix-vector products of a step: first with R, then with C, then with V, each in the order of the gates."""
         products = []
         for key, term, columns, factor in (
-            ("R", "h", "H", f"s_{self.states[0]}"),
+            ("R", "h", "H", SENT if self.threshold else f"s_{self.states[0]}"),
             ("C", "c", "H", f"s_{self.states[min(1, len(self.states) - 1)]}"),
             ("V", "m", "M", "m"),
         ):
@@ -228,13 +244,14 @@ class Layout:
 
         They are: the input part a = W x + b of the gates, the input x, the weights R, C and V, and the biases that are
         not part of a, each only if the layer needs it; the cell's parameter vectors v_NAME; the inputs of the update
-        rule (`Rule.inputs`); the cell's initial states s_NAME; and the rule's own initial states.
+        rule (`Rule.inputs`); the cell's initial states s_NAME; and the rule's own initial states. For a rule of the
+        kind COLUMN, Θ_h and `SENT` before the first step come last.
         """
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
         rule = self.rule.inputs if self.rule else ()
         names = [*(["a"] if self.A else []), *(["x"] if self.reads_x else []), *keys, *self.biases]
         names += [*(f"v_{name}" for name, _ in self.vectors), *rule, *(f"s_{name}" for name in self.states)]
-        return (*names, *self.memory)
+        return (*names, *self.memory, *([self.threshold, SENT] if self.threshold else []))
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -243,11 +260,39 @@ class Layout:
         They are: the cell's states before the first and after each step, s_NAME (T + 1, B, H); the pre-activations p
         (T, B, P), with P columns for all gates; m, the result of `Cell.mid`, (T, B, M) if the cell has it; and the
         rule's own states, all_NAME (T + 1, B, H). For a rule that makes one decision for a whole sample (kind SAMPLE),
-        all_NAME is (T + 1, B, 1), and the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1).
+        all_NAME is (T + 1, B, 1), and the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1). A rule of
+        the kind COLUMN has no all_NAME but `SENT` before the first and at each step, (T + 1, B, H). A rule of the kind
+        GATE has its update mask u (T, B, H), and a scratch buffer `scores` (B, H) for its update gate at one step.
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
-        return (*names, *(f"all_{name}" for name in self.memory), *(["evidence"] if self.sample_memory else []))
+        names += [f"all_{name}" for name in self.memory] + (["evidence"] if self.sample_memory else [])
+        return (*names, *([SENT] if self.threshold else []), *(["u", "scores"] if self.selects else []))
+
+    @property
+    def selects(self) -> bool:
+        """True if the update rule takes the neurons with the largest scores (kind GATE)."""
+        return self.rule is not None and self.rule.kind is Kind.GATE
+
+    @cached_property
+    def starts(self) -> dict[str, str]:
+        """Dict from each output of the torch op `sequence` that begins with an initial state to that state's input."""
+        starts = {f"s_{name}": f"s_{name}" for name in self.states} | {f"all_{name}": name for name in self.memory}
+        return starts | ({SENT: SENT} if self.threshold else {})
+
+    @cached_property
+    def forward_inputs(self) -> tuple[str, ...]:
+        """Names of the inputs of the torch op `sequence` that the forward kernel reads, in order.
+
+        It reads the initial states as the first entries of outputs.
+        """
+        return tuple(name for name in self.inputs if name not in self.starts.values())
+
+    @cached_property
+    def backward_inputs(self) -> tuple[str, ...]:
+        """Names of the inputs and outputs of the torch op `sequence` that the backward kernel reads, in order."""
+        unread = {"a", *self.biases, self.threshold, "m", SENT, "scores"}
+        return tuple(name for name in (*self.forward_inputs, *self.outputs) if name not in unread)
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
@@ -295,56 +340,3 @@ class Layout:
     def output_grads(self) -> tuple[str, ...]:
         """Names of the outputs of `sequence` whose gradients the backward kernel reads: the states of cell and rule."""
         return (*(f"s_{name}" for name in self.states), *(f"all_{name}" for name in self.memory))
-
-
-def make_layout(layer: RecurrentLayer) -> Layout:
-    """Build the description of a layer for the Triton kernels; raise ProgramError if its equations cannot be traced."""
-    cell, rule = layer.cell, layer.rule
-    with torch.no_grad():
-        equations = trace_equations(cell, differentiable=True)
-        constants = layer.constants(next(cell.parameters()).new_zeros(1, 1, cell.input_size))
-    names = {GATE + i: gate.name for i, gate in enumerate(cell.gates)} | {INPUT: "x"}
-    names |= {VECTOR + i: name for i, name in enumerate(equations.vectors)}
-    names |= {STATE + i: f"s_{state}" for i, state in enumerate(cell.states)}
-    update = print_map("update", equations.update, names)
-    mid = None if equations.mid is None else print_map("mid", equations.mid, names)
-
-    def size(name: str) -> str:
-        return "1" if equations.vectors[name] == 1 else "M" if mid is not None and name in mid.arguments else "H"
-
-    used = {*update.arguments, *(mid.arguments if mid is not None else ())}
-    return Layout(
-        layer.kind,
-        cell.gates,
-        cell.states,
-        cell.hidden_size,
-        cell.mid_size,
-        cell.input_size * (1 + cell.reads_last),
-        tuple((name, size(name)) for name in equations.vectors if name in used),
-        tuple(key for key in ("bR", "bC", "bV") if key in constants),
-        update,
-        mid,
-        _make_rule(rule, cell.states) if rule.can_skip else None,
-    )
-
-
-def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
-    """Translate the equations of an update rule for the Triton kernels; raise ProgramError if that is impossible.
-
-    `states` has the names of the cell's states, which the equations may read.
-    """
-    if rule.kind is Kind.TIME:
-        return Rule(rule.kind, blend_grad=any(p.requires_grad for p in rule.parameters()))
-    equations = trace_rule(rule, states)
-    maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
-    used = {name for part in maps for name in part.arguments}
-    vectors = tuple((name, size) for name, size in equations.weights.items() if name in used)
-    return Rule(
-        rule.kind,
-        vectors,
-        tuple(rule.memory),
-        rule.inclusive,
-        tuple(maps),
-        group_size=rule.group_size,
-        detaches_state=rule.detaches_state,
-    )

@@ -124,7 +124,8 @@ class RuleGradients(KernelSource):
             for state in states:
                 self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
             return
-        self.grad_of_u()
+        if rule.has_grad:
+            self.grad_of_u()
         new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
         if rule.kind is Kind.NEURON:
             if not rule.memory:
@@ -134,7 +135,7 @@ class RuleGradients(KernelSource):
             self.decision_grads(rule, "by_u + to_u" if rule.memory else "by_u")
         elif rule.kind is Kind.SAMPLE:
             self.put("to_u += tl.sum(tl.where(h_mask, by_u, 0.0), 1, keep_dims=True)")
-        else:
+        elif rule.kind is Kind.TIME:
             new, old = "blend * d_{0}", "(1.0 - blend) * d_{0}"
             if rule.blend_grad:
                 self.store("by_u", "H", "d_blend")

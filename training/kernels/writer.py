@@ -55,6 +55,29 @@ def load_group_sums(at, live, first, H: tl.constexpr, G: tl.constexpr):
     for k in range(1, G):
         total += tl.load(at + first + k, live & (first + k < H), 0.0)
     return total
+
+
+@triton.jit
+def value_to_send(value, last, theta):
+    return tl.where(tl.abs(value - last) > theta, value, last)
+
+
+@triton.jit
+def largest(scores, mask, k):
+    """Return True for the k largest scores of each row in `mask`. Of equal ones, those in lower columns are larger."""
+    # integers in the order of the scores, where NaN is -inf, and columns outside the mask are below all others
+    scores = tl.where(scores == scores, scores, float("-inf"))
+    bits = tl.cast(tl.where(scores == 0, 0.0, scores), tl.int32, bitcast=True)
+    keys = tl.where(mask, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), -0x80000000)
+    # find the k-th largest key, from its highest bit to its lowest
+    threshold = tl.full((scores.shape[0], 1), -0x80000000, tl.int32)
+    for i in range(32):
+        higher = threshold ^ (tl.full((scores.shape[0], 1), 1, tl.int32) << (31 - i))
+        count = tl.sum((keys >= higher).to(tl.int32), 1, keep_dims=True)
+        threshold = tl.where(count >= k, higher, threshold)
+    above, equal = (keys > threshold), (keys == threshold) & mask
+    places = k - tl.sum(above.to(tl.int32), 1, keep_dims=True)
+    return above | (equal & (tl.cumsum(equal.to(tl.int32), 1) <= places))
 '''
 )
 

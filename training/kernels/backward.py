@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generator of a layer's backward Triton kernel."""
+
+from edgernn.rules import Kind
+from edgernn.training.kernels.layout import Product
+from edgernn.training.kernels.pointwise import Pointwise
+from edgernn.training.kernels.rule import RuleGradients
+
+
+class BackwardSource(RuleGradients):
+    """Generator of the kernel `backward`, which computes gradients from the last step to the first."""
+
+    name = "backward"
+
+    @property
+    def flags(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"HAS_{name}" for name in self.layout.output_grads)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
+        layout = self.layout
+        return (*layout.backward_inputs, *(f"y_{name}" for name in layout.output_grads), *layout.gradients)
+
+    def body(self) -> None:
+        layout = self.layout
+        self.before_steps([name for name in self._vectors() if not name.startswith("b_")])
+        self.hold()
+        if self.resident:
+            for state in layout.states:
+                self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name in layout.neuron_memory:
+                self.load(f"to_{name}", "H", f"d_{name}", "row")
+            for name, (_, size) in layout.sums.items():
+                if size != "1":
+                    self.put(f"sum_{name} = tl.zeros((ROWS, {self.width(size)}), tl.float32)")
+        numbers = [f"to_{name}" for name in layout.sample_memory]
+        numbers += [f"sum_{name}" for name, (_, size) in layout.sums.items() if size == "1"]
+        self.put(*(f"{name} = tl.zeros((ROWS, 1), tl.float32)" for name in numbers))
+        self.put("at = tl.cast(T - 1, tl.int64) * B + row")
+        if self.resident:
+            self._read_all()
+        with self.block("for step in range(T):"):
+            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+                self.memory_grads(layout.rule)
+            if self.loads_groups and not self.resident:
+                with self.stage("H"):
+                    self._store_grad_of_u()
+                self.barrier()
+            with self.stage("H"):
+                self._update()
+            self.barrier()
+            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+                self.decision_grads(layout.rule, "to_u")
+            if layout.mid is not None:
+                with self.stage("M"):
+                    self._mid(layout.mid)
+                self.barrier()
+            if self.resident:
+                self._add_output_grads()
+                # prefetch the values of the previous step during this step's products
+                self.put("at = tl.maximum(at - B, row)")
+                self._read_all()
+            with self.stage("H"):
+                self._through_states()
+            self.barrier()
+            if not self.resident:
+                self.put("at -= B")
+        if self.resident:
+            for state in layout.states:
+                self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name in layout.neuron_memory:
+                self.store(f"to_{name}", "H", f"d_{name}", "row")
+            for name, (_, size) in layout.sums.items():
+                if size != "1":
+                    self.store(f"sum_{name}", size, f"sum_{name}", "row")
+        for name in layout.sample_memory:
+            self.put(f"if HAS_all_{name}:", f"    to_{name} += tl.load(y_all_{name}_ptr + row, live, 0.0)")
+            self.put(f"tl.store(d_{name}_ptr + row, to_{name}, live)")
+        for name, (_, size) in layout.sums.items():
+            if size == "1":
+                self.put(f"tl.store(sum_{name}_ptr + row, sum_{name}, live)")
+
+    def tile(self, product: Product) -> str:
+        k, n = product.rows, product.columns
+        return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
+
+    def _read(self, part: Pointwise, size: str) -> None:
+        """Append code that loads values that the derivative of `part` reads. `size`: "M" for `Cell.mid`, else "H"."""
+        layout = self.layout
+        for gate in self.gates_of(part):
+            if gate.name in part.arguments:
+                self.load(f"g_{gate.name}", size, "p", width=str(layout.P), offset=layout.offsets[gate.name])
+        if "x" in part.arguments:
+            self.load(f"x_{size.lower()}", size, "x", width=str(layout.X))
+        if part is layout.mid and self.resident:
+            # the update stage has read all states
+            return
+        has_grad = layout.rule is not None and layout.rule.has_grad
+        whole = part is layout.update and (has_grad or (layout.mid is not None and self.resident))
+        for state in layout.states if whole else self.states_of(part):
+            self.load(f"s_{state}", size, f"s_{state}", width="H")
+        if part is layout.update:
+            for name in ("e", "blend"):
+                if name in layout.inputs:
+                    self.load(name, layout.decision_size if name == "e" else "H", name)
+            if layout.selects:
+                self.load("u", "H", "u")
+            for state in layout.rule.evidence_states if layout.rule else ():
+                self.load(f"after_{state}", "H", f"s_{state}", "(at + B)")
+
+    def _read_all(self) -> None:
+        if self.layout.memory:
+            self.read_memory()
+        self._read(self.layout.update, "H")
+        if self.layout.mid is not None:
+            self._read(self.layout.mid, "M")
+        for state in self.layout.states:
+            with self.block(f"if HAS_s_{state}:"):
+                self.load(f"y_{state}", "H", f"y_s_{state}")
+        for name in self.layout.neuron_memory:
+            with self.block(f"if HAS_all_{name}:"):
+                self.load(f"y_{name}", "H", f"y_all_{name}")
+
+    def _add_output_grads(self) -> None:
+        for state in self.layout.states:
+            self.put(f"if HAS_s_{state}:", f"    d_{state} += y_{state}")
+        for name in self.layout.neuron_memory:
+            self.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
+
+    def _update(self) -> None:
+        layout, states = self.layout, self.layout.states
+        if not self.resident:
+            self._read(layout.update, "H")
+        self.vectors([*self.needed(layout.update), *self.rule_vectors()], "H")
+        if not self.resident:
+            for state in states:
+                self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name in layout.neuron_memory:
+                self.load(f"to_{name}", "H", f"d_{name}", "row")
+        if layout.rule and layout.memory:
+            if layout.rule.kind is Kind.NEURON:
+                self.memory_grads(layout.rule)
+            self.evidence_grads(layout.rule)
+        self.rule_grads()
+        grads = ", ".join(f"dn_{state}" for state in states)
+        self._back(layout.update, "H", grads)
+        if not self.resident:
+            for state in states:
+                self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name in layout.neuron_memory:
+                with self.block(f"if HAS_all_{name}:"):
+                    self.load("grad", "H", f"y_all_{name}")
+                    self.put(f"to_{name} += grad")
+                self.store(f"to_{name}", "H", f"d_{name}", "row")
+
+    def _store_grad_of_u(self) -> None:
+        """Append code that stores the gradient of the update mask in memory, to be summed over groups of neurons later.
+
+        A group may be in two column blocks, so that the sum needs the gradients of both.
+        """
+        self._read(self.layout.update, "H")
+        self.vectors(self.needed(self.layout.update), "H")
+        for state in self.layout.states:
+            self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+        self.grad_of_u()
+        self.store("by_u", "H", "d_u", "row")
+
+    def _back(self, part: Pointwise, size: str, grads: str) -> None:
+        """Append code that propagates gradients from a point-wise function's results (width `size`) to its arguments.
+
+        `grads` names the variables with the gradients of the results, separated by commas. Gradients of pre-activations
+        and of x are stored in memory, those of parameter vectors are added to sum_NAME, those of states to d_STATE.
+        """
+        layout, low = self.layout, size.lower()
+        gates = {gate.name for gate in self.gates_of(part)}
+        sizes = dict(layout.vectors)
+        names = {}
+        for argument in part.arguments:
+            names[argument] = (
+                f"dg_{argument}" if argument in gates else f"dx_{low}" if argument == "x" else f"grad_{argument}"
+            )
+        self.put(f"{', '.join(names.values())} = {part.name}_back({grads}, {self.arguments(part)})")
+        for argument, name in names.items():
+            if argument in sizes:
+                self.add(f"{part.name}_{argument}", name, size)
+            elif argument.startswith("s_") and argument not in gates:
+                self.put(f"d_{argument[2:]} += {name}")
+        for gate in self.gates_of(part):
+            if gate.name not in part.arguments:
+                self.put(f"dg_{gate.name} = tl.zeros((ROWS, {f'{size}P' if self.resident else 'BLOCK'}), tl.float32)")
+            self.store(f"dg_{gate.name}", size, "d_p", width=str(layout.P), offset=layout.offsets[gate.name])
+        if "x" in part.arguments:
+            if part is layout.mid and "x" in layout.update.arguments:
+                # x is read by both stages, so that M equals H
+                if self.resident:
+                    self.put("dx_m += dx_h")
+                else:
+                    self.load("dx_h", size, "d_x", width=str(layout.X))
+                    self.put("dx_m += dx_h")
+            self.store(f"dx_{low}", size, "d_x", width=str(layout.X))
+
+    def _mid(self, part: Pointwise) -> None:
+        self.vectors(self.needed(part), "M")
+        if not self.resident:
+            self._read(part, "M")
+            for state in self.states_of(part):
+                self.load(f"d_{state}", "M", f"d_s_{state}", "row")
+        self.put(f"to_m = tl.zeros((ROWS, {'MP' if self.resident else 'BLOCK'}), tl.float32)")
+        self._terms("to_m", "V", "M")
+        self._back(part, "M", "to_m")
+        if not self.resident:
+            for state in self.states_of(part):
+                self.store(f"d_{state}", "M", f"d_s_{state}", "row")
+
+    def _through_states(self) -> None:
+        layout = self.layout
+        for i, state in enumerate(layout.states):
+            if not self.resident:
+                self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+            if i < 2:
+                self._terms(f"d_{state}", "RC"[i], "H")
+            if not self.resident:
+                with self.block(f"if HAS_s_{state}:"):
+                    self.load("grad", "H", f"y_s_{state}")
+                    self.put(f"d_{state} += grad")
+                self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+
+    def _terms(self, total: str, key: str, size: str) -> None:
+        layout = self.layout
+        for product in layout.products:
+            if product.key != key:
+                continue
+            if self.resident:
+                self.multiply(total, f"dg_{product.gate}", product)
+                continue
+            k, n = product.rows, product.columns
+            self.put(
+                f"{total} = stream({total}, d_p_ptr + at * {layout.P} + {layout.offsets[product.gate]}, live, "
+                f"{self.weights_at(product)}, {size.lower()}_col, {k}, {n}, {n}, 1, BLOCK_K, PRECISION)"
+            )

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the description of a layer (`Layout`) from which its Triton kernels are generated."""
+
+import torch
+
+from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
+from edgernn.cells.base import Cell
+from edgernn.layer import RecurrentLayer
+from edgernn.rule_program import trace_rule
+from edgernn.rules import Kind, UpdateRule
+from edgernn.training.kernels.layout import Layout, Rule
+from edgernn.training.kernels.pointwise import print_map
+
+
+def make_layout(layer: RecurrentLayer) -> Layout:
+    """Build the description of a layer for the Triton kernels; raise ProgramError if its equations cannot be traced."""
+    cell, rule = layer.cell, layer.rule
+    with torch.no_grad():
+        equations = trace_equations(cell, differentiable=True)
+        constants = layer.constants(next(cell.parameters()).new_zeros(1, 1, cell.input_size))
+    names = {GATE + i: gate.name for i, gate in enumerate(cell.gates)} | {INPUT: "x"}
+    names |= {VECTOR + i: name for i, name in enumerate(equations.vectors)}
+    names |= {STATE + i: f"s_{state}" for i, state in enumerate(cell.states)}
+    update = print_map("update", equations.update, names)
+    mid = None if equations.mid is None else print_map("mid", equations.mid, names)
+
+    def size(name: str) -> str:
+        return "1" if equations.vectors[name] == 1 else "M" if mid is not None and name in mid.arguments else "H"
+
+    used = {*update.arguments, *(mid.arguments if mid is not None else ())}
+    sends = rule.kind is Kind.COLUMN
+    threshold = list(rule.weights)[1] if sends else ""
+    return Layout(
+        layer.kind,
+        cell.gates,
+        cell.states,
+        cell.hidden_size,
+        cell.mid_size,
+        cell.input_size * (1 + cell.reads_last),
+        tuple((name, size(name)) for name in equations.vectors if name in used),
+        tuple(key for key in ("bR", "bC", "bV") if key in constants),
+        update,
+        mid,
+        _make_rule(rule, cell) if rule.can_skip and not sends else None,
+        threshold,
+        sends and rule.weights[threshold].requires_grad,
+    )
+
+
+def _make_rule(rule: UpdateRule, cell: Cell) -> Rule:
+    """Translate an update rule of a layer with a cell for the Triton kernels.
+
+    ProgramError is raised if its equations cannot be traced.
+    """
+    if rule.kind is Kind.TIME:
+        return Rule(rule.kind, blend_grad=any(p.requires_grad for p in rule.parameters()))
+    if rule.kind is Kind.GATE:
+        gate = cell.update_gate
+        assert gate is not None
+        return Rule(rule.kind, tuple((name, "1") for name in rule.weights), gate=gate.name, sign=gate.sign)
+    equations = trace_rule(rule, cell.states)
+    maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
+    used = {name for part in maps for name in part.arguments}
+    vectors = tuple((name, size) for name, size in equations.weights.items() if name in used)
+    return Rule(
+        rule.kind,
+        vectors,
+        tuple(rule.memory),
+        rule.inclusive,
+        tuple(maps),
+        group_size=rule.group_size,
+        detaches_state=rule.detaches_state,
+    )
