@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgernn.bench import gpu_ops
+from edgernn.bench.gpu_forms import ON_GPU
 from edgernn.cells import COMPILED
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.cuda import CudaLibrary, Sizes
@@ -27,7 +27,7 @@ from tests.test_native_refusals import test_bad_weights_are_refused_by_name as r
 from tests.test_native_weights import low_rank, product_of
 from tests.tolerances import FLOAT32
 
-RULES = gpu_ops.ON_GPU
+RULES = ON_GPU
 # the library for GPUs has no interpreter of cells
 GPU_OPS = [op for op in OPS if op[1] in RULES and (op[0] in COMPILED or op[0] in VARIANTS)]
 # cases of `make quick`: every rule on a one-stage and a two-stage cell
