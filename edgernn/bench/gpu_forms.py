@@ -11,10 +11,12 @@ from torch import nn
 from edgernn.cells import COMPILED, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES
+from edgernn.rules import RULES, Kind
 
 # rules that have CUDA kernels
-ON_GPU = tuple(name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations())
+ON_GPU = tuple(
+    name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations() or rule.kind is Kind.GATE
+)
 GROUPS = "gru+selective in groups of 16"
 _RANK, _SHARE = 4, 0.4
 _OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
@@ -64,15 +66,19 @@ def forms() -> dict[str, Form]:
 
     In the layers of the last two entries, groups of adjacent neurons share an update decision.
     """
+    from edgernn.export.kernels import without_kernel
+
     known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
         sizes = (5, 5) if square else (3, 5)
         cell = make(*sizes)
         # a cell without recurrent weights has no rank
-        if rank and "R" not in dict(cell.named_parameters()):
+        if RULES[rule].refusal(cell) is not None or (rank and "R" not in dict(cell.named_parameters())):
             continue
         biases = isinstance(cell, ForgetBias) and cell.forget_bias is not None
         layer = RecurrentLayer(make(*sizes, recurrent=recurrent_weights(rank or None)), RULES[rule](*sizes))
+        if without_kernel([layer]) is not None:
+            continue
         form = Form(layer.kind, biases, make, rule, rank, square)
         known.setdefault(form_name(layer.kind, biases), form)
     known[GROUPS] = replace(known["gru+selective"], group_size=16)

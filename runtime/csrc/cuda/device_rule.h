@@ -108,10 +108,23 @@ struct DeviceRule {
     });
   }
 
+  // The number of neurons with the largest scores that change, from 1 to H.
+  EDGERNN_DEVICE int CountLargest() const {
+    int count = plan.hidden;
+    VisitRule<RuleKind::kGate>(Rules{}, [&](auto rule) {
+      Scalar q[kMaxRuleParams];
+      Read<decltype(rule)>(0, q);
+      const float k = q[0].raw;
+      // NaN is 1
+      if (!(k >= static_cast<float>(count))) count = k >= 1.0f ? static_cast<int>(k) : 1;
+    });
+    return count;
+  }
+
  private:
   template <class Rule, RuleKind kKind, class Visit>
   EDGERNN_DEVICE static void VisitIf(bool wanted, const Visit& visit) {
-    if constexpr (Rule::kHasEquations && Rule::kKind == kKind) {
+    if constexpr (Rule::kKind == kKind && RunsOnGpu(DescribeRule<Rule>())) {
       if (wanted) visit(Rule{});
     }
   }
@@ -140,7 +153,7 @@ struct DeviceRule {
     for (int i = 0; i < kSpec.memory_count; ++i) m[i].raw = shared[plan.memory_at[i] + at];
   }
 
-  // Loads the parameters of a kSample rule at neuron j.
+  // Loads the parameters of a rule that is not of the kind kNeuron, at neuron j.
   template <class Rule>
   EDGERNN_DEVICE void Read(int j, Scalar* q) const {
     constexpr RuleSpec kSpec = DescribeRule<Rule>();

@@ -27,8 +27,14 @@ constexpr int RowsPerBlock(int rows, int blocks, int unit) {
   return (units + blocks - 1) / blocks * unit;
 }
 
-// The offset of a parameter that the equations of a kSample rule read, in the region of these
-// parameters: first the vectors (hidden,), then the scalars.
+// True if a rule has kernels for a GPU.
+constexpr bool RunsOnGpu(const RuleSpec& rule) {
+  return rule.IsDense() || rule.has_equations || rule.kind == RuleKind::kColumn ||
+         rule.kind == RuleKind::kGate;
+}
+
+// The offset of a parameter of a rule that does not decide for single neurons, in the region of
+// these parameters: first the vectors (hidden,), then the scalars.
 constexpr std::int64_t SampleParamAt(const RuleSpec& rule, int param, std::int64_t hidden) {
   std::int64_t vectors = 0, before = 0;
   const bool is_scalar = rule.params[param].rows.one > 0;
@@ -63,6 +69,8 @@ struct PackedRows {
   int bias;         // biases of the gates
   int params;       // the cell's parameters with one value per neuron
   int rule_params;  // the rule's other parameters, under kNeuron
+  int resident;     // the number of rows that each block keeps in its shared memory
+  int resident_at;  // their offset there
 };
 
 // The launch geometry. Results do not depend on it.
@@ -93,7 +101,7 @@ struct LaunchPlan {
   PackedRows mid;        // gates that m is computed from
   PackedRows low;        // Q, where R is a product R Q
   PackedRows decide;     // the rule's weights, one row per group; those of `update` without groups
-  std::int64_t sample;   // offset of the parameters that a kSample rule's equations read
+  std::int64_t sample;   // offset of the parameters of a rule that is not of the kind kNeuron
   std::int64_t scalars;  // offset of scalar parameters
   std::int64_t floats;   // total size
   // offsets in shared memory, in floats; x and shared states are double-buffered
@@ -108,9 +116,8 @@ struct LaunchPlan {
   int sample_memories;          // number of memories of a kSample rule
   int neuron_memories;          // number of memories of a kNeuron rule
   int memory_at[kMaxMemories];  // memories of the block's neurons
-  int scores_at;                // scores of the block's neurons, if they have memories
-  int resident_at;              // resident rows
-  int resident[4];              // number of resident rows of update, mid, low and decide
+  int scores_at;    // scores of the block's neurons, if they have memories; of all, under kGate
+  int resident_at;  // resident weights
   // multiply-adds of a decision, of the intermediates of a step, and of a neuron
   std::int64_t rule_macs;
   std::int64_t step_macs;

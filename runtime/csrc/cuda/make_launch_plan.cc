@@ -36,6 +36,11 @@ std::int64_t Macs(const GateGroup& group, const Depths& depths) {
          group.c.count * depths.c + group.m.count * depths.m;
 }
 
+// The multiply-adds of one neuron of a gate that reads x and h.
+std::int64_t GateMacs(unsigned terms, const Depths& depths) {
+  return ((terms & kX) != 0 ? depths.x * depths.parts : 0) + ((terms & kH) != 0 ? depths.h : 0);
+}
+
 // Allocates the parts of a row, each at a multiple of four floats.
 class RowBuilder {
  public:
@@ -178,10 +183,7 @@ class WeightCopyBuilder {
 
 }  // namespace
 
-bool Supports(const Op& op) {
-  const RuleSpec& rule = *op.kernel.rule;
-  return !op.spec.imputes && (rule.IsDense() || rule.has_equations);
-}
+bool Supports(const Op& op) { return !op.spec.imputes && RunsOnGpu(*op.kernel.rule); }
 
 LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   const CellTable& cell = *op.kernel.cell;
@@ -213,7 +215,7 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.floats += std::int64_t{plan.low.count} * plan.low.stride;
   plan.decide = grouped ? MakeDecisionRows(rule_row, plan.groups, &plan.floats) : plan.update;
   plan.sample = plan.floats;
-  if (rule.kind == RuleKind::kSample)
+  if (rule.kind != RuleKind::kNeuron)
     plan.sample_floats = ToInt(SampleParamFloats(rule, plan.hidden));
   plan.floats += plan.sample_floats;
   plan.scalars = plan.floats;
@@ -221,6 +223,12 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.neuron_macs = Macs(cell.update_gates, depths);
   plan.step_macs = plan.middle * Macs(cell.mid_gates, depths) + sizes.rank * sizes.hidden;
   plan.rule_macs = DecisionMacs(rule, sizes.input, sizes.hidden, Groups(sizes));
+  if (rule.kind == RuleKind::kGate) {
+    // every neuron computes its update gate, and active neurons the other gates
+    const std::int64_t gate_macs = GateMacs(cell.terms[cell.update_gate.gate], depths);
+    plan.rule_macs += plan.hidden * gate_macs;
+    plan.neuron_macs -= gate_macs;
+  }
   return plan;
 }
 
@@ -242,22 +250,34 @@ int LayOutSharedMemory(const CellTable& cell, int blocks, int tile, LaunchPlan* 
   plan->m_at = allocate(tile * plan->m_columns);
   plan->sample_at = allocate(plan->sample_floats);
   plan->counts_at = allocate(2 * blocks);
-  const int neurons =
-      plan->kind == RuleKind::kNeuron ? RowsPerBlock(plan->hidden, blocks, plan->group_size) : 0;
+  const bool ranks = plan->kind == RuleKind::kGate;
+  const int neurons = ranks || plan->kind == RuleKind::kNeuron
+                          ? RowsPerBlock(plan->hidden, blocks, plan->group_size)
+                          : 0;
   plan->list_at = allocate(neurons);
   for (int i = 0; i < plan->neuron_memories; ++i) plan->memory_at[i] = allocate(neurons);
-  plan->scores_at = allocate(plan->neuron_memories > 0 ? neurons : 0);
+  plan->scores_at = allocate(ranks ? plan->hidden : plan->neuron_memories > 0 ? neurons : 0);
   return used;
 }
 
-// Returns how many rows of each block fit in `room` floats, and subtracts their size.
-int CountResident(const PackedRows& rows, int blocks, int unit, std::int64_t* room) {
-  if (rows.stride == 0 || rows.count == 0) return 0;
-  const std::int64_t block_rows = RowsPerBlock(rows.count, blocks, unit);
-  const std::int64_t resident = std::min(block_rows, *room / rows.stride);
-  *room -= resident * rows.stride;
-  return ToInt(resident);
-}
+// Allocates shared memory to weights, from offset `used` on, as long as there is room.
+struct ResidentWeights {
+  std::int64_t used;
+  std::int64_t floats;
+
+  // Returns how many items of `size` floats fit, of at most `count`, and allocates them.
+  int Allocate(std::int64_t count, std::int64_t size, int* at) {
+    const std::int64_t resident = size == 0 ? 0 : std::min(count, (floats - used) / size);
+    *at = ToInt(used);
+    used += resident * size;
+    return ToInt(resident);
+  }
+
+  void AllocateRows(int blocks, int unit, PackedRows* rows) {
+    rows->resident =
+        Allocate(RowsPerBlock(rows->count, blocks, unit), rows->stride, &rows->resident_at);
+  }
+};
 
 }  // namespace
 
@@ -297,16 +317,13 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
                           std::to_string(limits.memory));
   }
   plan->resident_at = ToInt(before);
-  std::int64_t room = floats - before;
+  ResidentWeights weights{before, floats};
   // every step reads the rows of all decisions, but those of active neurons only
-  if (plan->group_size > 1) {
-    plan->resident[3] = CountResident(plan->decide, geometry.blocks, 1, &room);
-  }
-  const PackedRows* const rows[] = {&plan->update, &plan->mid, &plan->low};
-  for (int i = 0; i < 3; ++i) {
-    const int unit = i == 0 ? plan->group_size : 1;
-    plan->resident[i] = CountResident(*rows[i], geometry.blocks, unit, &room);
-  }
+  if (plan->group_size > 1) weights.AllocateRows(geometry.blocks, 1, &plan->decide);
+  weights.AllocateRows(geometry.blocks, plan->group_size, &plan->update);
+  weights.AllocateRows(geometry.blocks, 1, &plan->mid);
+  weights.AllocateRows(geometry.blocks, 1, &plan->low);
+  if (plan->group_size == 1) plan->decide = plan->update;
   if (geometry.threads == 0) {
     const std::int64_t largest =
         std::max(RowsPerBlock(plan->hidden, geometry.blocks, plan->group_size),
@@ -314,7 +331,7 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
     const std::int64_t threads = largest * kRowThreads;
     geometry.threads = ToInt(std::min<std::int64_t>(DivideUp(threads, 32) * 32, limits.threads));
   }
-  geometry.memory = ToInt((floats - room) * 4);
+  geometry.memory = ToInt(weights.used * 4);
   plan->geometry = geometry;
 }
 
@@ -339,7 +356,7 @@ std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
     if (rule.params[i].name == nullptr) continue;
     const float* const from = slots.at[kRuleSlot + i];
     const bool is_scalar = rule.params[i].rows.one > 0;
-    if (rule.kind == RuleKind::kSample) {
+    if (rule.kind != RuleKind::kNeuron) {
       const std::int64_t at = plan.sample + SampleParamAt(rule, i, plan.hidden);
       builder.Add(from, 1, is_scalar ? 1 : plan.hidden, plan.hidden, at, 0);
     } else if (i == rule.matrix) {
