@@ -90,8 +90,10 @@ def run(
 
 
 def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
+    # kept sums round once more at each step
+    atol = 2 * FLOAT32 if rule == "delta" else FLOAT32
     for a, b in zip(got, [want.y, *want.state, *want.memory], strict=False):
-        np.testing.assert_allclose(a, b, rtol=0, atol=FLOAT32)
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
     if rule != "always":
         np.testing.assert_array_equal(got[-2], want.updates)
         np.testing.assert_array_equal(got[-1], want.needed)
@@ -156,6 +158,7 @@ def test_low_rank_equals_oracle(emulated, set_geometry, monkeypatch, cell, rule)
         ("gru", "selective/16"),
         ("gru", "skip"),
         ("gru", "topk"),
+        ("gru", "delta"),
     ],
 )
 def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated, set_geometry, cell, rule) -> None:

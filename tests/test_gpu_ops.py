@@ -20,7 +20,18 @@ SHAPES = [(1, 1, 3, 5), (6, 3, 2, 7)]
 
 
 @pytest.mark.parametrize(
-    "op", ["lstm", "t-lstm", "gru+selective", GROUPS, "gru+skip", "gru-before+low-rank", "gru-before+topk", "sru"]
+    "op",
+    [
+        "lstm",
+        "t-lstm",
+        "gru+selective",
+        GROUPS,
+        "gru+skip",
+        "gru-before+low-rank",
+        "gru-before+topk",
+        "gru+delta",
+        "sru",
+    ],
 )
 def test_right_ops_pass(op):
     record = check(TorchLibrary(forms()[op].kind), op, forms()[op], SHAPES, "cpu")

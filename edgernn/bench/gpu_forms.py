@@ -15,7 +15,9 @@ from edgernn.rules import RULES, Kind
 
 # rules that have CUDA kernels
 ON_GPU = tuple(
-    name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations() or rule.kind is Kind.GATE
+    name
+    for name, rule in RULES.items()
+    if rule.is_dense() or rule.has_equations() or rule.kind in (Kind.COLUMN, Kind.GATE)
 )
 GROUPS = "gru+selective in groups of 16"
 _RANK, _SHARE = 4, 0.4

@@ -31,8 +31,29 @@ from edgernn.runtime.library import cuda_library_path
 TOLERANCE = 1e-4
 # sizes (T, B, I, H) of the checks
 SHAPES = ((1, 1, 3, 5), (13, 3, 24, 60), (40, 1, 2, 128), (5, 70, 64, 128), (3, 2, 128, 256))
-SMALL = ("gru", "lstm-peephole", "gru+selective", GROUPS, "lstm+skip", "gru-before+selective+low-rank", "gru+topk")
-TIMED = ("gru", "lstm", "pru", "gru+selective", GROUPS, "gru+skip", "gru+topk", "gru-before", "irc-gru", "eins")
+SMALL = (
+    "gru",
+    "lstm-peephole",
+    "gru+selective",
+    GROUPS,
+    "lstm+skip",
+    "gru-before+selective+low-rank",
+    "gru+topk",
+    "gru+delta",
+)
+TIMED = (
+    "gru",
+    "lstm",
+    "pru",
+    "gru+selective",
+    GROUPS,
+    "gru+skip",
+    "gru+topk",
+    "gru+delta",
+    "gru-before",
+    "irc-gru",
+    "eins",
+)
 # sizes (T, B, H) of the timings
 TIMES = ((500, 1, 128), (100, 256, 128))
 _DRAWS = 8

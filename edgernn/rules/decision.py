@@ -70,7 +70,8 @@ class Memory:
     """State that an update rule carries from step to step, besides the states of the cell.
 
     Fused kernels, which run a layer in training or in the native library, support only states of the size `Kind.size`.
-    One exception: native kernels of rules that decide per value of x and h (`Kind.COLUMN`) support every size but "I".
+    One exception: kernels of rules that decide per value of x and h (`Kind.COLUMN`) support every size but "I", in the
+    native library and in that for GPUs.
     Where no kernel supports the size, the rule is trained without a fused kernel, and exported as a function of
     standard ONNX operators.
 

@@ -47,22 +47,22 @@ struct ActiveNeurons {
     const PackedRows& rows = plan.decide;
     const int size = plan.group_size;
     const RowRange groups = size > 1 ? block.RangeOf(plan.groups) : range;
-    for (int at = block.thread_group; at < groups.count; at += block.thread_groups) {
+    for (int at = block.ThreadGroup(); at < groups.count; at += block.ThreadGroups()) {
       const float* const row = block.RowAt(rows, groups, at);
       const int first = at * size, left = range.count - first;
       const int end = first + (left < size ? left : size);
-      const float h =
-          rule.MeanState(block.State(0, side) + range.first, first, end, block.lane, block.cluster);
+      const float h = rule.MeanState(block.State(0, side) + range.first, first, end, block.Lane(),
+                                     block.cluster);
       const auto decision = rule.DecideNeuron(row, at, h, [&] {
         float sums[1][kTile] = {};
-        Accumulate<1u>(block.lane, row + rows.rule, block.Inputs(side), plan.x_columns,
+        Accumulate<1u>(block.Lane(), row + rows.rule, block.Inputs(side), plan.x_columns,
                        static_cast<int>(PadToFour(plan.input)), sums);
         return block.cluster.Sum(sums[0][0]);
       });
-      if (plan.neuron_memories > 0 && block.lane == 0) {
+      if (plan.neuron_memories > 0 && block.Lane() == 0) {
         block.shared[plan.scores_at + at] = decision.score;
       }
-      for (int i = first + block.lane; i < end; i += kRowThreads) {
+      for (int i = first + block.Lane(); i < end; i += kRowThreads) {
         AddOrKeep(decision.changes, range, t, side, i);
       }
     }
@@ -73,9 +73,9 @@ struct ActiveNeurons {
   // before it, so that no block waits for another.
   EDGERNN_DEVICE int SelectLargest(const RowRange& range, std::int64_t t, int side) const {
     const int largest = rule.CountLargest();
-    for (int at = block.thread_group; at < range.count; at += block.thread_groups) {
+    for (int at = block.ThreadGroup(); at < range.count; at += block.ThreadGroups()) {
       const bool changes = CountBefore(range.first + at) < largest;
-      if (block.lane == 0) AddOrKeep(changes, range, t, side, at);
+      if (block.Lane() == 0) AddOrKeep(changes, range, t, side, at);
     }
     return SendCount(side);
   }
@@ -91,7 +91,7 @@ struct ActiveNeurons {
     };
     const int hidden = block.plan.hidden;
     int count = 0;
-    for (int i = 4 * block.lane; i < hidden; i += 4 * kRowThreads) {
+    for (int i = 4 * block.Lane(); i < hidden; i += 4 * kRowThreads) {
       const Float4 other = LoadFloat4(Scores() + i);
       count += is_before(other.x, i);
       if (i + 1 < hidden) count += is_before(other.y, i + 1);

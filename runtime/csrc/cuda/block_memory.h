@@ -21,10 +21,11 @@ struct BlockMemory {
   const Cluster cluster;
   float* const shared;
   const std::int64_t first_row;  // the first sequence of the tile
-  // the kRowThreads threads that share a row, and the place of this thread among them
-  const int thread_group = cluster.thread() / kRowThreads;
-  const int lane = cluster.thread() % kRowThreads;
-  const int thread_groups = cluster.threads() / kRowThreads;
+
+  // The kRowThreads threads that share a row, and the place of this thread among them.
+  EDGERNN_DEVICE int ThreadGroup() const { return cluster.thread() / kRowThreads; }
+  EDGERNN_DEVICE int ThreadGroups() const { return cluster.threads() / kRowThreads; }
+  EDGERNN_DEVICE int Lane() const { return cluster.thread() % kRowThreads; }
 
   // True for states that every block of the cluster reads: operands of products, and the state that
   // a rule's evidence reads.

@@ -15,6 +15,14 @@ struct DeviceRule {
   const LaunchPlan& plan;
   float* const shared;
 
+  // The parameters and constants of a kColumn rule, see rules/rule.h.
+  struct ColumnRule {
+    float threshold_x;
+    float threshold_h;
+    float period;
+    float largest_change;
+  };
+
   struct NeuronDecision {
     float score;
     bool changes;
@@ -119,6 +127,17 @@ struct DeviceRule {
       if (!(k >= static_cast<float>(count))) count = k >= 1.0f ? static_cast<int>(k) : 1;
     });
     return count;
+  }
+
+  EDGERNN_DEVICE ColumnRule ReadColumnRule() const {
+    ColumnRule column{};
+    VisitRule<RuleKind::kColumn>(Rules{}, [&](auto rule) {
+      using Rule = decltype(rule);
+      Scalar q[kMaxRuleParams];
+      Read<Rule>(0, q);
+      column = {q[0].raw, q[1].raw, static_cast<float>(Rule::kPeriod), Rule::kLargestChange};
+    });
+    return column;
   }
 
  private:

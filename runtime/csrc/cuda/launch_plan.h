@@ -5,7 +5,7 @@
 // A row of packed weights holds everything that one neuron needs: for each factor (x, h, c, m) the
 // weights of the gates that multiply it, then its biases and parameters. The rows are partitioned
 // among the blocks of a cluster, and each block keeps as many rows resident in shared memory as
-// fit.
+// fit. Under a rule of the kind kColumn the weights of x and h lie by columns instead.
 
 #ifndef EDGERNN_CUDA_LAUNCH_PLAN_H_
 #define EDGERNN_CUDA_LAUNCH_PLAN_H_
@@ -56,6 +56,20 @@ constexpr std::int64_t SampleParamFloats(const RuleSpec& rule, std::int64_t hidd
   return vectors * PadToFour(hidden) + PadToFour(numbers);
 }
 
+// The weights of x or h in a gate group, by columns: (columns, rows, gates). A rule of the kind
+// kColumn reads the columns of a few values, in which the weights of adjacent rows are adjacent.
+struct PackedColumns {
+  std::int64_t at;      // offset of the first column in the packed weights
+  int count;            // number of columns
+  int gates;            // number of gates of a row
+  std::int64_t stride;  // size of a column
+  // the number of columns of which each block keeps the part of its rows in shared memory; the
+  // offset of these parts, and their size
+  int resident;
+  int resident_at;
+  int resident_stride;
+};
+
 // Rows of packed weights. Offsets within a row are in floats.
 struct PackedRows {
   std::int64_t at;  // offset of the first row in the packed weights
@@ -71,6 +85,21 @@ struct PackedRows {
   int rule_params;  // the rule's other parameters, under kNeuron
   int resident;     // the number of rows that each block keeps in its shared memory
   int resident_at;  // their offset there
+  // under kColumn, the weights that the rows lack, and the offset in shared memory of the block's
+  // kept sums (rows, gates)
+  PackedColumns x_by_column;
+  PackedColumns h_by_column;
+  int kept_at;
+};
+
+// The values of x or h under a rule of the kind kColumn: offsets in shared memory. Each block has
+// all values.
+struct SentValues {
+  int count;      // number of columns
+  int sent_at;    // (count,), the values that were last sent
+  int moved_at;   // (count / kRowThreads,), the columns that moved at this step, as bits
+  int list_at;    // (count,), the columns that products read
+  int factor_at;  // (count,), what these columns are multiplied by
 };
 
 // The launch geometry. Results do not depend on it.
@@ -116,12 +145,19 @@ struct LaunchPlan {
   int sample_memories;          // number of memories of a kSample rule
   int neuron_memories;          // number of memories of a kNeuron rule
   int memory_at[kMaxMemories];  // memories of the block's neurons
+  SentValues sent_x;            // under kColumn
+  SentValues sent_h;
+  int sums;                 // P, the number of kept sums of a sequence, under kColumn
+  int sum_rows[kMaxGates];  // the first row of each gate among them
   int scores_at;    // scores of the block's neurons, if they have memories; of all, under kGate
   int resident_at;  // resident weights
   // multiply-adds of a decision, of the intermediates of a step, and of a neuron
   std::int64_t rule_macs;
   std::int64_t step_macs;
   std::int64_t neuron_macs;
+  // multiply-adds of a column of x and of h, under kColumn
+  std::int64_t x_column_macs;
+  std::int64_t h_column_macs;
 };
 
 }  // namespace edgernn::cuda

@@ -4,7 +4,7 @@
 // Each cluster processes a tile of sequences, and each of its blocks owns a range of the neurons,
 // with their weights resident in shared memory as far as they fit. Every block has a copy of all
 // operands of products: a new value is broadcast to all copies. The cluster synchronises once per
-// step, and once more for each intermediate (Q h, m).
+// step, and once more for each intermediate (Q h, m), or for the scores of a rule of the kind kGate.
 //
 // The template parameter Cluster has the interface of ClusterGroup (cuda/cluster_group.h).
 
@@ -12,6 +12,7 @@
 #define EDGERNN_CUDA_RECURRENCE_H_
 
 #include "cuda/active_neurons.h"
+#include "cuda/column_sums.h"
 
 namespace edgernn::cuda {
 
@@ -33,17 +34,19 @@ class Recurrence {
                std::int64_t{cluster.cluster_index()} * kTile},
         rule_{plan, cluster.memory()},
         active_{block_, rule_},
-        group_(block_.thread_group),
-        lane_(block_.lane),
-        groups_(block_.thread_groups) {}
+        columns_{block_, rule_},
+        group_(block_.ThreadGroup()),
+        lane_(block_.Lane()),
+        groups_(block_.ThreadGroups()) {}
 
   EDGERNN_DEVICE void Run() {
     block_.Initialise();
     ReadScalarParams();
     // one loop for all rules, so that their common code is compiled once
     const RowRange range = block_.Neurons();
-    const bool waits = Decides(RuleKind::kSample);
+    const bool waits = Decides(RuleKind::kSample), sends = Decides(RuleKind::kColumn);
     const bool selects = Decides(RuleKind::kNeuron), ranks = Decides(RuleKind::kGate);
+    if (sends) columns_.Initialise();
     if (!waits) block_.StoreInputs(0, 0, block_.InputAt(0, cluster_.thread()));
     cluster_.SyncCluster();
     if (waits) StartSample();
@@ -55,6 +58,7 @@ class Recurrence {
         block_.StoreInputs(side_, t, block_.InputAt(t, cluster_.thread()));
         cluster_.SyncBlock();
       }
+      if (sends) columns_.Send(side_);
       int count = range.count;
       if (selects) count = active_.SelectPositive(range, t, side_);
       if (ranks) ComputeScores(range);
@@ -71,6 +75,7 @@ class Recurrence {
       if (!waits) block_.StoreInputs(1 - side_, t + 1, ahead);
       cluster_.SyncCluster();
       if (selects || ranks) EndNeurons(range, t);
+      if (sends) EndColumns(t);
       side_ = 1 - side_;
       if (selects || ranks) active_.ResetCount(side_);
       if (waits) EndSample();
@@ -78,6 +83,7 @@ class Recurrence {
     // outputs may alias inputs that other blocks still read
     cluster_.SyncCluster();
     block_.WriteBack(side_);
+    if (sends) columns_.WriteBack();
     FinishRule();
   }
 
@@ -114,8 +120,8 @@ class Recurrence {
     }
   }
 
-  // The sums of all products of the gates of a group in the bit mask kRead, for one row of weights.
-  // The other sums become 0.
+  // The sums of all products of the gates of a group in the bit mask kRead, for one row of weights;
+  // without those that a kColumn rule keeps. The other sums become 0.
   template <class Set, unsigned kRead = kAllGates>
   EDGERNN_DEVICE void Multiply(const PackedRows& rows, const float* row,
                                float (&sums)[Set::kSlots][kTile]) const {
@@ -125,9 +131,12 @@ class Recurrence {
       for (int r = 0; r < kTile; ++r) sums[g][r] = 0.0f;
     }
     const float* const h = plan_.rank > 0 ? shared_ + plan_.low_at : block_.State(0, side_);
-    Accumulate<Set::kXGates, kRead>(lane_, row + rows.x, block_.Inputs(side_), plan_.x_columns,
-                                    plan_.x_columns, sums);
-    Accumulate<Set::kHGates, kRead>(lane_, row + rows.h, h, plan_.h_columns, plan_.h_columns, sums);
+    if (!Decides(RuleKind::kColumn)) {
+      Accumulate<Set::kXGates, kRead>(lane_, row + rows.x, block_.Inputs(side_), plan_.x_columns,
+                                      plan_.x_columns, sums);
+      Accumulate<Set::kHGates, kRead>(lane_, row + rows.h, h, plan_.h_columns, plan_.h_columns,
+                                      sums);
+    }
     Accumulate<Set::kCGates, kRead>(lane_, row + rows.c,
                                     block_.State(kFactorStates<Cell> - 1, side_),
                                     block_.StateStride(), plan_.c_columns, sums);
@@ -141,9 +150,10 @@ class Recurrence {
     }
   }
 
-  // The pre-activations of a gate group for one row of the tile: lane r takes row r.
+  // The pre-activations of a gate group for row `at` of weights and one row of the tile: lane r
+  // takes row r of the tile.
   template <class Set>
-  EDGERNN_DEVICE void Gates(const PackedRows& rows, const float* row,
+  EDGERNN_DEVICE void Gates(const PackedRows& rows, int at, const float* row,
                             const float (&sums)[Set::kSlots][kTile], Scalar* p) const {
     constexpr GateList all = Set::kGroup.all;
 #pragma unroll
@@ -151,7 +161,9 @@ class Recurrence {
       float sum = sums[g][0];
 #pragma unroll
       for (int r = 1; r < kTile; ++r) sum = lane_ == r ? sums[g][r] : sum;
-      p[all.at[g]] = {sum + row[rows.bias + g]};
+      const bool is_kept = Decides(RuleKind::kColumn) && columns_.template IsKept<Set>(g);
+      p[all.at[g]] = {sum +
+                      (is_kept ? columns_.template Kept<Set>(rows, at)[g] : row[rows.bias + g])};
     }
   }
 
@@ -190,11 +202,14 @@ class Recurrence {
       for (int at = group_; at < range.count; at += groups_) {
         const float* const row = block_.RowAt(plan_.mid, range, at);
         float sums[Mids::kSlots][kTile];
+        if (Decides(RuleKind::kColumn)) {
+          columns_.template AddColumns<Mids>(plan_.mid, range, at, row);
+        }
         Multiply<Mids>(plan_.mid, row, sums);
         if (lane_ >= kTile) continue;
         const int j = range.first + at;
         Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates] = {};
-        Gates<Mids>(plan_.mid, row, sums, p);
+        Gates<Mids>(plan_.mid, at, row, sums, p);
         Params(plan_.mid, row, q);
         for (int s = 0; kStatesToo && s < kStates; ++s) {
           state[s] = {block_.State(s, side_)[lane_ * block_.StateStride() + j]};
@@ -215,6 +230,7 @@ class Recurrence {
     const float* const row = block_.RowAt(rows, range, at);
     float sums[Updates::kSlots][kTile];
     constexpr unsigned kScored = Updates::kUpdateGate;
+    if (Decides(RuleKind::kColumn)) columns_.template AddColumns<Updates>(rows, range, at, row);
     const bool is_scored = kScored != 0 && Decides(RuleKind::kGate);
     if (is_scored) {
       Multiply<Updates, kAllGates ^ kScored>(rows, row, sums);
@@ -224,7 +240,7 @@ class Recurrence {
     if (lane_ >= kTile) return;
     const int j = range.first + at, offset = lane_ * block_.StateStride() + j;
     Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates];
-    Gates<Updates>(rows, row, sums, p);
+    Gates<Updates>(rows, at, row, sums, p);
     if constexpr (kScored != 0) {
       constexpr UpdateGate gate = kUpdateGateOf<Cell>;
       if (is_scored) p[gate.gate] = Scalar{active_.Scores()[j]} * gate.sign;
@@ -261,7 +277,7 @@ class Recurrence {
         Multiply<Updates, kScored>(plan_.update, row, sums);
         if (lane_ >= kTile) continue;
         Scalar p[kUpdateInputs<Cell>] = {};
-        Gates<Updates>(plan_.update, row, sums, p);
+        Gates<Updates>(plan_.update, at, row, sums, p);
         block_.Broadcast(active_.Scores() + range.first + at, (p[gate.gate] * gate.sign).raw);
       }
     }
@@ -272,6 +288,11 @@ class Recurrence {
     const std::int64_t total = active_.Total(side_);
     macs_ += plan_.rule_macs + (total > 0 ? plan_.step_macs + total * plan_.neuron_macs : 0);
     block_.WriteUpdates(t, total);
+  }
+
+  EDGERNN_DEVICE void EndColumns(std::int64_t t) {
+    macs_ += plan_.step_macs + plan_.hidden * plan_.neuron_macs + columns_.Macs();
+    block_.WriteUpdates(t, columns_.moved_h);
   }
 
   EDGERNN_DEVICE float Drive() const {
@@ -325,6 +346,7 @@ class Recurrence {
   const ThisBlock block_;
   const DeviceRule rule_;
   const ActiveNeurons<Cell, kTile, Cluster> active_;
+  ColumnSums<Cell, kTile, Cluster> columns_;
   const int group_;
   const int lane_;
   const int groups_;
