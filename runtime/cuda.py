@@ -129,7 +129,8 @@ class CudaLibrary:
             batch: B, the number of sequences.
             x: Address of the inputs (T, B, I).
             states: Addresses of the initial states in the order of `RecurrentLayer.states`. States of the cell are
-                (B, H), and those of the update rule (B, 1) or (B, H). The previous input, if the cell reads it, is
+                (B, H), and those of the update rule (B, 1) or (B, H), under the rule delta also (B, columns of W) and
+                (B, P), where P counts the rows of gates that read x or h. The previous input, if the cell reads it, is
                 (B, I).
             y: Address of the array (T, B, H) that receives the outputs.
             new_states: Addresses of the arrays that receive the states after the last step, in the order of `states`.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference equations of all update rules in float64 NumPy, written from the papers; each is an entry of RULES."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -278,22 +279,22 @@ class Delta(Always):
         # all sequences have the same age
         self.sent_x, self.sent_h, self.t = memory[0], memory[1], int(memory[2].flat[0])
 
-    def _column_macs(self, x: Counts, h: Counts) -> Counts:
+    def _column_macs(self, reads: Callable[[Counts, int], NDArray[np.bool_]]) -> Counts:
+        """Return the multiply-adds (B,) of the values that moved, or of all of them where reads(moved, all) is true."""
         whole = sum(self.p[name].size for name in ("C", "V") if name in self.p)
-        recurrent = len(self.p["R"]) if "R" in self.p else 0
-        return x * len(self.p["W"]) + h * recurrent + whole
+        rows = len(self.p["W"]), len(self.p["R"]) if "R" in self.p else 0
+        # the sums are computed anew
+        anew = (self.t % self.period == 0) | self.jumps
+        sizes = self.sent_x.shape[1], self.H
+        columns = (np.where(anew | reads(moved, n), n, moved) for moved, n in zip(self.moved, sizes, strict=True))
+        return sum((n * c for n, c in zip(rows, columns, strict=True)), np.full(self.B, whole))
 
     def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
-        return self._column_macs(*self.moved)
+        return self._column_macs(lambda moved, size: np.zeros_like(moved, bool))
 
     def kernel_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
-        # all columns are read from seven eighths of them on, and where the sums are computed anew
-        anew = (self.t % self.period == 0) | self.jumps
-        x, h = (
-            np.where((8 * moved > 7 * size) | anew, size, moved)
-            for moved, size in zip(self.moved, (self.sent_x.shape[1], self.H), strict=True)
-        )
-        return self._column_macs(x, h)
+        # all columns are read from seven eighths of them on
+        return self._column_macs(lambda moved, size: 8 * moved > 7 * size)
 
 
 class TopK(Always):

@@ -10,7 +10,8 @@ import pytest
 
 from edgernn.bench import build_cuda, gpu_ops
 from edgernn.bench.build_cuda import find_or_build
-from edgernn.bench.gpu_ops import check, check_all, forms, prepare, sanitize
+from edgernn.bench.gpu_forms import GROUPS, forms
+from edgernn.bench.gpu_ops import check, check_all, prepare, sanitize
 from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
 from tests.fake_gpu import TorchLibrary
@@ -19,7 +20,18 @@ SHAPES = [(1, 1, 3, 5), (6, 3, 2, 7)]
 
 
 @pytest.mark.parametrize(
-    "op", ["lstm", "t-lstm", "gru+selective", gpu_ops.GROUPS, "gru+skip", "gru-before+low-rank", "sru"]
+    "op",
+    [
+        "lstm",
+        "t-lstm",
+        "gru+selective",
+        GROUPS,
+        "gru+skip",
+        "gru-before+low-rank",
+        "gru-before+topk",
+        "gru+delta",
+        "sru",
+    ],
 )
 def test_right_ops_pass(op):
     record = check(TorchLibrary(forms()[op].kind), op, forms()[op], SHAPES, "cpu")

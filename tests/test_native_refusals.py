@@ -28,6 +28,8 @@ BAD_CALLS = {
     "rank of c": ("lstm", "selective", "c", (5,), r"c: expected \(2, 5\), got \(5,\)"),
     "memory": ("t-lstm", "skip", "rule_pressure", (2, 5), r"rule_pressure: expected \(2, 1\), got \(2, 5\)"),
     "B of memory": ("t-lstm", "phased", "rule_t", (1, 1), r"rule_t: expected \(2, 1\), got \(1, 1\)"),
+    "columns of a memory": ("t-lstm", "delta", "rule_x", (2, 3), r"rule_x: expected \(2, 6\), got \(2, 3\)"),
+    "sums in a memory": ("gru", "delta", "rule_p", (2, 15), r"rule_p: expected \(2, 20\), got \(2, 15\)"),
     "I of x_last": ("t-lstm", "skip", "x_last", (2, 5), r"x_last: expected \(2, 3\), got \(2, 5\)"),
 }
 
@@ -70,6 +72,8 @@ BAD_WEIGHTS = {
     "periods": ("gru", "clockwork", "rule_periods", (1,), r"rule_periods: expected \(5,\)"),
     "rate": ("gru", "random", "rule_rate", (5,), r"rule_rate: expected \(1,\) as W is \(15, 3\), got \(5,\)"),
     "w": ("gru", "skip", "rule_w", (3,), r"rule_w: expected \(5,\)"),
+    "k": ("gru", "topk", "rule_k", (5,), r"rule_k: expected \(1,\)"),
+    "theta": ("gru", "delta", "rule_theta_h", (5,), r"rule_theta_h: expected \(1,\)"),
     "tau": ("gru", "phased", "rule_tau", (5, 1), r"rule_tau: expected \(5,\)"),
     "rule_x": ("gru", "variable", "rule_x", (5,), r"rule_x: expected \(3,\)"),
 }

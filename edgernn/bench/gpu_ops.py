@@ -5,7 +5,6 @@ The command checks a few kernels at small sizes, fast enough for compute-sanitiz
 The checks do not need ONNX Runtime. With the device "cpu", they check a library that emulates the GPU on the CPU.
 """
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,93 +21,42 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.bench.build_cuda import find_or_build
-from edgernn.cells import COMPILED, EINS, Cell, ForgetBias
-from edgernn.cells.recurrent import recurrent_weights
+from edgernn.bench.gpu_forms import GROUPS, Form, forms
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from edgernn.runtime.library import cuda_library_path
 
-# rules that have CUDA kernels
-ON_GPU = tuple(name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations())
 # absolute error of y and the states, which are of order 1
 TOLERANCE = 1e-4
 # sizes (T, B, I, H) of the checks
 SHAPES = ((1, 1, 3, 5), (13, 3, 24, 60), (40, 1, 2, 128), (5, 70, 64, 128), (3, 2, 128, 256))
-GROUPS = "gru+selective in groups of 16"
-SMALL = ("gru", "lstm-peephole", "gru+selective", GROUPS, "lstm+skip", "gru-before+selective+low-rank")
-TIMED = ("gru", "lstm", "pru", "gru+selective", GROUPS, "gru+skip", "gru-before", "irc-gru", "eins")
+SMALL = (
+    "gru",
+    "lstm-peephole",
+    "gru+selective",
+    GROUPS,
+    "lstm+skip",
+    "gru-before+selective+low-rank",
+    "gru+topk",
+    "gru+delta",
+)
+TIMED = (
+    "gru",
+    "lstm",
+    "pru",
+    "gru+selective",
+    GROUPS,
+    "gru+skip",
+    "gru+topk",
+    "gru+delta",
+    "gru-before",
+    "irc-gru",
+    "eins",
+)
 # sizes (T, B, H) of the timings
 TIMES = ((500, 1, 128), (100, 256, 128))
-_RANK, _SHARE, _DRAWS = 4, 0.4, 8
-_OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
-    *COMPILED.items(),
-    ("eins", partial(EINS, a="x")),
-    ("eins", partial(EINS, a="x", forget_bias=1.0)),
-    *((name, partial(cell, forget_bias=1.0)) for name, cell in COMPILED.items() if issubclass(cell, ForgetBias)),
-)
-
-
-@dataclass(frozen=True)
-class Form:
-    """A variant of a layer (cell, update rule, biases, rank) that has a CUDA kernel of its own.
-
-    Attributes:
-        kind: The kernel's name.
-        biases: True if gates with an optional bias have one.
-        make: Builds the cell from I and H.
-        rule: Name of the update rule.
-        rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
-        square: True if the kernel needs I = H.
-        group_size: Number of adjacent neurons that the rule updates or skips together, at most H.
-    """
-
-    kind: str
-    biases: bool
-    make: Callable[..., Cell]
-    rule: str
-    rank: int
-    square: bool
-    group_size: int = 1
-
-    def layer(self, I: int, H: int) -> RecurrentLayer:
-        """Build the layer; a weight with n columns is drawn from N(0, 1/(4n)), so small that rounding errors decay."""
-        cell = self.make(I, H, recurrent=recurrent_weights(self.rank or None))
-        options = {} if self.group_size == 1 else {"group_size": min(self.group_size, H)}
-        layer = RecurrentLayer(cell, RULES[self.rule](I, H, **options))
-        for parameter in cell.parameters():
-            nn.init.normal_(parameter, std=0.5 / parameter.shape[-1] ** 0.5)
-        if layer.rule.can_skip:
-            layer.rule.force(_SHARE)
-        return layer.eval()
-
-
-def forms() -> dict[str, Form]:
-    """Return a dict from name to `Form` (variant of a layer), for all cells with all rules that have CUDA kernels.
-
-    In the layers of the last two entries, groups of adjacent neurons share an update decision.
-    """
-    known: dict[str, Form] = {}
-    for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
-        sizes = (5, 5) if square else (3, 5)
-        cell = make(*sizes)
-        # a cell without recurrent weights has no rank
-        if rank and "R" not in dict(cell.named_parameters()):
-            continue
-        biases = isinstance(cell, ForgetBias) and cell.forget_bias is not None
-        layer = RecurrentLayer(make(*sizes, recurrent=recurrent_weights(rank or None)), RULES[rule](*sizes))
-        form = Form(layer.kind, biases, make, rule, rank, square)
-        known.setdefault(form_name(layer.kind, biases), form)
-    known[GROUPS] = replace(known["gru+selective"], group_size=16)
-    known["lstm+selective in groups of 7"] = replace(known["lstm+selective"], group_size=7)
-    return known
-
-
-def form_name(kind: str, biases: bool) -> str:
-    """Return the name of a layer's variant in reports: the kernel's name `kind`, and "with biases" if it has them."""
-    return f"{kind} with biases" if biases else kind
-
+_DRAWS = 8
 
 Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared memory of a thread block: where everything lies in it, and how it is filled and
-// written back.
+// The shared memory of a thread block: where everything lies in it, how it is filled and written
+// back, and how a step stores states and outputs.
 
 #ifndef EDGERNN_CUDA_BLOCK_MEMORY_H_
 #define EDGERNN_CUDA_BLOCK_MEMORY_H_
@@ -21,6 +21,11 @@ struct BlockMemory {
   const Cluster cluster;
   float* const shared;
   const std::int64_t first_row;  // the first sequence of the tile
+
+  // The kRowThreads threads that share a row, and the place of this thread among them.
+  EDGERNN_DEVICE int ThreadGroup() const { return cluster.thread() / kRowThreads; }
+  EDGERNN_DEVICE int ThreadGroups() const { return cluster.threads() / kRowThreads; }
+  EDGERNN_DEVICE int Lane() const { return cluster.thread() % kRowThreads; }
 
   // True for states that every block of the cluster reads: operands of products, and the state that
   // a rule's evidence reads.
@@ -57,18 +62,10 @@ struct BlockMemory {
 
   // The weights of row `at` of this block's range: in shared memory if resident, else global
   // memory.
-  EDGERNN_DEVICE const float* RowAt(const PackedRows& rows, int resident, int resident_at,
-                                    const RowRange& range, int at) const {
-    return at < resident
-               ? shared + resident_at + at * rows.stride
+  EDGERNN_DEVICE const float* RowAt(const PackedRows& rows, const RowRange& range, int at) const {
+    return at < rows.resident
+               ? shared + rows.resident_at + at * rows.stride
                : packed + rows.at + static_cast<std::int64_t>(range.first + at) * rows.stride;
-  }
-  EDGERNN_DEVICE int ResidentAt(int region) const {
-    int at = plan.resident_at;
-    if (region > 0) at += plan.resident[0] * plan.update.stride;
-    if (region > 1) at += plan.resident[1] * plan.mid.stride;
-    if (region > 2) at += plan.resident[2] * plan.low.stride;
-    return at;
   }
 
   EDGERNN_DEVICE bool IsInBatch(int row) const { return first_row + row < call.batch; }
@@ -83,7 +80,38 @@ struct BlockMemory {
     for (int block = 0; block < cluster.blocks(); ++block) *cluster.AddressIn(block, at) = value;
   }
 
+  // states and outputs
+
+  // Stores a new state where the next step reads it; `side` is that of the current step.
+  EDGERNN_DEVICE void StoreState(int state, int side, int offset, float value) const {
+    if (IsShared(state)) {
+      Broadcast(State(state, 1 - side) + offset, value);
+    } else {
+      State(state, 0)[offset] = value;
+    }
+  }
+
+  // Copies the states of neuron j, which does not change, to where the next step reads them.
+  EDGERNN_DEVICE void KeepStates(std::int64_t t, int side, int j) const {
+    for (int s = 0; s < kStates; ++s) {
+      if (IsShared(s)) StoreState(s, side, j, State(s, side)[j]);
+    }
+    WriteOutput(t, 0, j, State(0, side)[j]);
+  }
+
+  EDGERNN_DEVICE void WriteOutput(std::int64_t t, int row, int j, float h) const {
+    if (call.y == nullptr || !IsInBatch(row)) return;
+    call.y[(t * call.batch + Sample(row)) * plan.hidden + j] = h;
+  }
+
+  // Writes the number of updates of step t of the tile's only sequence.
+  EDGERNN_DEVICE void WriteUpdates(std::int64_t t, std::int64_t count) const {
+    if (cluster.block() != 0 || cluster.thread() != 0 || call.updates == nullptr) return;
+    call.updates[t * call.batch + Sample(0)] = count;
+  }
+
   // inputs
+
   EDGERNN_DEVICE float Input(std::int64_t t, int row, int j) const {
     return call.x[(t * call.batch + Sample(row)) * plan.input + j];
   }
@@ -116,13 +144,11 @@ struct BlockMemory {
 
   // before and after the loop over time
 
-  EDGERNN_DEVICE void LoadWeights(const PackedRows& rows, int region) const {
-    const RowRange range = region == 0 ? Neurons() : RangeOf(rows.count);
-    const int resident_rows =
-        plan.resident[region] < range.count ? plan.resident[region] : range.count;
+  EDGERNN_DEVICE void LoadWeights(const PackedRows& rows, const RowRange& range) const {
+    const int resident_rows = rows.resident < range.count ? rows.resident : range.count;
     const float* const from =
         packed + rows.at + static_cast<std::int64_t>(range.first) * rows.stride;
-    float* const to = shared + ResidentAt(region);
+    float* const to = shared + rows.resident_at;
     for (int i = 4 * cluster.thread(); i < resident_rows * rows.stride;
          i += 4 * cluster.threads()) {
       const Float4 a = LoadFloat4(from + i);
@@ -136,10 +162,10 @@ struct BlockMemory {
   EDGERNN_DEVICE void Initialise() const {
     for (int i = cluster.thread(); i < plan.resident_at; i += cluster.threads()) shared[i] = 0.0f;
     cluster.SyncBlock();
-    LoadWeights(plan.update, 0);
-    LoadWeights(plan.mid, 1);
-    LoadWeights(plan.low, 2);
-    if (plan.group_size > 1) LoadWeights(plan.decide, 3);
+    LoadWeights(plan.update, Neurons());
+    LoadWeights(plan.mid, RangeOf(plan.mid.count));
+    LoadWeights(plan.low, RangeOf(plan.low.count));
+    if (plan.group_size > 1) LoadWeights(plan.decide, RangeOf(plan.groups));
     for (int s = 0; s < kStates; ++s) {
       for (int i = cluster.thread(); i < kTile * plan.hidden; i += cluster.threads()) {
         const int row = i / plan.hidden, j = i % plan.hidden;

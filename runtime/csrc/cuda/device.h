@@ -12,4 +12,17 @@
 #define EDGERNN_BOTH inline
 #endif
 
+namespace edgernn::cuda {
+
+// The number of bits that are 1.
+EDGERNN_DEVICE int CountBits(unsigned bits) {
+#ifdef __CUDA_ARCH__
+  return __popc(bits);
+#else
+  return __builtin_popcount(bits);
+#endif
+}
+
+}  // namespace edgernn::cuda
+
 #endif  // EDGERNN_CUDA_DEVICE_H_

@@ -15,6 +15,14 @@ struct DeviceRule {
   const LaunchPlan& plan;
   float* const shared;
 
+  // The parameters and constants of a kColumn rule, see rules/rule.h.
+  struct ColumnRule {
+    float threshold_x;
+    float threshold_h;
+    float period;
+    float largest_change;
+  };
+
   struct NeuronDecision {
     float score;
     bool changes;
@@ -108,10 +116,34 @@ struct DeviceRule {
     });
   }
 
+  // The number of neurons with the largest scores that change, from 1 to H.
+  EDGERNN_DEVICE int CountLargest() const {
+    int count = plan.hidden;
+    VisitRule<RuleKind::kGate>(Rules{}, [&](auto rule) {
+      Scalar q[kMaxRuleParams];
+      Read<decltype(rule)>(0, q);
+      const float k = q[0].raw;
+      // NaN is 1
+      if (!(k >= static_cast<float>(count))) count = k >= 1.0f ? static_cast<int>(k) : 1;
+    });
+    return count;
+  }
+
+  EDGERNN_DEVICE ColumnRule ReadColumnRule() const {
+    ColumnRule column{};
+    VisitRule<RuleKind::kColumn>(Rules{}, [&](auto rule) {
+      using Rule = decltype(rule);
+      Scalar q[kMaxRuleParams];
+      Read<Rule>(0, q);
+      column = {q[0].raw, q[1].raw, static_cast<float>(Rule::kPeriod), Rule::kLargestChange};
+    });
+    return column;
+  }
+
  private:
   template <class Rule, RuleKind kKind, class Visit>
   EDGERNN_DEVICE static void VisitIf(bool wanted, const Visit& visit) {
-    if constexpr (Rule::kHasEquations && Rule::kKind == kKind) {
+    if constexpr (Rule::kKind == kKind && RunsOnGpu(DescribeRule<Rule>())) {
       if (wanted) visit(Rule{});
     }
   }
@@ -140,7 +172,7 @@ struct DeviceRule {
     for (int i = 0; i < kSpec.memory_count; ++i) m[i].raw = shared[plan.memory_at[i] + at];
   }
 
-  // Loads the parameters of a kSample rule at neuron j.
+  // Loads the parameters of a rule that is not of the kind kNeuron, at neuron j.
   template <class Rule>
   EDGERNN_DEVICE void Read(int j, Scalar* q) const {
     constexpr RuleSpec kSpec = DescribeRule<Rule>();

@@ -23,12 +23,14 @@ EDGERNN_DEVICE Float4 LoadFloat4(const float* from) {
 #endif
 }
 
+constexpr unsigned kAllGates = ~0u;
+
 // Accumulates weights (gates, columns) times factors (kTile, stride) into the sums of the gates in
-// the bit mask kGates.
-template <unsigned kGates, int kCount, int kTile>
+// both bit masks. The weights have rows for all gates in kGates.
+template <unsigned kGates, unsigned kRead = kAllGates, int kCount, int kTile>
 EDGERNN_DEVICE void Accumulate(int lane, const float* weights, const float* factors, int stride,
                                int columns, float (&sums)[kCount][kTile]) {
-  if constexpr (kGates != 0) {
+  if constexpr ((kGates & kRead) != 0) {
     for (int i = 4 * lane; i < columns; i += 4 * kRowThreads) {
       Float4 factor[kTile];
 #pragma unroll
@@ -37,8 +39,10 @@ EDGERNN_DEVICE void Accumulate(int lane, const float* weights, const float* fact
 #pragma unroll
       for (int g = 0; g < kCount; ++g) {
         if ((kGates >> g & 1) == 0) continue;
-        const Float4 weight = LoadFloat4(weights + offset);
+        const float* const from = weights + offset;
         offset += columns;
+        if ((kRead >> g & 1) == 0) continue;
+        const Float4 weight = LoadFloat4(from);
 #pragma unroll
         for (int r = 0; r < kTile; ++r) {
           sums[g][r] += weight.x * factor[r].x + weight.y * factor[r].y + weight.z * factor[r].z +
@@ -56,6 +60,14 @@ constexpr unsigned GateBits(const GateList& list) {
   return bits;
 }
 
+// The bit mask of the place of a gate in a list; 0 if it is not there.
+constexpr unsigned BitOf(const GateList& list, int gate) {
+  for (int i = 0; i < list.count; ++i) {
+    if (list.at[i] == gate) return 1u << i;
+  }
+  return 0;
+}
+
 // A group of a cell's gates as compile-time constants, for loops that the compiler unrolls.
 template <class Cell, unsigned kWith, unsigned kWithout>
 struct CellGateGroup {
@@ -66,6 +78,8 @@ struct CellGateGroup {
   static constexpr unsigned kHGates = GateBits(kGroup.h);
   static constexpr unsigned kCGates = GateBits(kGroup.c);
   static constexpr unsigned kMGates = GateBits(kGroup.m);
+  // the gate that a rule of the kind kGate reads, as a bit mask
+  static constexpr unsigned kUpdateGate = BitOf(kGroup.all, kUpdateGateOf<Cell>.gate);
 };
 
 }  // namespace edgernn::cuda

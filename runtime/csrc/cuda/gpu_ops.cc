@@ -20,7 +20,7 @@ const KernelTable& MakeTable(TypeList<AllCells...>) {
   static const KernelTable table = [] {
     KernelTable list{};
     int cell = 0;
-    ((list.cells[cell++] = &kCellOf<AllCells>), ...);
+    ((list.cells[cell] = &kCellOf<AllCells>, list.gated_cells[cell++] = &kCellOf<AllCells>), ...);
     return list;
   }();
   return table;

@@ -40,7 +40,7 @@ __global__ void CopyWeights(const __grid_constant__ WeightCopy copy, float* pack
   std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (; at < count; at += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
     const std::int64_t row = at / copy.columns, column = at % copy.columns;
-    packed[copy.to + row * copy.to_stride + column] =
+    packed[copy.to + row * copy.to_stride + column * copy.to_column_stride] =
         Apply(copy.map, copy.from[row * copy.from_stride + column]);
   }
 }

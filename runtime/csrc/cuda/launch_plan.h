@@ -5,7 +5,7 @@
 // A row of packed weights holds everything that one neuron needs: for each factor (x, h, c, m) the
 // weights of the gates that multiply it, then its biases and parameters. The rows are partitioned
 // among the blocks of a cluster, and each block keeps as many rows resident in shared memory as
-// fit.
+// fit. Under a rule of the kind kColumn the weights of x and h lie by columns instead.
 
 #ifndef EDGERNN_CUDA_LAUNCH_PLAN_H_
 #define EDGERNN_CUDA_LAUNCH_PLAN_H_
@@ -27,8 +27,14 @@ constexpr int RowsPerBlock(int rows, int blocks, int unit) {
   return (units + blocks - 1) / blocks * unit;
 }
 
-// The offset of a parameter that the equations of a kSample rule read, in the region of these
-// parameters: first the vectors (hidden,), then the scalars.
+// True if a rule has kernels for a GPU.
+constexpr bool RunsOnGpu(const RuleSpec& rule) {
+  return rule.IsDense() || rule.has_equations || rule.kind == RuleKind::kColumn ||
+         rule.kind == RuleKind::kGate;
+}
+
+// The offset of a parameter of a rule that does not decide for single neurons, in the region of
+// these parameters: first the vectors (hidden,), then the scalars.
 constexpr std::int64_t SampleParamAt(const RuleSpec& rule, int param, std::int64_t hidden) {
   std::int64_t vectors = 0, before = 0;
   const bool is_scalar = rule.params[param].rows.one > 0;
@@ -50,6 +56,20 @@ constexpr std::int64_t SampleParamFloats(const RuleSpec& rule, std::int64_t hidd
   return vectors * PadToFour(hidden) + PadToFour(numbers);
 }
 
+// The weights of x or h in a gate group, by columns: (columns, rows, gates). A rule of the kind
+// kColumn reads the columns of a few values, in which the weights of adjacent rows are adjacent.
+struct PackedColumns {
+  std::int64_t at;      // offset of the first column in the packed weights
+  int count;            // number of columns
+  int gates;            // number of gates of a row
+  std::int64_t stride;  // size of a column
+  // the number of columns of which each block keeps the part of its rows in shared memory; the
+  // offset of these parts, and their size
+  int resident;
+  int resident_at;
+  int resident_stride;
+};
+
 // Rows of packed weights. Offsets within a row are in floats.
 struct PackedRows {
   std::int64_t at;  // offset of the first row in the packed weights
@@ -63,6 +83,23 @@ struct PackedRows {
   int bias;         // biases of the gates
   int params;       // the cell's parameters with one value per neuron
   int rule_params;  // the rule's other parameters, under kNeuron
+  int resident;     // the number of rows that each block keeps in its shared memory
+  int resident_at;  // their offset there
+  // under kColumn, the weights that the rows lack, and the offset in shared memory of the block's
+  // kept sums (rows, gates)
+  PackedColumns x_by_column;
+  PackedColumns h_by_column;
+  int kept_at;
+};
+
+// The values of x or h under a rule of the kind kColumn: offsets in shared memory. Each block has
+// all values.
+struct SentValues {
+  int count;      // number of columns
+  int sent_at;    // (count,), the values that were last sent
+  int moved_at;   // (count / kRowThreads,), the columns that moved at this step, as bits
+  int list_at;    // (count,), the columns that products read
+  int factor_at;  // (count,), what these columns are multiplied by
 };
 
 // The launch geometry. Results do not depend on it.
@@ -93,7 +130,7 @@ struct LaunchPlan {
   PackedRows mid;        // gates that m is computed from
   PackedRows low;        // Q, where R is a product R Q
   PackedRows decide;     // the rule's weights, one row per group; those of `update` without groups
-  std::int64_t sample;   // offset of the parameters that a kSample rule's equations read
+  std::int64_t sample;   // offset of the parameters of a rule that is not of the kind kNeuron
   std::int64_t scalars;  // offset of scalar parameters
   std::int64_t floats;   // total size
   // offsets in shared memory, in floats; x and shared states are double-buffered
@@ -108,13 +145,19 @@ struct LaunchPlan {
   int sample_memories;          // number of memories of a kSample rule
   int neuron_memories;          // number of memories of a kNeuron rule
   int memory_at[kMaxMemories];  // memories of the block's neurons
-  int scores_at;                // scores of the block's neurons, if they have memories
-  int resident_at;              // resident rows
-  int resident[4];              // number of resident rows of update, mid, low and decide
+  SentValues sent_x;            // under kColumn
+  SentValues sent_h;
+  int sums;                 // P, the number of kept sums of a sequence, under kColumn
+  int sum_rows[kMaxGates];  // the first row of each gate among them
+  int scores_at;    // scores of the block's neurons, if they have memories; of all, under kGate
+  int resident_at;  // resident weights
   // multiply-adds of a decision, of the intermediates of a step, and of a neuron
   std::int64_t rule_macs;
   std::int64_t step_macs;
   std::int64_t neuron_macs;
+  // multiply-adds of a column of x and of h, under kColumn
+  std::int64_t x_column_macs;
+  std::int64_t h_column_macs;
 };
 
 }  // namespace edgernn::cuda

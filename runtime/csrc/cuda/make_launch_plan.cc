@@ -7,33 +7,21 @@
 
 #include "common/cell_kernel.h"
 #include "common/invalid_argument.h"
+#include "cuda/gate_sizes.h"
 
 namespace edgernn::cuda {
 
 namespace {
 
-int ToInt(std::int64_t value) { return static_cast<int>(value); }
-
-std::int64_t DivideUp(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// The depth (number of columns) of each term of a gate.
-struct Depths {
-  std::int64_t x;  // for each part: x_t, and x_{t-1} if the cell reads it
-  int parts;
-  std::int64_t h;
-  std::int64_t c;
-  std::int64_t m;
-};
-
-Depths MakeDepths(const CellTable& cell, const LayerSizes& sizes, const LaunchPlan& plan) {
-  return {sizes.input, cell.reads_last ? 2 : 1, sizes.rank > 0 ? sizes.rank : sizes.hidden,
-          sizes.hidden, plan.middle};
-}
-
 // The multiply-adds of one neuron of a gate group.
 std::int64_t Macs(const GateGroup& group, const Depths& depths) {
   return group.x.count * depths.x * depths.parts + group.h.count * depths.h +
          group.c.count * depths.c + group.m.count * depths.m;
+}
+
+// The multiply-adds of one neuron of a gate that reads x and h.
+std::int64_t GateMacs(unsigned terms, const Depths& depths) {
+  return ((terms & kX) != 0 ? depths.x * depths.parts : 0) + ((terms & kH) != 0 ? depths.h : 0);
 }
 
 // Allocates the parts of a row, each at a multiple of four floats.
@@ -74,13 +62,26 @@ RuleRow MakeRuleRow(const RuleSpec& rule, const LaunchPlan& plan) {
   return row;
 }
 
+PackedColumns MakeColumns(std::int64_t columns, const GateList& gates, std::int64_t rows,
+                          std::int64_t* floats) {
+  const std::int64_t stride = rows * gates.count;
+  const PackedColumns packed{*floats, ToInt(columns), gates.count, stride};
+  *floats += PadToFour(columns * stride);
+  return packed;
+}
+
 PackedRows MakeRows(const CellTable& cell, const GateGroup& group, const LaunchPlan& plan,
                     std::int64_t count, const RuleRow& rule, std::int64_t* floats) {
   RowBuilder builder;
   PackedRows rows{};
   rows.rule = builder.Allocate(rule.columns);
-  rows.x = builder.Allocate(group.x.count * plan.x_columns);
-  rows.h = builder.Allocate(group.h.count * plan.h_columns);
+  if (plan.kind == RuleKind::kColumn) {
+    rows.x_by_column = MakeColumns(plan.sent_x.count, group.x, count, floats);
+    rows.h_by_column = MakeColumns(plan.sent_h.count, group.h, count, floats);
+  } else {
+    rows.x = builder.Allocate(group.x.count * plan.x_columns);
+    rows.h = builder.Allocate(group.h.count * plan.h_columns);
+  }
   rows.c = builder.Allocate(group.c.count * plan.c_columns);
   rows.m = builder.Allocate(group.m.count * plan.m_columns);
   rows.bias = builder.Allocate(group.all.count);
@@ -98,90 +99,24 @@ PackedRows MakeDecisionRows(const RuleRow& rule, std::int64_t count, std::int64_
   return builder.Place(rows, count, floats);
 }
 
-// The first row of a gate in W, R, C, V or b, which stack the gates with any bit of `term`.
-std::int64_t FirstRow(const CellTable& cell, const LaunchPlan& plan, unsigned term, int gate) {
-  std::int64_t row = 0;
-  for (int g = 0; g < gate; ++g) {
-    if ((cell.terms[g] & term) == 0) continue;
-    row += (cell.terms[g] & kMid) != 0 ? plan.middle : plan.hidden;
-  }
-  return row;
-}
-
-// Pointers to weights, indexed by slot.
-struct WeightsBySlot {
-  const float* at[kImputerSlot] = {};
-};
-
-class WeightCopyBuilder {
- public:
-  WeightCopyBuilder(const CellTable& cell, const LaunchPlan& plan, const Depths& depths,
-                    unsigned bias_terms, const WeightsBySlot& weights)
-      : cell_(cell), plan_(plan), depths_(depths), bias_terms_(bias_terms), weights_(weights) {}
-
-  void AddGroup(const GateGroup& group, const PackedRows& rows) {
-    for (int part = 0; part < depths_.parts; ++part) {
-      AddTerm(group, rows, {group.x, 0, kX, depths_.x, depths_.x * depths_.parts, plan_.x_columns},
-              rows.x + ToInt(PadToFour(depths_.x)) * part, part * depths_.x);
-    }
-    AddTerm(group, rows, {group.h, 1, kH, depths_.h, depths_.h, plan_.h_columns}, rows.h, 0);
-    AddTerm(group, rows, {group.c, 2, kC, depths_.c, depths_.c, plan_.c_columns}, rows.c, 0);
-    AddTerm(group, rows, {group.m, 3, kM, depths_.m, depths_.m, plan_.m_columns}, rows.m, 0);
-    for (int i = 0; i < group.all.count; ++i) {
-      const int gate = group.all.at[i];
-      if ((cell_.terms[gate] & bias_terms_) == 0) continue;
-      Add(weights_.at[kBiasSlot] + FirstRow(cell_, plan_, bias_terms_, gate), rows.count, 1, 1,
-          rows.at + rows.bias + i, rows.stride);
-    }
-    for (int i = 0; i < cell_.params; ++i) {
-      const bool mid = &rows == &plan_.mid;
-      const Extent read = mid && cell_.mid_is_input ? Extent::kInput : Extent::kHidden;
-      if (cell_.extents[i] != read && !(cell_.square && cell_.extents[i] != Extent::kOne)) continue;
-      Add(weights_.at[kParamSlot + i], rows.count, 1, 1, rows.at + rows.params + i, rows.stride,
-          cell_.maps[i]);
-    }
-  }
-
-  void Add(const float* from, std::int64_t rows, std::int64_t columns, std::int64_t from_stride,
-           std::int64_t to, std::int64_t to_stride, Map map = Map::kIdentity) {
-    copies.push_back({from, rows, columns, from_stride, to, to_stride, map});
-  }
-
-  std::vector<WeightCopy> copies;
-
- private:
-  struct TermColumns {
-    const GateList& gates;
-    int slot;
-    unsigned term;
-    std::int64_t columns;
-    std::int64_t from_stride;
-    int to_columns;
+// Sets the sizes of the values and the sums that a kColumn rule keeps.
+void LayOutSums(const CellTable& cell, const Depths& depths, LaunchPlan* plan) {
+  const auto column_macs = [&](const GateList& mid, const GateList& update) {
+    return std::int64_t{mid.count} * plan->middle + std::int64_t{update.count} * plan->hidden;
   };
-
-  void AddTerm(const GateGroup& group, const PackedRows& rows, const TermColumns& term, int to,
-               std::int64_t first_column) {
-    for (int k = 0; k < term.gates.count; ++k) {
-      const int gate = group.all.at[term.gates.at[k]];
-      const std::int64_t row = FirstRow(cell_, plan_, term.term, gate);
-      Add(weights_.at[term.slot] + row * term.from_stride + first_column, rows.count, term.columns,
-          term.from_stride, rows.at + to + k * term.to_columns, rows.stride);
-    }
+  plan->sent_x.count = ToInt(depths.x * depths.parts);
+  plan->sent_h.count = plan->hidden;
+  plan->x_column_macs = column_macs(cell.mid_gates.x, cell.update_gates.x);
+  plan->h_column_macs = column_macs(cell.mid_gates.h, cell.update_gates.h);
+  for (int g = 0; g < cell.gates; ++g) {
+    plan->sum_rows[g] = ToInt(FirstRow(cell, *plan, kX | kH, g));
   }
-
-  const CellTable& cell_;
-  const LaunchPlan& plan_;
-  const Depths& depths_;
-  const unsigned bias_terms_;
-  const WeightsBySlot& weights_;
-};
+  plan->sums = ToInt(FirstRow(cell, *plan, kX | kH, cell.gates));
+}
 
 }  // namespace
 
-bool Supports(const Op& op) {
-  const RuleSpec& rule = *op.kernel.rule;
-  return !op.spec.imputes && (rule.IsDense() || rule.has_equations);
-}
+bool Supports(const Op& op) { return !op.spec.imputes && RunsOnGpu(*op.kernel.rule); }
 
 LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   const CellTable& cell = *op.kernel.cell;
@@ -202,6 +137,12 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.m_columns = ToInt(PadToFour(depths.m));
   (rule.kind == RuleKind::kSample ? plan.sample_memories : plan.neuron_memories) =
       rule.Remembers() ? rule.memory_count : 0;
+  // a kColumn rule counts its products with x and h by columns
+  Depths row_depths = depths;
+  if (rule.kind == RuleKind::kColumn) {
+    row_depths.x = row_depths.h = 0;
+    LayOutSums(cell, depths, &plan);
+  }
   const bool grouped = plan.group_size > 1;
   const RuleRow rule_row = MakeRuleRow(rule, plan);
   plan.update = MakeRows(cell, cell.update_gates, plan, plan.hidden, grouped ? RuleRow{} : rule_row,
@@ -213,14 +154,20 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.floats += std::int64_t{plan.low.count} * plan.low.stride;
   plan.decide = grouped ? MakeDecisionRows(rule_row, plan.groups, &plan.floats) : plan.update;
   plan.sample = plan.floats;
-  if (rule.kind == RuleKind::kSample)
+  if (rule.kind != RuleKind::kNeuron)
     plan.sample_floats = ToInt(SampleParamFloats(rule, plan.hidden));
   plan.floats += plan.sample_floats;
   plan.scalars = plan.floats;
   plan.floats += PadToFour(cell.params);
-  plan.neuron_macs = Macs(cell.update_gates, depths);
-  plan.step_macs = plan.middle * Macs(cell.mid_gates, depths) + sizes.rank * sizes.hidden;
+  plan.neuron_macs = Macs(cell.update_gates, row_depths);
+  plan.step_macs = plan.middle * Macs(cell.mid_gates, row_depths) + sizes.rank * sizes.hidden;
   plan.rule_macs = DecisionMacs(rule, sizes.input, sizes.hidden, Groups(sizes));
+  if (rule.kind == RuleKind::kGate) {
+    // every neuron computes its update gate, and active neurons the other gates
+    const std::int64_t gate_macs = GateMacs(cell.terms[cell.update_gate.gate], depths);
+    plan.rule_macs += plan.hidden * gate_macs;
+    plan.neuron_macs -= gate_macs;
+  }
   return plan;
 }
 
@@ -242,22 +189,53 @@ int LayOutSharedMemory(const CellTable& cell, int blocks, int tile, LaunchPlan* 
   plan->m_at = allocate(tile * plan->m_columns);
   plan->sample_at = allocate(plan->sample_floats);
   plan->counts_at = allocate(2 * blocks);
-  const int neurons =
-      plan->kind == RuleKind::kNeuron ? RowsPerBlock(plan->hidden, blocks, plan->group_size) : 0;
+  const bool ranks = plan->kind == RuleKind::kGate;
+  const int neurons = ranks || plan->kind == RuleKind::kNeuron
+                          ? RowsPerBlock(plan->hidden, blocks, plan->group_size)
+                          : 0;
+  if (plan->kind == RuleKind::kColumn) {
+    for (SentValues* const values : {&plan->sent_x, &plan->sent_h}) {
+      values->sent_at = allocate(values->count);
+      values->moved_at = allocate(DivideUp(values->count, kRowThreads));
+      values->list_at = allocate(values->count);
+      values->factor_at = allocate(values->count);
+    }
+    plan->update.kept_at =
+        allocate(RowsPerBlock(plan->hidden, blocks, 1) * cell.update_gates.all.count);
+    plan->mid.kept_at = allocate(RowsPerBlock(plan->middle, blocks, 1) * cell.mid_gates.all.count);
+  }
   plan->list_at = allocate(neurons);
   for (int i = 0; i < plan->neuron_memories; ++i) plan->memory_at[i] = allocate(neurons);
-  plan->scores_at = allocate(plan->neuron_memories > 0 ? neurons : 0);
+  plan->scores_at = allocate(ranks ? plan->hidden : plan->neuron_memories > 0 ? neurons : 0);
   return used;
 }
 
-// Returns how many rows of each block fit in `room` floats, and subtracts their size.
-int CountResident(const PackedRows& rows, int blocks, int unit, std::int64_t* room) {
-  if (rows.stride == 0 || rows.count == 0) return 0;
-  const std::int64_t block_rows = RowsPerBlock(rows.count, blocks, unit);
-  const std::int64_t resident = std::min(block_rows, *room / rows.stride);
-  *room -= resident * rows.stride;
-  return ToInt(resident);
-}
+// Allocates shared memory to weights, from offset `used` on, as long as there is room.
+struct ResidentWeights {
+  std::int64_t used;
+  std::int64_t floats;
+
+  // Returns how many items of `size` floats fit, of at most `count`, and allocates them.
+  int Allocate(std::int64_t count, std::int64_t size, int* at) {
+    const std::int64_t resident = size == 0 ? 0 : std::min(count, (floats - used) / size);
+    *at = ToInt(used);
+    used += resident * size;
+    return ToInt(resident);
+  }
+
+  // A block keeps its part of a column. The size of these parts is odd, so that adjacent columns
+  // lie in different banks of shared memory.
+  void AllocateColumns(int rows, PackedColumns* columns) {
+    const std::int64_t floats_of_part = std::int64_t{rows} * columns->gates;
+    columns->resident_stride = ToInt(floats_of_part == 0 ? 0 : floats_of_part | 1);
+    columns->resident = Allocate(columns->count, columns->resident_stride, &columns->resident_at);
+  }
+
+  void AllocateRows(int blocks, int unit, PackedRows* rows) {
+    rows->resident =
+        Allocate(RowsPerBlock(rows->count, blocks, unit), rows->stride, &rows->resident_at);
+  }
+};
 
 }  // namespace
 
@@ -297,16 +275,19 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
                           std::to_string(limits.memory));
   }
   plan->resident_at = ToInt(before);
-  std::int64_t room = floats - before;
+  ResidentWeights weights{before, floats};
   // every step reads the rows of all decisions, but those of active neurons only
-  if (plan->group_size > 1) {
-    plan->resident[3] = CountResident(plan->decide, geometry.blocks, 1, &room);
+  if (plan->group_size > 1) weights.AllocateRows(geometry.blocks, 1, &plan->decide);
+  weights.AllocateRows(geometry.blocks, plan->group_size, &plan->update);
+  weights.AllocateRows(geometry.blocks, 1, &plan->mid);
+  weights.AllocateRows(geometry.blocks, 1, &plan->low);
+  // every step reads all rows, but some columns only
+  for (PackedRows* const rows : {&plan->update, &plan->mid}) {
+    const int count = RowsPerBlock(rows->count, geometry.blocks, 1);
+    weights.AllocateColumns(count, &rows->x_by_column);
+    weights.AllocateColumns(count, &rows->h_by_column);
   }
-  const PackedRows* const rows[] = {&plan->update, &plan->mid, &plan->low};
-  for (int i = 0; i < 3; ++i) {
-    const int unit = i == 0 ? plan->group_size : 1;
-    plan->resident[i] = CountResident(*rows[i], geometry.blocks, unit, &room);
-  }
+  if (plan->group_size == 1) plan->decide = plan->update;
   if (geometry.threads == 0) {
     const std::int64_t largest =
         std::max(RowsPerBlock(plan->hidden, geometry.blocks, plan->group_size),
@@ -314,46 +295,8 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
     const std::int64_t threads = largest * kRowThreads;
     geometry.threads = ToInt(std::min<std::int64_t>(DivideUp(threads, 32) * 32, limits.threads));
   }
-  geometry.memory = ToInt((floats - room) * 4);
+  geometry.memory = ToInt(weights.used * 4);
   plan->geometry = geometry;
-}
-
-std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
-                                         const LaunchPlan& plan, const float* const* weights) {
-  const CellTable& cell = *op.kernel.cell;
-  const Depths depths = MakeDepths(cell, sizes, plan);
-  WeightsBySlot slots;
-  for (std::size_t i = 0; i < op.spec.weights.size(); ++i) {
-    slots.at[op.spec.weights[i].slot] = weights[i];
-  }
-  WeightCopyBuilder builder(cell, plan, depths, sizes.bias_terms, slots);
-  builder.AddGroup(cell.update_gates, plan.update);
-  if (cell.has_mid) builder.AddGroup(cell.mid_gates, plan.mid);
-  if (plan.rank > 0) {
-    builder.Add(slots.at[kFactorSlot], plan.rank, plan.hidden, plan.hidden, plan.low.at,
-                plan.low.stride);
-  }
-  const RuleSpec& rule = *op.kernel.rule;
-  const PackedRows& rows = plan.decide;
-  for (int i = 0; i < kMaxRuleParams; ++i) {
-    if (rule.params[i].name == nullptr) continue;
-    const float* const from = slots.at[kRuleSlot + i];
-    const bool is_scalar = rule.params[i].rows.one > 0;
-    if (rule.kind == RuleKind::kSample) {
-      const std::int64_t at = plan.sample + SampleParamAt(rule, i, plan.hidden);
-      builder.Add(from, 1, is_scalar ? 1 : plan.hidden, plan.hidden, at, 0);
-    } else if (i == rule.matrix) {
-      builder.Add(from, rows.count, plan.input, plan.input, rows.at + rows.rule, rows.stride);
-    } else {
-      builder.Add(from, rows.count, 1, is_scalar ? 0 : 1, rows.at + rows.rule_params + i,
-                  rows.stride);
-    }
-  }
-  for (int i = 0; i < cell.params; ++i) {
-    if (cell.extents[i] != Extent::kOne) continue;
-    builder.Add(slots.at[kParamSlot + i], 1, 1, 1, plan.scalars + i, 0, cell.maps[i]);
-  }
-  return std::move(builder.copies);
 }
 
 }  // namespace edgernn::cuda

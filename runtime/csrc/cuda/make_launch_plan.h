@@ -11,7 +11,8 @@
 
 namespace edgernn::cuda {
 
-// A strided copy: element (i, j) of `from` goes to offset to + i * to_stride + j, through `map`.
+// A strided copy: element (i, j) of `from` goes to offset to + i * to_stride + j *
+// to_column_stride, through `map`.
 struct WeightCopy {
   const float* from;
   std::int64_t rows;
@@ -19,6 +20,7 @@ struct WeightCopy {
   std::int64_t from_stride;
   std::int64_t to;
   std::int64_t to_stride;
+  std::int64_t to_column_stride;
   Map map;
 };
 

@@ -4,16 +4,15 @@
 // Each cluster processes a tile of sequences, and each of its blocks owns a range of the neurons,
 // with their weights resident in shared memory as far as they fit. Every block has a copy of all
 // operands of products: a new value is broadcast to all copies. The cluster synchronises once per
-// step, and once more for each intermediate (Q h, m).
+// step, and once more for each intermediate (Q h, m), or for the scores of a rule of the kind kGate.
 //
 // The template parameter Cluster has the interface of ClusterGroup (cuda/cluster_group.h).
 
 #ifndef EDGERNN_CUDA_RECURRENCE_H_
 #define EDGERNN_CUDA_RECURRENCE_H_
 
-#include "cuda/block_memory.h"
-#include "cuda/device_rule.h"
-#include "cuda/scalar.h"
+#include "cuda/active_neurons.h"
+#include "cuda/column_sums.h"
 
 namespace edgernn::cuda {
 
@@ -34,17 +33,20 @@ class Recurrence {
                cluster.memory(),
                std::int64_t{cluster.cluster_index()} * kTile},
         rule_{plan, cluster.memory()},
-        group_(cluster.thread() / kRowThreads),
-        lane_(cluster.thread() % kRowThreads),
-        groups_(cluster.threads() / kRowThreads) {}
+        active_{block_, rule_},
+        columns_{block_, rule_},
+        group_(block_.ThreadGroup()),
+        lane_(block_.Lane()),
+        groups_(block_.ThreadGroups()) {}
 
   EDGERNN_DEVICE void Run() {
     block_.Initialise();
     ReadScalarParams();
     // one loop for all rules, so that their common code is compiled once
     const RowRange range = block_.Neurons();
-    const bool waits = plan_.kind == RuleKind::kSample;
-    const bool selects = plan_.kind == RuleKind::kNeuron;
+    const bool waits = Decides(RuleKind::kSample), sends = Decides(RuleKind::kColumn);
+    const bool selects = Decides(RuleKind::kNeuron), ranks = Decides(RuleKind::kGate);
+    if (sends) columns_.Initialise();
     if (!waits) block_.StoreInputs(0, 0, block_.InputAt(0, cluster_.thread()));
     cluster_.SyncCluster();
     if (waits) StartSample();
@@ -56,22 +58,32 @@ class Recurrence {
         block_.StoreInputs(side_, t, block_.InputAt(t, cluster_.thread()));
         cluster_.SyncBlock();
       }
-      const int count = selects ? Select(range, t) : range.count;
+      if (sends) columns_.Send(side_);
+      int count = range.count;
+      if (selects) count = active_.SelectPositive(range, t, side_);
+      if (ranks) ComputeScores(range);
       if (NeedsIntermediates()) {
         if (selects) cluster_.SyncCluster();
-        if (!selects || TotalActive() > 0) ComputeIntermediates();
+        if (!selects || active_.Total(side_) > 0) ComputeIntermediates();
+      } else if (ranks) {
+        cluster_.SyncCluster();
       }
-      for (int i = group_; i < count; i += groups_) Update(range, t, selects ? ActiveList()[i] : i);
+      if (ranks) count = active_.SelectLargest(range, t, side_);
+      for (int i = group_; i < count; i += groups_) {
+        Update(range, t, selects || ranks ? active_.List()[i] : i);
+      }
       if (!waits) block_.StoreInputs(1 - side_, t + 1, ahead);
       cluster_.SyncCluster();
-      if (selects) EndNeurons(range, t);
+      if (selects || ranks) EndNeurons(range, t);
+      if (sends) EndColumns(t);
       side_ = 1 - side_;
-      if (selects) ResetCount();
+      if (selects || ranks) active_.ResetCount(side_);
       if (waits) EndSample();
     }
     // outputs may alias inputs that other blocks still read
     cluster_.SyncCluster();
     block_.WriteBack(side_);
+    if (sends) columns_.WriteBack();
     FinishRule();
   }
 
@@ -81,6 +93,9 @@ class Recurrence {
   using Updates = CellGateGroup<Cell, 0, kMid>;
   using Mids = CellGateGroup<Cell, kMid, 0>;
   static constexpr int kStates = kStateCount<Cell>;
+
+  // True under rules of this kind, under which a tile is one sequence.
+  EDGERNN_DEVICE bool Decides(RuleKind kind) const { return kTile == 1 && plan_.kind == kind; }
 
   // Properties of the cell's parameters as constants, as its list is not in device memory.
   struct ParamKinds {
@@ -105,8 +120,9 @@ class Recurrence {
     }
   }
 
-  // The sums of all products of a gate group for one row of weights.
-  template <class Set>
+  // The sums of all products of the gates of a group in the bit mask kRead, for one row of weights;
+  // without those that a kColumn rule keeps. The other sums become 0.
+  template <class Set, unsigned kRead = kAllGates>
   EDGERNN_DEVICE void Multiply(const PackedRows& rows, const float* row,
                                float (&sums)[Set::kSlots][kTile]) const {
 #pragma unroll
@@ -115,23 +131,29 @@ class Recurrence {
       for (int r = 0; r < kTile; ++r) sums[g][r] = 0.0f;
     }
     const float* const h = plan_.rank > 0 ? shared_ + plan_.low_at : block_.State(0, side_);
-    Accumulate<Set::kXGates>(lane_, row + rows.x, block_.Inputs(side_), plan_.x_columns,
-                             plan_.x_columns, sums);
-    Accumulate<Set::kHGates>(lane_, row + rows.h, h, plan_.h_columns, plan_.h_columns, sums);
-    Accumulate<Set::kCGates>(lane_, row + rows.c, block_.State(kFactorStates<Cell> - 1, side_),
-                             block_.StateStride(), plan_.c_columns, sums);
-    Accumulate<Set::kMGates>(lane_, row + rows.m, shared_ + plan_.m_at, plan_.m_columns,
-                             plan_.m_columns, sums);
+    if (!Decides(RuleKind::kColumn)) {
+      Accumulate<Set::kXGates, kRead>(lane_, row + rows.x, block_.Inputs(side_), plan_.x_columns,
+                                      plan_.x_columns, sums);
+      Accumulate<Set::kHGates, kRead>(lane_, row + rows.h, h, plan_.h_columns, plan_.h_columns,
+                                      sums);
+    }
+    Accumulate<Set::kCGates, kRead>(lane_, row + rows.c,
+                                    block_.State(kFactorStates<Cell> - 1, side_),
+                                    block_.StateStride(), plan_.c_columns, sums);
+    Accumulate<Set::kMGates, kRead>(lane_, row + rows.m, shared_ + plan_.m_at, plan_.m_columns,
+                                    plan_.m_columns, sums);
 #pragma unroll
     for (int g = 0; g < Set::kCount; ++g) {
+      if ((kRead >> g & 1) == 0) continue;
 #pragma unroll
       for (int r = 0; r < kTile; ++r) sums[g][r] = cluster_.Sum(sums[g][r]);
     }
   }
 
-  // The pre-activations of a gate group for one row of the tile: lane r takes row r.
+  // The pre-activations of a gate group for row `at` of weights and one row of the tile: lane r
+  // takes row r of the tile.
   template <class Set>
-  EDGERNN_DEVICE void Gates(const PackedRows& rows, const float* row,
+  EDGERNN_DEVICE void Gates(const PackedRows& rows, int at, const float* row,
                             const float (&sums)[Set::kSlots][kTile], Scalar* p) const {
     constexpr GateList all = Set::kGroup.all;
 #pragma unroll
@@ -139,7 +161,9 @@ class Recurrence {
       float sum = sums[g][0];
 #pragma unroll
       for (int r = 1; r < kTile; ++r) sum = lane_ == r ? sums[g][r] : sum;
-      p[all.at[g]] = {sum + row[rows.bias + g]};
+      const bool is_kept = Decides(RuleKind::kColumn) && columns_.template IsKept<Set>(g);
+      p[all.at[g]] = {sum +
+                      (is_kept ? columns_.template Kept<Set>(rows, at)[g] : row[rows.bias + g])};
     }
   }
 
@@ -155,8 +179,7 @@ class Recurrence {
   EDGERNN_DEVICE void ComputeLowRank() const {
     const RowRange range = block_.RangeOf(plan_.rank);
     for (int at = group_; at < range.count; at += groups_) {
-      const float* const row =
-          block_.RowAt(plan_.low, plan_.resident[2], block_.ResidentAt(2), range, at);
+      const float* const row = block_.RowAt(plan_.low, range, at);
       float sums[1][kTile] = {};
       Accumulate<1u>(lane_, row, block_.State(0, side_), block_.StateStride(), plan_.low.stride,
                      sums);
@@ -177,14 +200,16 @@ class Recurrence {
       constexpr bool kStatesToo = !kMidIsInput<Cell> || kSquare<Cell>;
       const RowRange range = block_.RangeOf(plan_.middle);
       for (int at = group_; at < range.count; at += groups_) {
-        const float* const row =
-            block_.RowAt(plan_.mid, plan_.resident[1], block_.ResidentAt(1), range, at);
+        const float* const row = block_.RowAt(plan_.mid, range, at);
         float sums[Mids::kSlots][kTile];
+        if (Decides(RuleKind::kColumn)) {
+          columns_.template AddColumns<Mids>(plan_.mid, range, at, row);
+        }
         Multiply<Mids>(plan_.mid, row, sums);
         if (lane_ >= kTile) continue;
         const int j = range.first + at;
         Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates] = {};
-        Gates<Mids>(plan_.mid, row, sums, p);
+        Gates<Mids>(plan_.mid, at, row, sums, p);
         Params(plan_.mid, row, q);
         for (int s = 0; kStatesToo && s < kStates; ++s) {
           state[s] = {block_.State(s, side_)[lane_ * block_.StateStride() + j]};
@@ -202,13 +227,24 @@ class Recurrence {
   // Computes and stores the new states of neuron `at` of this block's range.
   EDGERNN_DEVICE void Update(const RowRange& range, std::int64_t t, int at) const {
     const PackedRows& rows = plan_.update;
-    const float* const row = block_.RowAt(rows, plan_.resident[0], block_.ResidentAt(0), range, at);
+    const float* const row = block_.RowAt(rows, range, at);
     float sums[Updates::kSlots][kTile];
-    Multiply<Updates>(rows, row, sums);
+    constexpr unsigned kScored = Updates::kUpdateGate;
+    if (Decides(RuleKind::kColumn)) columns_.template AddColumns<Updates>(rows, range, at, row);
+    const bool is_scored = kScored != 0 && Decides(RuleKind::kGate);
+    if (is_scored) {
+      Multiply<Updates, kAllGates ^ kScored>(rows, row, sums);
+    } else {
+      Multiply<Updates>(rows, row, sums);
+    }
     if (lane_ >= kTile) return;
     const int j = range.first + at, offset = lane_ * block_.StateStride() + j;
     Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates];
-    Gates<Updates>(rows, row, sums, p);
+    Gates<Updates>(rows, at, row, sums, p);
+    if constexpr (kScored != 0) {
+      constexpr UpdateGate gate = kUpdateGateOf<Cell>;
+      if (is_scored) p[gate.gate] = Scalar{active_.Scores()[j]} * gate.sign;
+    }
     if constexpr (kSquare<Cell>) {
       p[kGateCount<Cell>] = {block_.Inputs(side_)[lane_ * plan_.x_columns + j]};
     }
@@ -217,22 +253,8 @@ class Recurrence {
     for (int s = 0; s < kStates; ++s) state[s] = {block_.State(s, side_)[offset]};
     Cell::Update(p, q, state);
 #pragma unroll
-    for (int s = 0; s < kStates; ++s) StoreState(s, offset, state[s].raw);
-    WriteOutput(t, lane_, j, state[0].raw);
-  }
-
-  // Stores a new state where the next step reads it.
-  EDGERNN_DEVICE void StoreState(int state, int offset, float value) const {
-    if (block_.IsShared(state)) {
-      block_.Broadcast(block_.State(state, 1 - side_) + offset, value);
-    } else {
-      block_.State(state, 0)[offset] = value;
-    }
-  }
-
-  EDGERNN_DEVICE void WriteOutput(std::int64_t t, int row, int j, float h) const {
-    if (call_.y == nullptr || !block_.IsInBatch(row)) return;
-    call_.y[(t * call_.batch + block_.Sample(row)) * plan_.hidden + j] = h;
+    for (int s = 0; s < kStates; ++s) block_.StoreState(s, side_, offset, state[s].raw);
+    block_.WriteOutput(t, lane_, j, state[0].raw);
   }
 
   EDGERNN_DEVICE bool NeedsIntermediates() const { return plan_.rank > 0 || kHasMid<Cell>; }
@@ -244,87 +266,33 @@ class Recurrence {
 
   // update rules
 
-  // This block's active set: indices of neurons in its range.
-  EDGERNN_DEVICE int* ActiveList() const { return reinterpret_cast<int*>(shared_ + plan_.list_at); }
-
-  // The size of each block's active set at this step, in this block's memory.
-  EDGERNN_DEVICE int* ActiveCounts() const {
-    return reinterpret_cast<int*>(shared_ + plan_.counts_at) + side_ * cluster_.blocks();
-  }
-
-  EDGERNN_DEVICE std::int64_t TotalActive() const {
-    std::int64_t total = 0;
-    for (int block = 0; block < cluster_.blocks(); ++block) total += ActiveCounts()[block];
-    return total;
-  }
-
-  // Selects the active set of this block at step t and copies the states of the other neurons.
-  // Returns its size, and sends it to the other blocks.
-  EDGERNN_DEVICE int Select(const RowRange& range, std::int64_t t) const {
-    const PackedRows& rows = plan_.decide;
-    const int size = plan_.group_size, region = size > 1 ? 3 : 0;
-    const RowRange groups = size > 1 ? block_.RangeOf(plan_.groups) : range;
-    int* const selected = ActiveCounts() + cluster_.block();
-    for (int at = group_; at < groups.count; at += groups_) {
-      const float* const row =
-          block_.RowAt(rows, plan_.resident[region], block_.ResidentAt(region), groups, at);
-      const int first = at * size, left = range.count - first;
-      const int end = first + (left < size ? left : size);
-      const float h =
-          rule_.MeanState(block_.State(0, side_) + range.first, first, end, lane_, cluster_);
-      const auto decision = rule_.DecideNeuron(row, at, h, [&] {
-        float sums[1][kTile] = {};
-        Accumulate<1u>(lane_, row + rows.rule, block_.Inputs(side_), plan_.x_columns,
-                       static_cast<int>(PadToFour(plan_.input)), sums);
-        return cluster_.Sum(sums[0][0]);
-      });
-      if (plan_.neuron_memories > 0 && lane_ == 0) shared_[plan_.scores_at + at] = decision.score;
-      for (int i = first + lane_; i < end; i += kRowThreads) {
-        if (decision.changes) {
-          ActiveList()[cluster_.FetchIncrement(selected)] = i;
-        } else {
-          KeepStates(t, range.first + i);
-        }
+  // Computes the scores of this block's neurons from their update gates, and broadcasts them.
+  EDGERNN_DEVICE void ComputeScores(const RowRange& range) const {
+    constexpr unsigned kScored = Updates::kUpdateGate;
+    if constexpr (kScored != 0) {
+      constexpr UpdateGate gate = kUpdateGateOf<Cell>;
+      for (int at = group_; at < range.count; at += groups_) {
+        const float* const row = block_.RowAt(plan_.update, range, at);
+        float sums[Updates::kSlots][kTile];
+        Multiply<Updates, kScored>(plan_.update, row, sums);
+        if (lane_ >= kTile) continue;
+        Scalar p[kUpdateInputs<Cell>] = {};
+        Gates<Updates>(plan_.update, at, row, sums, p);
+        block_.Broadcast(active_.Scores() + range.first + at, (p[gate.gate] * gate.sign).raw);
       }
     }
-    cluster_.SyncBlock();
-    const int count = *selected;
-    for (int block = cluster_.thread(); block < cluster_.blocks(); block += cluster_.threads()) {
-      if (block != cluster_.block()) *cluster_.AddressIn(block, selected) = count;
-    }
-    return count;
-  }
-
-  // Copies the states of neuron j to where the next step reads them.
-  EDGERNN_DEVICE void KeepStates(std::int64_t t, int j) const {
-    for (int s = 0; s < kStates; ++s) {
-      if (block_.IsShared(s)) StoreState(s, j, block_.State(s, side_)[j]);
-    }
-    WriteOutput(t, 0, j, block_.State(0, side_)[j]);
   }
 
   EDGERNN_DEVICE void EndNeurons(const RowRange& range, std::int64_t t) {
-    if (plan_.neuron_memories > 0) AdvanceNeurons(range);
-    const std::int64_t total = TotalActive();
+    active_.AdvanceMemories(range, side_);
+    const std::int64_t total = active_.Total(side_);
     macs_ += plan_.rule_macs + (total > 0 ? plan_.step_macs + total * plan_.neuron_macs : 0);
-    if (cluster_.block() == 0 && cluster_.thread() == 0 && call_.updates != nullptr) {
-      call_.updates[t * call_.batch + block_.Sample(0)] = total;
-    }
+    block_.WriteUpdates(t, total);
   }
 
-  EDGERNN_DEVICE void AdvanceNeurons(const RowRange& range) const {
-    const float* const after = block_.State(EvidenceState(kStates), 1 - side_);
-    for (int at = cluster_.thread(); at < range.count; at += cluster_.threads()) {
-      const float* const row =
-          block_.RowAt(plan_.update, plan_.resident[0], block_.ResidentAt(0), range, at);
-      rule_.AdvanceNeuron(row, at, shared_[plan_.scores_at + at], after[range.first + at]);
-    }
-  }
-
-  // Resets the count in the buffer that was read two steps ago.
-  EDGERNN_DEVICE void ResetCount() const {
-    if (cluster_.thread() == 0) ActiveCounts()[cluster_.block()] = 0;
-    cluster_.SyncBlock();
+  EDGERNN_DEVICE void EndColumns(std::int64_t t) {
+    macs_ += plan_.step_macs + plan_.hidden * plan_.neuron_macs + columns_.Macs();
+    block_.WriteUpdates(t, columns_.moved_h);
   }
 
   EDGERNN_DEVICE float Drive() const {
@@ -344,14 +312,12 @@ class Recurrence {
   // True if the sequence waits at step t: advances its memories and repeats its output.
   EDGERNN_DEVICE bool SampleWaits(const RowRange& range, std::int64_t t) {
     const bool waits = !rule_.SampleChanges(memory_);
-    if (cluster_.block() == 0 && cluster_.thread() == 0 && call_.updates != nullptr) {
-      call_.updates[t * call_.batch + block_.Sample(0)] = waits ? 0 : plan_.hidden;
-    }
+    block_.WriteUpdates(t, waits ? 0 : plan_.hidden);
     if (!waits) return false;
     rule_.AdvanceSample(0.0f, drive_, memory_);
     const float* const h = block_.State(0, side_) + range.first;
     for (int at = cluster_.thread(); at < range.count; at += cluster_.threads()) {
-      WriteOutput(t, 0, range.first + at, h[at]);
+      block_.WriteOutput(t, 0, range.first + at, h[at]);
     }
     return true;
   }
@@ -379,6 +345,8 @@ class Recurrence {
   float* const shared_;
   const ThisBlock block_;
   const DeviceRule rule_;
+  const ActiveNeurons<Cell, kTile, Cluster> active_;
+  ColumnSums<Cell, kTile, Cluster> columns_;
   const int group_;
   const int lane_;
   const int groups_;

@@ -210,7 +210,7 @@ void Pack(const std::vector<WeightCopy>& copies, std::int64_t floats, float* pac
   for (const WeightCopy& copy : copies) {
     for (std::int64_t row = 0; row < copy.rows; ++row) {
       for (std::int64_t column = 0; column < copy.columns; ++column) {
-        packed[copy.to + row * copy.to_stride + column] =
+        packed[copy.to + row * copy.to_stride + column * copy.to_column_stride] =
             Apply(copy.map, copy.from[row * copy.from_stride + column]);
       }
     }
