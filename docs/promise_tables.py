@@ -15,7 +15,7 @@ def _measured(report: dict[str, Any]) -> str:
 def promises() -> str:
     """Return the table of promises: what edgernn guarantees, the command that tests it, and the latest measurements."""
     faults, harden = read_report("faults"), read_report("hardening")
-    damaged = read_report("damaged-files")
+    damaged, models = read_report("damaged-files"), read_report("damaged-models")
     streams = read_report("long-run")["streams"]
     times, calls = read_report("step-times"), read_report("op-calls")
     slowest = max(times["rules"].values(), key=lambda rule: float(rule["p99.99"]))
@@ -64,7 +64,8 @@ def promises() -> str:
         (
             "No file crashes a reader, asks for much memory, or ends in a traceback",
             "`make check-readers`, `make check-models`, `make check-fuzz`, `make check-fuzz32`, `make check-programs`",
-            f"{damaged['files']:,} damaged files of {damaged['kinds']} kinds: {damaged['faults']} faults",
+            f"{damaged['files']:,} damaged files of {damaged['kinds']} kinds: {damaged['faults']} faults; "
+            f"{models['files']:,} damaged model files: {models['faults']} faults",
         ),
         (
             "No call of the op crashes or writes outside its memory, whatever its inputs are",
