@@ -76,13 +76,25 @@ def _set_thresholds(model: SequenceModel, rate: float) -> None:
         outputs = []
         for direction, layer in enumerate(layers[i : i + model.directions]):
             seen = x.flip(0) if direction else x
-            thresholds = layer.rule.weights
-            _halve(thresholds["rule_theta_x"], rate, partial(_moved_share, seen))
-            _halve(thresholds["rule_theta_h"], rate, partial(_sent_share, layer, seen))
+            search_thresholds(layer, seen, rate)
             y = layer(seen)[0]
             outputs.append(y.flip(0) if direction else y)
         x = torch.cat(outputs, -1)
         x = blocks[i].leave(u, x) if blocks else x
+
+
+@torch.no_grad()
+def search_thresholds(layer: RecurrentLayer, x: Tensor, rate: float) -> None:
+    """Set the thresholds of a layer with a rule of the kind COLUMN, so that a step sends the share `rate` of values.
+
+    Args:
+        layer: The layer.
+        x: Its input (T, B, I).
+        rate: Share of the values of x, and of those of h.
+    """
+    thresholds = layer.rule.weights
+    _halve(thresholds["rule_theta_x"], rate, partial(_moved_share, x))
+    _halve(thresholds["rule_theta_h"], rate, partial(_sent_share, layer, x))
 
 
 def _halve(theta: Tensor, rate: float, share: Callable[[Tensor], float]) -> None:

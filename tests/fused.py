@@ -18,11 +18,11 @@ from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
 from edgernn.rules import RULES, Kind, Phased
 from edgernn.training.kernels import training_library
-from edgernn.training.kernels.common import RULES as FUSED_RULES
+from edgernn.training.kernels.common import ANY_CELL
 from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 
-CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], FUSED_RULES))
+CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], ANY_CELL))
 # the pairs with a rule whose decisions have no equations
 COLUMN_AND_GATE = [
     (cell, rule)
@@ -123,3 +123,6 @@ def assert_equals_loop(
     else:
         assert trace.decisions is not None
         assert torch.equal(trace.decisions, loop_trace.decisions)
+    assert (trace.sent_inputs is None) == (loop_trace.sent_inputs is None)
+    if trace.sent_inputs is not None:
+        assert torch.equal(trace.sent_inputs, loop_trace.sent_inputs)

@@ -20,7 +20,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES, Kind
 from edgernn.training.api import train
 from edgernn.training.kernels import attach, cpu, training_library
-from edgernn.training.kernels.common import RULES as FUSED_RULES
+from edgernn.training.kernels.common import ANY_CELL
 from tests.fused import (
     CELL_RULE_IDS,
     CELLS_AND_RULES,
@@ -162,7 +162,7 @@ def test_learned_start_gets_its_gradient() -> None:
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=FLOAT32 * max(0.1, float(expected.abs().max())))
 
 
-@pytest.mark.parametrize("rule", [name for name in FUSED_RULES if RULES[name].kind is Kind.TIME])
+@pytest.mark.parametrize("rule", [name for name in ANY_CELL if RULES[name].kind is Kind.TIME])
 def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
     layer = make("lstm", rule, 3, 7)
     x = torch.randn(6, 4, 3)
@@ -206,7 +206,7 @@ def test_sparse_weights_equal_the_loop() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "options"),
-    [*((rule, {}) for rule in FUSED_RULES), ("selective", {"group_size": 7}), ("delta", {"theta_x": 0.4})],
+    [*((rule, {}) for rule in ANY_CELL), ("selective", {"group_size": 7}), ("delta", {"theta_x": 0.4})],
 )
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
 def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.training.kernels import attach, cpu
-from edgernn.training.kernels.common import RULES as FUSED_RULES
+from edgernn.training.kernels.common import ANY_CELL
 from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
 from tests.fused_cells import USER_CELLS, Gru, Highway, Memory, TwoStages, fused, user_layer
 from tests.tolerances import FLOAT32
@@ -25,7 +25,7 @@ from tests.tolerances import FLOAT32
 # T, B, I, H: odd; all 1; H = I; whole vectors; several blocks of vectors in a row
 SIZES = [(7, 3, 5, 11), (1, 1, 3, 5), (5, 9, 17, 17), (9, 4, 16, 32), (3, 2, 4, 300)]
 RULES_AND_SIZES = [
-    (rule, size) for rule in FUSED_RULES for size in SIZES if rule in ("always", "selective") or size == SIZES[0]
+    (rule, size) for rule in ANY_CELL for size in SIZES if rule in ("always", "selective") or size == SIZES[0]
 ]
 
 

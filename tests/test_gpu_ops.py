@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from edgernn.bench import build_cuda, gpu_ops
 from edgernn.bench.build_cuda import find_or_build
@@ -80,6 +81,14 @@ def test_every_op_has_a_layer_of_its_own():
         layer = form.layer(6, 6 if form.square else 7)
         assert layer.kind == form.kind
         assert layer.cell.biases == CELLS[layer.cell.name](6, 7).biases + form.biases
+
+
+@torch.no_grad()
+def test_thresholds_of_delta_let_some_values_through():
+    layer, x = forms()["gru+delta"].layer(3, 24), torch.randn(300, 4, 3)
+    trace = layer(x)[2]
+    for sent in (trace.decisions, trace.sent_inputs):
+        assert 0.2 < sent[100:].float().mean() < 0.6
 
 
 def test_what_there_is_no_time_for_is_named():

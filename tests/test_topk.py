@@ -16,7 +16,7 @@ from edgernn.export.graph import build
 from edgernn.export.kernels import without_kernel
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model
-from edgernn.rules import TopK
+from edgernn.rules import TopK, UpdateRule
 from edgernn.runtime import Session
 from edgernn.runtime.firmware.folder import c_files
 from edgernn.training.kernels.common import refusal
@@ -180,10 +180,21 @@ class SmallestK(TopK):
         return super().decide(-e, state, memory)
 
 
-def test_training_kernels_refuse_a_users_rule_of_its_kind():
+class AboveThreshold(TopK):
+    """A user's own rule of the same kind, which decides by a score."""
+
+    name = "above"
+    decide = UpdateRule.decide
+
+    def score(self, e, state, memory):
+        return e - self.rule_k
+
+
+@pytest.mark.parametrize("rule", [SmallestK, AboveThreshold])
+def test_training_kernels_refuse_a_users_rule_of_its_kind(rule):
     assert refusal(RecurrentLayer(CELLS["gru"](3, 4), TopK(3, 4))) is None
-    assert refusal(RecurrentLayer(CELLS["gru"](3, 4), SmallestK(3, 4))) == (
-        "there is no kernel for the rule topk: it does not define its decisions by a method score()"
+    assert refusal(RecurrentLayer(CELLS["gru"](3, 4), rule(3, 4))) == (
+        f"there is no kernel for this rule {rule.name}: of the kind GATE, kernels run the library's own rules only"
     )
 
 

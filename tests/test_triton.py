@@ -17,7 +17,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
 from edgernn.training.kernels import WIDEST, attach
-from edgernn.training.kernels.common import RULES as FUSED_RULES
+from edgernn.training.kernels.common import ANY_CELL
 from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, inputs, make, make_groups, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
@@ -44,7 +44,7 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
     assert_same(make(cell, "always", 3, 5), 2, 2)
 
 
-@pytest.mark.parametrize("rule", FUSED_RULES)
+@pytest.mark.parametrize("rule", ANY_CELL)
 @both_forms
 def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)
@@ -82,7 +82,7 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(
 def test_every_cell_under_every_rule_equals_the_loop(cell: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # neighbouring rules of a cell have different forms, and so have neighbouring cells of a rule
     cells = sorted({name for name, _ in CELLS_AND_RULES})
-    resident = (cells.index(cell) + FUSED_RULES.index(rule)) % 2 == 0
+    resident = (cells.index(cell) + ANY_CELL.index(rule)) % 2 == 0
     use_form(RESIDENT if resident else STREAMED, monkeypatch)
     assert_same(make(cell, rule, 3 if resident else 5, 5), 2, 3)
 

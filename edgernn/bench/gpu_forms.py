@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import nn
 
 from edgernn.cells import COMPILED, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.layer import RecurrentLayer
+from edgernn.random_models import search_thresholds
 from edgernn.rules import RULES, Kind
 
 # rules that have CUDA kernels
@@ -21,6 +23,8 @@ ON_GPU = tuple(
 )
 GROUPS = "gru+selective in groups of 16"
 _RANK, _SHARE = 4, 0.4
+# steps and batch size of the input on which thresholds are searched
+_SEARCHED = (200, 4)
 _OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
     *COMPILED.items(),
     ("eins", partial(EINS, a="x")),
@@ -60,6 +64,9 @@ class Form:
             nn.init.normal_(parameter, std=0.5 / parameter.shape[-1] ** 0.5)
         if layer.rule.can_skip:
             layer.rule.force(_SHARE)
+        if layer.rule.kind is Kind.COLUMN:
+            # the share that thresholds let through depends on the cell
+            search_thresholds(layer, torch.randn(*_SEARCHED, I), _SHARE)
         return layer.eval()
 
 

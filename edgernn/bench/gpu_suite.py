@@ -7,7 +7,6 @@ in CUDA graphs); checks and times of the CUDA ops of exported models, see `gpu_o
 report names the parts that were left out for lack of time or tools. `run` takes any torch device, for tests.
 """
 
-import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +31,7 @@ from torch import Tensor, nn
 from edgernn.bench import gpu_ops
 from edgernn.bench.gpu_cases import summary
 from edgernn.bench.provenance import gpu as gpu_facts
+from edgernn.bench.provenance import version_of
 from edgernn.cells import COMPILED
 from edgernn.errors import EdgernnError
 from edgernn.files import write_json
@@ -43,7 +43,7 @@ from edgernn.training.kernels import common, gpu, graphs
 
 # allowed error of a gradient relative to its largest value, by the precision of matrix products
 TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
-TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "gru-before", "irc-gru", "eins")
+TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "deltagru", "d-gru", "gru-before", "irc-gru", "eins")
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,7 @@ def run(
 
 def machine(device: str) -> dict[str, Any]:
     """Return a dict that describes the device, the processor and the versions of packages (None if missing)."""
-    versions: dict[str, str | None] = {}
-    for name in ("torch", "triton", "onnxruntime-gpu", "edgernn"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
+    versions = {name: version_of(name) for name in ("torch", "triton", "onnxruntime-gpu", "edgernn")}
     facts = {"cpu": processor(), "python": platform.python_version(), "versions": versions, "cuda": torch.version.cuda}
     if torch.device(device).type != "cuda":
         return {"device": device, **facts}
@@ -166,7 +161,9 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
 def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
     rule, _, group_size = rule.partition("/")
     kind, rule_kind = resolve(cell, rule)
-    options = {"group_size": int(group_size)} if group_size else rule_kind.check_options
+    options: Mapping[str, Any] = {"group_size": int(group_size)} if group_size else rule_kind.check_options
+    # with the thresholds 0 of check_options, products would read every value
+    options = {"theta_x": 0.4, "theta_h": 0.1, "learn_thresholds": True} if rule_kind.kind is Kind.COLUMN else options
     return RecurrentLayer(kind(I, H), rule_kind(I, H, **options))
 
 
@@ -177,7 +174,8 @@ def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[d
     (y.sin().sum() + sum(s.cos().sum() for s in last) + trace.budget).backward()
     tensors = {"y": y.detach(), "x": x.grad, **{f"state {i}": s.grad for i, s in enumerate(state)}}
     tensors |= {name: p.grad for name, p in layer.named_parameters()}
-    return {name: g.double() for name, g in tensors.items() if g is not None}, trace.decisions
+    masks = [mask.flatten() for mask in (trace.decisions, trace.sent_inputs) if mask is not None]
+    return {name: g.double() for name, g in tensors.items() if g is not None}, torch.cat(masks) if masks else None
 
 
 def _checks(

@@ -11,14 +11,18 @@ from edgernn.machine import processor
 from edgernn.runtime.library import instruction_set
 
 
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package, or None if it is missing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def machine() -> dict[str, Any]:
     """Return a dict that describes the machine: processor, cores, instruction set, versions of Python and packages."""
-    versions = {}
-    for name in ("edgernn", "onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    packages = ("edgernn", "onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch")
+    versions = {name: version for name in packages if (version := version_of(name)) is not None}
     return {
         "cpu": processor(),
         "cores": os.cpu_count(),

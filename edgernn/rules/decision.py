@@ -61,7 +61,7 @@ class Kind(enum.Enum):
 
     @property
     def size(self) -> str:
-        """Size of a rule's states (`Memory`) that kernels support for this kind: "H" for NEURON, else "1"."""
+        """Size of the states (`Memory`) that kernels support for rules with equations: "H" for NEURON, else "1"."""
         return "H" if self is Kind.NEURON else "1"
 
 

@@ -14,7 +14,7 @@ from edgernn.rules import UpdateRule
 from edgernn.rules.delta import threshold_grad
 
 # number of the rule's own states that products read: values of x and of h
-SENT = 2
+SENT_COUNT = 2
 
 
 def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Ten
     Returns:
         The values (T, B, columns of W).
     """
-    # the decisions about x depend on those about h in nothing
+    # decisions about x do not depend on h
     no_state = inputs.new_zeros(*inputs.shape[:-1], 0)
     operands = rule.decide(inputs, (no_state,), (_shifted(last.detach(), sent), no_state)).operands
     assert operands is not None
@@ -75,9 +75,9 @@ def finish(
     last_x, last_h = (values[-1] for values in decision.sent)
     read_x, read_h = (values[-1] for values in decision.operands)
     sums = cell.joined_sums(cell.sums(cell.project(read_x), read_h, constants))
-    age = (memory[SENT] + (steps - 1)) % rule.period
+    age = (memory[SENT_COUNT] + (steps - 1)) % rule.period
     last = replace(decision, sent=(last_x, last_h), sums=sums)
-    after = rule.remember(last, (y[-1],), (*memory[:SENT], age, *memory[SENT + 1 :]))
+    after = rule.remember(last, (y[-1],), (*memory[:SENT_COUNT], age, *memory[SENT_COUNT + 1 :]))
     budget = rule.budget(decision.u.to(y.dtype), decision.likelihood, layer.step_weights)
     return after, Trace(decision.u, budget, sent_inputs=decision.sent_inputs)
 

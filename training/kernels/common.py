@@ -6,15 +6,14 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES as ALL_RULES
-from edgernn.rules import Kind
+from edgernn.rules import RULES, Kind
 
 # rules with kernels for every cell, a user's own too, on every device
-RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
+ANY_CELL = tuple(name for name, rule in RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
 # kinds of rules without equations, whose decisions are written by hand in the kernels
 BY_HAND = (Kind.COLUMN, Kind.GATE)
 # all rules with kernels
-FUSED = tuple(name for name, rule in ALL_RULES.items() if name in RULES or rule.kind in BY_HAND)
+FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.kind in BY_HAND)
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
@@ -31,9 +30,14 @@ def refusal(layer: RecurrentLayer) -> str | None:
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
     rule = layer.rule
-    if rule.kind in BY_HAND and ALL_RULES.get(rule.name) is type(rule):
+    if rule.kind in BY_HAND and RULES.get(rule.name) is type(rule):
         # the kernels follow the decisions of the library's own rules, which have no equations
         return None
+    if rule.kind in BY_HAND:
+        return (
+            f"there is no kernel for this rule {rule.name}: of the kind {rule.kind.name}, kernels run the library's "
+            "own rules only"
+        )
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:
             return (

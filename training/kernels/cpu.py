@@ -303,7 +303,7 @@ class CpuUnroller:
         vectors = [constants[name] if name in constants else getattr(cell, name) for name in self._vectors]
         decides, sends = rule.kind is not Kind.TIME, rule.kind is Kind.COLUMN
         rule_weights = list(rule.weights.values()) if decides else []
-        memories = tuple(m.detach() for m in memory[: column.SENT]) if sends else memory if decides else ()
+        memories = tuple(m.detach() for m in memory[: column.SENT_COUNT]) if sends else memory if decides else ()
         if not all(t is None or _native(t) for t in (*weights, *vectors, *rule_weights)):
             return None
         (T, B, I), H = x.shape, cell.hidden_size

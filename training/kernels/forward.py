@@ -3,7 +3,7 @@
 
 from edgernn.cells.base import Gate
 from edgernn.rules import Kind
-from edgernn.training.kernels.layout import SENT, Product, Rule
+from edgernn.training.kernels.layout import SENT_H, Product, Rule
 from edgernn.training.kernels.pointwise import Pointwise
 from edgernn.training.kernels.writer import KernelSource, padded
 
@@ -28,7 +28,7 @@ class ForwardSource(KernelSource):
             for name in layout.neuron_memory:
                 self.load(name, "H", f"all_{name}", "row")
             if layout.threshold:
-                self.load(SENT, "H", SENT, "row")
+                self.load(SENT_H, "H", SENT_H, "row")
         for name in layout.sample_memory:
             self.put(f"{name} = tl.load(all_{name}_ptr + row, live, 0.0)")
         if layout.threshold:
@@ -68,9 +68,9 @@ class ForwardSource(KernelSource):
         state = f"s_{self.layout.states[0]}"
         if not self.resident:
             self.load(state, "H", state)
-            self.load(SENT, "H", SENT)
-        self.put(f"{SENT} = value_to_send({state}, {SENT}, {self.layout.threshold})")
-        self.store(SENT, "H", SENT, "(at + B)")
+            self.load(SENT_H, "H", SENT_H)
+        self.put(f"{SENT_H} = value_to_send({state}, {SENT_H}, {self.layout.threshold})")
+        self.store(SENT_H, "H", SENT_H, "(at + B)")
 
     def _select_in_memory(self, rule: Rule) -> None:
         """Append code that computes the update mask u of a rule of the kind GATE, and stores it.
@@ -167,7 +167,7 @@ class ForwardSource(KernelSource):
         if self.resident:
             self.multiply(name, product.factor, product)
             return
-        k, at = product.columns, "(at + B)" if product.factor == SENT else "at"
+        k, at = product.columns, "(at + B)" if product.factor == SENT_H else "at"
         self.put(
             f"{name} = stream({name}, {product.factor}_ptr + {at} * {k}, live, {self.weights_at(product)}, "
             f"{size.lower()}_col, {k}, {size}, 1, {k}, BLOCK_K, PRECISION)"

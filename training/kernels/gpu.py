@@ -28,7 +28,7 @@ from edgernn.training.kernels.common import check, refusal
 from edgernn.training.kernels.gradients import input_grads
 from edgernn.training.kernels.kernel_form import KernelForm, choose, constants, precision
 from edgernn.training.kernels.layer_layout import make_layout
-from edgernn.training.kernels.layout import SENT, Layout
+from edgernn.training.kernels.layout import SENT_H, Layout
 from edgernn.training.kernels.send import send
 from edgernn.training.kernels.sequence import source
 from edgernn.training.kernels.triton_source import load
@@ -110,7 +110,7 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
     shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
-    shapes |= {"evidence": (T, B, 1), SENT: (T + 1, B, layout.H)}
+    shapes |= {"evidence": (T, B, 1), SENT_H: (T + 1, B, layout.H)}
     return shapes | {"u": (T, B, layout.H), "scores": (B, layout.H)}
 
 
@@ -283,7 +283,7 @@ class GpuUnroller:
         blend = None if u is None else u.to(x.dtype)
         constants = layer.constants(x)
         values: dict[str, Tensor | None] = {**constants, "a": a, "x": inputs, "e": e, "blend": blend}
-        values |= {} if sent_x is None else {SENT: memory[1].detach()}
+        values |= {} if sent_x is None else {SENT_H: memory[1].detach()}
         values |= {f"v_{name}": constants[name] for name, _ in layout.vectors}
         values |= {f"s_{name}": s for name, s in zip(cell.states, state, strict=False)}
         values |= zip(rule.memory, memory, strict=True)
@@ -298,7 +298,7 @@ class GpuUnroller:
         if sent_x is None:
             after, trace = self._decisions(layer, e, memory, blend, results)
         else:
-            sent = sent_x, results[SENT][1:].detach()
+            sent = sent_x, results[SENT_H][1:].detach()
             after, trace = column.finish(layer, inputs, (state[0], states[0][1:]), memory, sent, constants)
         final = (*(s[-1] for s in states), *after, *([] if last is None else [x[-1]]))
         return states[0][1:], final, trace

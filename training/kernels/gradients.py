@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from edgernn.rules.delta import threshold_grad
-from edgernn.training.kernels.layout import SENT, Layout
+from edgernn.training.kernels.layout import SENT_H, Layout
 
 
 def input_grads(
@@ -50,7 +50,7 @@ def input_grads(
     for product in layout.products:
         factor = kept[product.factor]
         if product.factor != "m":
-            factor = factor[1:] if product.factor == SENT else factor[:-1]
+            factor = factor[1:] if product.factor == SENT_H else factor[:-1]
         rows = slice(product.offset, product.offset + sizes[product.gate])
         torch.mm(columns(product.gate).T, factor.flatten(0, 1), out=grads[product.key][rows])
     for gate in layout.gates:
@@ -58,11 +58,11 @@ def input_grads(
             key, at = place
             grads[key][at : at + sizes[gate.name]] = columns(gate.name).sum(0)
     if layout.learns_threshold:
-        to_sent = torch.zeros_like(kept[SENT][1:])
+        to_sent = torch.zeros_like(kept[SENT_H][1:])
         for product in layout.products:
-            if product.factor == SENT:
+            if product.factor == SENT_H:
                 rows = slice(product.offset, product.offset + sizes[product.gate])
                 to_sent.flatten(0, 1).addmm_(columns(product.gate), named[product.key][rows])
-        changes = kept[f"s_{layout.states[0]}"][:-1] - kept[SENT][:-1]
+        changes = kept[f"s_{layout.states[0]}"][:-1] - kept[SENT_H][:-1]
         grads[layout.threshold] = threshold_grad(to_sent, changes, named[layout.threshold], slope)
     return list(grads.values())

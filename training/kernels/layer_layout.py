@@ -2,6 +2,7 @@
 """Builds the description of a layer (`Layout`) from which its Triton kernels are generated."""
 
 import torch
+from torch import nn
 
 from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
 from edgernn.cells.base import Cell
@@ -43,7 +44,7 @@ def make_layout(layer: RecurrentLayer) -> Layout:
         mid,
         _make_rule(rule, cell) if rule.can_skip and not sends else None,
         threshold,
-        sends and rule.weights[threshold].requires_grad,
+        sends and isinstance(rule.weights[threshold], nn.Parameter),
     )
 
 

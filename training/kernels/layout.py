@@ -9,7 +9,7 @@ from edgernn.rules import Kind
 from edgernn.training.kernels.pointwise import Pointwise
 
 # values of h that products read under a rule of the kind COLUMN: an input and an output of the torch op `sequence`
-SENT = "sent_h"
+SENT_H = "sent_h"
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Product:
         offset: Index of the gate's first row in the matrix.
         rows: Symbol of the number of rows, "H" or "M".
         columns: Symbol of the number of columns, "H" or "M".
-        factor: Name of the vector in the kernel, such as "s_h" for the state h; "m" for the intermediate vector; `SENT`
-            for the values that products read in place of h.
+        factor: Name of the vector in the kernel, such as "s_h" for the state h; "m" for the intermediate vector;
+            `SENT_H` for the values that products read in place of h.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Rule:
         inclusive: True if a neuron is updated where the rule's score (`UpdateRule.score`) is 0 or more. False if the
             score must be above 0.
         maps: Triton functions generated from the methods of `UpdateRule` that define the rule: `score` and
-            `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. Empty for two kinds. A rule
+            `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. None for two kinds: a rule
             of the kind TIME computes its update mask u outside the kernel, which reads this mask as its input `blend`.
             A rule of the kind GATE takes the neurons with the largest scores; its only weight is their number.
         blend_grad: True if the gradient of the update mask `blend` is needed, because the rule has learned weights.
@@ -127,8 +127,9 @@ class Layout:
         update: Triton functions of `Cell.update`.
         mid: Triton functions of `Cell.mid`; None for cells without it.
         rule: Equations of the update rule; None for a rule that updates every neuron at every step.
-        threshold: Only for a rule of the kind COLUMN, else "": name of its weight Θ_h. Products read the values `SENT`
-            in place of h. At each step, these take over the values of h that differ from them by more than Θ_h.
+        threshold: Only for a rule of the kind COLUMN, else "": name of its weight Θ_h. Products read the values
+            `SENT_H` in place of h. At each step, these take over the values of h that differ from them by more than
+            Θ_h.
         learns_threshold: True if the gradient of Θ_h is needed.
     """
 
@@ -194,7 +195,7 @@ class Layout:
         """Matrix-vector products of a step: first with R, then with C, then with V, each in the order of the gates."""
         products = []
         for key, term, columns, factor in (
-            ("R", "h", "H", SENT if self.threshold else f"s_{self.states[0]}"),
+            ("R", "h", "H", SENT_H if self.threshold else f"s_{self.states[0]}"),
             ("C", "c", "H", f"s_{self.states[min(1, len(self.states) - 1)]}"),
             ("V", "m", "M", "m"),
         ):
@@ -245,13 +246,13 @@ class Layout:
         They are: the input part a = W x + b of the gates, the input x, the weights R, C and V, and the biases that are
         not part of a, each only if the layer needs it; the cell's parameter vectors v_NAME; the inputs of the update
         rule (`Rule.inputs`); the cell's initial states s_NAME; and the rule's own initial states. For a rule of the
-        kind COLUMN, Θ_h and `SENT` before the first step come last.
+        kind COLUMN, Θ_h and `SENT_H` before the first step come last.
         """
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
         rule = self.rule.inputs if self.rule else ()
         names = [*(["a"] if self.A else []), *(["x"] if self.reads_x else []), *keys, *self.biases]
         names += [*(f"v_{name}" for name, _ in self.vectors), *rule, *(f"s_{name}" for name in self.states)]
-        return (*names, *self.memory, *([self.threshold, SENT] if self.threshold else []))
+        return (*names, *self.memory, *([self.threshold, SENT_H] if self.threshold else []))
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
@@ -260,14 +261,14 @@ class Layout:
         They are: the cell's states before the first and after each step, s_NAME (T + 1, B, H); the pre-activations p
         (T, B, P), with P columns for all gates; m, the result of `Cell.mid`, (T, B, M) if the cell has it; and the
         rule's own states, all_NAME (T + 1, B, H). For a rule that makes one decision for a whole sample (kind SAMPLE),
-        all_NAME is (T + 1, B, 1), and the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1). A rule of
-        the kind COLUMN has no all_NAME but `SENT` before the first and at each step, (T + 1, B, H). A rule of the kind
-        GATE has its update mask u (T, B, H), and a scratch buffer `scores` (B, H) for its update gate at one step.
+        all_NAME is (T + 1, B, 1), and the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1). For
+        the kind COLUMN, `SENT_H` before the first and at each step, (T + 1, B, H), replaces all_NAME. A rule of the
+        kind GATE has its update mask u (T, B, H), and a scratch buffer `scores` (B, H) for its update gate at one step.
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
         names += [f"all_{name}" for name in self.memory] + (["evidence"] if self.sample_memory else [])
-        return (*names, *([SENT] if self.threshold else []), *(["u", "scores"] if self.selects else []))
+        return (*names, *([SENT_H] if self.threshold else []), *(["u", "scores"] if self.selects else []))
 
     @property
     def selects(self) -> bool:
@@ -278,7 +279,7 @@ class Layout:
     def starts(self) -> dict[str, str]:
         """Dict from each output of the torch op `sequence` that begins with an initial state to that state's input."""
         starts = {f"s_{name}": f"s_{name}" for name in self.states} | {f"all_{name}": name for name in self.memory}
-        return starts | ({SENT: SENT} if self.threshold else {})
+        return starts | ({SENT_H: SENT_H} if self.threshold else {})
 
     @cached_property
     def forward_inputs(self) -> tuple[str, ...]:
@@ -291,7 +292,7 @@ class Layout:
     @cached_property
     def backward_inputs(self) -> tuple[str, ...]:
         """Names of the inputs and outputs of the torch op `sequence` that the backward kernel reads, in order."""
-        unread = {"a", *self.biases, self.threshold, "m", SENT, "scores"}
+        unread = {"a", *self.biases, self.threshold, "m", SENT_H, "scores"}
         return tuple(name for name in (*self.forward_inputs, *self.outputs) if name not in unread)
 
     @cached_property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.library import library_missing, train_library
-from edgernn.training.kernels.column import SENT
+from edgernn.training.kernels.column import SENT_COUNT
 from edgernn.training.kernels.program_cell import CellSource, to_c
 
 _MAX_PARAMS = _MAX_STATES = _MAX_MEMORIES = 4
@@ -50,7 +50,7 @@ class TrainCall(ctypes.Structure):
         ("start_grad", _POINTER * _MAX_STATES),
         ("rule_params_grad", _POINTER * _MAX_RULE_PARAMS),
         ("memory_grad", _POINTER * _MAX_MEMORIES),
-        ("sent_grad", _POINTER * SENT),
+        ("sent_grad", _POINTER * SENT_COUNT),
         *((name, _POINTER) for name in ("u_grad", "scratch", "norms")),
     ]
 

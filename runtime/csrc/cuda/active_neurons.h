@@ -69,10 +69,10 @@ struct ActiveNeurons {
     return SendCount(side);
   }
 
-  // Selects the neurons with the largest scores of all, under kGate. Each neuron counts those
-  // before it, so that no block waits for another.
+  // Selects the neurons with the largest scores of all, under kGate. Each neuron counts the neurons
+  // that rank above it, so the blocks need no further synchronisation once they have all scores.
   EDGERNN_DEVICE int SelectLargest(const RowRange& range, std::int64_t t, int side) const {
-    const int largest = rule.CountLargest();
+    const int largest = rule.ReadCount();
     for (int at = block.ThreadGroup(); at < range.count; at += block.ThreadGroups()) {
       const bool changes = CountBefore(range.first + at) < largest;
       if (block.Lane() == 0) AddOrKeep(changes, range, t, side, at);

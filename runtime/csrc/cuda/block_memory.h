@@ -179,8 +179,8 @@ struct BlockMemory {
         shared[plan.memory_at[i] + at] = from[at];
       }
     }
-    for (int i = cluster.thread(); i < plan.sample_floats; i += cluster.threads()) {
-      shared[plan.sample_at + i] = packed[plan.sample + i];
+    for (int i = cluster.thread(); i < plan.shared_params_floats; i += cluster.threads()) {
+      shared[plan.shared_params_at + i] = packed[plan.shared_params + i];
     }
   }
 

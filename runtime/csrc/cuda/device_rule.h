@@ -117,7 +117,7 @@ struct DeviceRule {
   }
 
   // The number of neurons with the largest scores that change, from 1 to H.
-  EDGERNN_DEVICE int CountLargest() const {
+  EDGERNN_DEVICE int ReadCount() const {
     int count = plan.hidden;
     VisitRule<RuleKind::kGate>(Rules{}, [&](auto rule) {
       Scalar q[kMaxRuleParams];
@@ -179,7 +179,7 @@ struct DeviceRule {
 #pragma unroll
     for (int i = 0; i < kMaxRuleParams; ++i) {
       const bool is_scalar = kSpec.params[i].rows.one > 0;
-      const float* const at = shared + plan.sample_at + SampleParamAt(kSpec, i, plan.hidden);
+      const float* const at = shared + plan.shared_params_at + SharedParamAt(kSpec, i, plan.hidden);
       q[i].raw = IsRead(kSpec, i) ? at[is_scalar ? 0 : j] : 0.0f;
     }
   }

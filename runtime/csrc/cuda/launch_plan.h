@@ -35,7 +35,7 @@ constexpr bool RunsOnGpu(const RuleSpec& rule) {
 
 // The offset of a parameter of a rule that does not decide for single neurons, in the region of
 // these parameters: first the vectors (hidden,), then the scalars.
-constexpr std::int64_t SampleParamAt(const RuleSpec& rule, int param, std::int64_t hidden) {
+constexpr std::int64_t SharedParamAt(const RuleSpec& rule, int param, std::int64_t hidden) {
   std::int64_t vectors = 0, before = 0;
   const bool is_scalar = rule.params[param].rows.one > 0;
   for (int i = 0; i < kMaxRuleParams; ++i) {
@@ -48,7 +48,7 @@ constexpr std::int64_t SampleParamAt(const RuleSpec& rule, int param, std::int64
 }
 
 // The size of the region of these parameters in floats.
-constexpr std::int64_t SampleParamFloats(const RuleSpec& rule, std::int64_t hidden) {
+constexpr std::int64_t SharedParamFloats(const RuleSpec& rule, std::int64_t hidden) {
   std::int64_t vectors = 0, numbers = 0;
   for (int i = 0; i < kMaxRuleParams; ++i) {
     if (IsRead(rule, i)) ++(rule.params[i].rows.one > 0 ? numbers : vectors);
@@ -97,7 +97,7 @@ struct PackedRows {
 struct SentValues {
   int count;      // number of columns
   int sent_at;    // (count,), the values that were last sent
-  int moved_at;   // (count / kRowThreads,), the columns that moved at this step, as bits
+  int moved_at;   // (⌈count / kRowThreads⌉,), the columns that moved, as bits; higher bits: jumps
   int list_at;    // (count,), the columns that products read
   int factor_at;  // (count,), what these columns are multiplied by
 };
@@ -126,20 +126,20 @@ struct LaunchPlan {
   int h_columns;
   int c_columns;
   int m_columns;
-  PackedRows update;     // gates that update reads, one row per neuron
-  PackedRows mid;        // gates that m is computed from
-  PackedRows low;        // Q, where R is a product R Q
-  PackedRows decide;     // the rule's weights, one row per group; those of `update` without groups
-  std::int64_t sample;   // offset of the parameters of a rule that is not of the kind kNeuron
-  std::int64_t scalars;  // offset of scalar parameters
-  std::int64_t floats;   // total size
+  PackedRows update;  // gates that update reads, one row per neuron
+  PackedRows mid;     // gates that m is computed from
+  PackedRows low;     // Q, where R is a product R Q
+  PackedRows decide;  // the rule's weights, one row per group; those of `update` without groups
+  std::int64_t shared_params;  // offset of the parameters of a rule that is not of the kind kNeuron
+  std::int64_t scalars;        // offset of scalar parameters
+  std::int64_t floats;         // total size
   // offsets in shared memory, in floats; x and shared states are double-buffered
   int x_at;
   int state_at[kMaxStates];
   int low_at;
   int m_at;
-  int sample_at;
-  int sample_floats;
+  int shared_params_at;
+  int shared_params_floats;
   int counts_at;                // active neurons of each block, double-buffered
   int list_at;                  // the block's active set
   int sample_memories;          // number of memories of a kSample rule

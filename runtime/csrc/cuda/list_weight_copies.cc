@@ -118,7 +118,7 @@ std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
     const float* const from = slots.at[kRuleSlot + i];
     const bool is_scalar = rule.params[i].rows.one > 0;
     if (rule.kind != RuleKind::kNeuron) {
-      const std::int64_t at = plan.sample + SampleParamAt(rule, i, plan.hidden);
+      const std::int64_t at = plan.shared_params + SharedParamAt(rule, i, plan.hidden);
       builder.Add(from, 1, is_scalar ? 1 : plan.hidden, plan.hidden, at, 0);
     } else if (i == rule.matrix) {
       builder.Add(from, rows.count, plan.input, plan.input, rows.at + rows.rule, rows.stride);

@@ -153,10 +153,10 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.low.stride = ToInt(PadToFour(plan.hidden));
   plan.floats += std::int64_t{plan.low.count} * plan.low.stride;
   plan.decide = grouped ? MakeDecisionRows(rule_row, plan.groups, &plan.floats) : plan.update;
-  plan.sample = plan.floats;
+  plan.shared_params = plan.floats;
   if (rule.kind != RuleKind::kNeuron)
-    plan.sample_floats = ToInt(SampleParamFloats(rule, plan.hidden));
-  plan.floats += plan.sample_floats;
+    plan.shared_params_floats = ToInt(SharedParamFloats(rule, plan.hidden));
+  plan.floats += plan.shared_params_floats;
   plan.scalars = plan.floats;
   plan.floats += PadToFour(cell.params);
   plan.neuron_macs = Macs(cell.update_gates, row_depths);
@@ -187,7 +187,7 @@ int LayOutSharedMemory(const CellTable& cell, int blocks, int tile, LaunchPlan* 
   }
   plan->low_at = allocate(plan->rank > 0 ? tile * plan->h_columns : 0);
   plan->m_at = allocate(tile * plan->m_columns);
-  plan->sample_at = allocate(plan->sample_floats);
+  plan->shared_params_at = allocate(plan->shared_params_floats);
   plan->counts_at = allocate(2 * blocks);
   const bool ranks = plan->kind == RuleKind::kGate;
   const int neurons = ranks || plan->kind == RuleKind::kNeuron
@@ -254,7 +254,7 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
   const std::int64_t tiles = DivideUp(batch, geometry.tile);
   if (geometry.blocks == 0) {
     geometry.blocks = 1;
-    const std::int64_t weights = plan->sample;
+    const std::int64_t weights = plan->shared_params;
     for (int blocks = 2; blocks <= limits.blocks; blocks *= 2) {
       if (tiles * blocks > limits.processors || plan->hidden < 8 * blocks) break;
       // a block decides for whole groups

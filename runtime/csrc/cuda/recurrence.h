@@ -4,7 +4,8 @@
 // Each cluster processes a tile of sequences, and each of its blocks owns a range of the neurons,
 // with their weights resident in shared memory as far as they fit. Every block has a copy of all
 // operands of products: a new value is broadcast to all copies. The cluster synchronises once per
-// step, and once more for each intermediate (Q h, m), or for the scores of a rule of the kind kGate.
+// step, and once more for each intermediate (Q h, m), or for the scores of a rule of the kind
+// kGate.
 //
 // The template parameter Cluster has the interface of ClusterGroup (cuda/cluster_group.h).
 
