@@ -102,7 +102,7 @@ class Result:
 
     y: (T, B, H). state, memory: The last states of the cell and of the rule. updates: (T, B). macs: (B,), as kernels
     execute them. margin: The smallest distance of a decision from its threshold. needed: macs (B,) that the updates
-    need.
+    need, with those of sums that delta computes in full.
     """
 
     y: Array

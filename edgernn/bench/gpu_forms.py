@@ -24,7 +24,7 @@ ON_GPU = tuple(
 GROUPS = "gru+selective in groups of 16"
 _RANK, _SHARE = 4, 0.4
 # steps and batch size of the input on which thresholds are searched
-_SEARCHED = (200, 4)
+_SEARCHED = (120, 8)
 _OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
     *COMPILED.items(),
     ("eins", partial(EINS, a="x")),
