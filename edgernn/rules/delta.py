@@ -159,6 +159,9 @@ class Delta(UpdateRule):
         same: Tensor = ThresholdGradient.apply(result, factor, theta, self.slope)  # type: ignore[no-untyped-call]
         return same
 
+    def remedy(self) -> str | None:
+        return None if self.learns_thresholds else "set learn_thresholds=true"
+
     def remember(self, decision: Decision, state: State, memory: State) -> State:
         assert decision.sent is not None
         assert decision.sums is not None
