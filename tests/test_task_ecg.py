@@ -248,6 +248,18 @@ def test_bad_files(tmp_path, name):
     assert str(caught.value).startswith(str(path))
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("code", [0x110000, 0xD800])
+def test_words_of_characters_that_do_not_exist(tmp_path, code, order):
+    symbols = heart()["ann_symbol"].astype(f"{order}U1")
+    symbols.view(f"{order}u4")[7] = code
+    write_heart(tmp_path, ann_symbol=symbols)
+    with pytest.raises(
+        EdgernnError, match="ann_symbol: expected words, got characters that do not exist; get the file"
+    ):
+        opened(Ecg(**SMALL), tmp_path)
+
+
 def test_other_bad_input(tmp_path):
     write_heart(tmp_path)
     with pytest.raises(

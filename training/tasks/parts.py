@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of stored arrays, their split into training, validation and test parts, and their standardisation."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, r
         The array.
 
     Raises:
-        EdgernnError: The array has another type or rank.
+        EdgernnError: The array has another type or rank, or words with characters that do not exist.
     """
     array = arrays[name]
     if array.dtype.kind not in kinds or array.ndim != rank:
@@ -64,6 +65,11 @@ def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, r
         raise EdgernnError(
             f"{path}: {name}: expected {wanted} with {rank} axes, got {array.dtype} {array.shape}; get the file again"
         )
+    if array.dtype.kind == "U" and array.dtype.itemsize:
+        codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+        # Unicode ends there, and a surrogate is half of a character
+        if ((codes > sys.maxunicode) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+            raise EdgernnError(f"{path}: {name}: expected words, got characters that do not exist; get the file again")
     return array
 
 
