@@ -16,6 +16,8 @@ from tests.test_cuda import GEOMETRIES, assert_equal, emulated, path, run, set_g
 __all__ = ["emulated", "path", "set_geometry"]
 
 PERIOD = 256
+# test_cuda.py has the cases of `make quick`
+pytestmark = pytest.mark.slow
 
 
 def sums(cell: str, weights: Inputs, x: np.ndarray, h: np.ndarray) -> np.ndarray:

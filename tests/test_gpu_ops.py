@@ -65,6 +65,7 @@ def test_wrong_counts_do_not(monkeypatch):
     assert record["failure"] == "its decisions differ in all draws"
 
 
+@pytest.mark.slow
 def test_every_op_has_a_layer_of_its_own():
     known = forms()
     assert {

@@ -23,9 +23,13 @@ from edgernn.training.kernels.triton_source import load
 from edgernn.training.kernels.writer import HEADER, padded
 from tests.triton_layers import RESIDENT, SPINE, STREAMED, assert_same, both_forms, fused, use_form
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set: the kernels need a GPU"
-)
+# test_triton.py has the cases of `make quick`
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set: the kernels need a GPU"
+    ),
+]
 THETA = {"theta_x": 0.4, "theta_h": 0.1}
 # a slope other than the default, to detect code that ignores it
 LEARNED = {**THETA, "learn_thresholds": True, "slope": 2.0}
@@ -47,7 +51,6 @@ def test_both_forms_equal_the_loop(cell: str, rule: str, form: KernelForm, monke
     assert_same(make(cell, rule, 3, 5, **OPTIONS[rule]), 3, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("cell", "rule"), OTHERS, ids=map("-".join, OTHERS))
 def test_every_other_cell_equals_the_loop(cell: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # neighbouring cells have different forms
