@@ -172,6 +172,7 @@ def test_a_loss_that_no_thresholds_reach_is_refused():
         calibrate_output(edgernn.from_torch(torch.nn.GRU(3, 16)), smooth(), loss=1e-9)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     short = [f"{name}={value}" for name, value in SMALL.items()] + ["epochs=3"]

@@ -75,6 +75,7 @@ def test_the_interval_of_a_mean_squared_error_is_that_of_its_mean():
     assert interval.low == pytest.approx(errors.mean().item() - half, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_sequences_of_one_recording_are_left_out_together():
     task = Guess(count=1000)
     task.open(None, 0)

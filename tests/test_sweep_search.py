@@ -39,6 +39,7 @@ def test_further_seeds_are_trained_for_the_chosen_rows_alone(tmp_path):
     assert {job.out.name for job in later if job.seed} == {f"{name}-seed{n}" for name in better for n in (1, 2)}
 
 
+@pytest.mark.slow
 def test_the_table_says_how_many_seeds_decided(tmp_path):
     file = write(tmp_path, SWEEP.replace("seeds = 2", "seeds = 2\nsearch-seeds = 1"))
     assert main(["sweep", str(file), "--out", str(tmp_path / "runs"), "--no-latency", "--jobs", "2"]) == 0
