@@ -129,13 +129,9 @@ def faults() -> str:
 
 def _error(text: str) -> str:
     """Return the trial of a failure, and the last error message in it, or all of it if it has none."""
-    first, *others = text.splitlines()
-    errors = [line for line in others if line.startswith("edgernn: error: ")]
-    return (
-        f"{first.split(': expected an error')[0].split(': not a sentence')[0]}: {errors[-1]}"
-        if errors
-        else " ".join([first, *others])
-    )
+    lines = text.splitlines()
+    errors = [line for line in lines[1:] if line.startswith("edgernn: error: ")]
+    return f"{lines[0].split(': expected an error')[0]}: {errors[-1]}" if errors else " ".join(lines)
 
 
 def longrun() -> str:

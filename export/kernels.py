@@ -63,7 +63,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
             f"{layer.kind}: the native library has no kernel for low-rank weights with an imputer; run the model with "
             "backend portable (standard ONNX operators), or leave out rank or the imputer"
         )
-    if rule.kind in (Kind.COLUMN, Kind.GATE) and cell.recurrent.rank is not None:
+    if rule.kind.by_hand and cell.recurrent.rank is not None:
         raise ProgramError(
             f"{layer.kind}: the native library has no kernel for low-rank weights with the rule {rule.name}; run the "
             "model with backend portable (standard ONNX operators), or leave out rank"

@@ -27,8 +27,7 @@ CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], ANY_CELL))
 COLUMN_AND_GATE = [
     (cell, rule)
     for cell, rule in product([*CELLS, *VARIANTS], RULES)
-    if RULES[rule].kind in (Kind.COLUMN, Kind.GATE)
-    and RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
+    if RULES[rule].kind.by_hand and RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
 ]
 CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
 Gradients = dict[str, Tensor | None]

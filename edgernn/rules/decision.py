@@ -64,6 +64,11 @@ class Kind(enum.Enum):
         """Size of the states (`Memory`) that kernels support for rules with equations: "H" for NEURON, else "1"."""
         return "H" if self is Kind.NEURON else "1"
 
+    @property
+    def by_hand(self) -> bool:
+        """True if the library's rules of this kind have no equations: kernels have their decisions written by hand."""
+        return self in (Kind.COLUMN, Kind.GATE)
+
 
 @dataclass(frozen=True)
 class Memory:

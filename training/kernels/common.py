@@ -10,10 +10,8 @@ from edgernn.rules import RULES, Kind
 
 # rules with kernels for every cell, a user's own too, on every device
 ANY_CELL = tuple(name for name, rule in RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
-# kinds of rules without equations, whose decisions are written by hand in the kernels
-BY_HAND = (Kind.COLUMN, Kind.GATE)
 # all rules with kernels
-FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.kind in BY_HAND)
+FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.kind.by_hand)
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
@@ -30,10 +28,10 @@ def refusal(layer: RecurrentLayer) -> str | None:
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
     rule = layer.rule
-    if rule.kind in BY_HAND and RULES.get(rule.name) is type(rule):
+    if rule.kind.by_hand and RULES.get(rule.name) is type(rule):
         # the kernels follow the decisions of the library's own rules, which have no equations
         return None
-    if rule.kind in BY_HAND:
+    if rule.kind.by_hand:
         return (
             f"there is no kernel for this rule {rule.name}: of the kind {rule.kind.name}, kernels run the library's "
             "own rules only"
