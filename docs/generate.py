@@ -72,6 +72,7 @@ from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+_SIGNALS, _RIVALS = ("remaining-life",), ("adding", "mnist-rows", "seizures")
 # a generated part of a page that is otherwise written by hand, between <!-- NAME --> and <!-- /NAME -->
 PART = re.compile(r"(<!-- ([a-z-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 RESULTS = DOCS / "results"
@@ -371,8 +372,8 @@ def generated() -> dict[Path, str]:
             "longrun": longrun(),
             "steptimes": steptimes(),
         },
-        DOCS / "background" / "signals" / "remaining-life.md": {"signal": signal("remaining-life")},
-        DOCS / "background" / "rivals.md": {task: rivals(task) for task in ("adding", "mnist-rows", "seizures")},
+        **{DOCS / "background" / "signals" / f"{task}.md": {"signal": signal(f"sweep-{task}")} for task in _SIGNALS},
+        DOCS / "background" / "rivals.md": {task: rivals(f"rivals-{task}") for task in _RIVALS},
         DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},

@@ -19,14 +19,13 @@ _RATES = {"activity": 50, "ecg": 60, "keywords": 50}
 _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 
-def signal(task: str) -> str:
-    """Return the table of a task's sweep: the best dense model of each cell, and the Pareto-optimal models.
+def signal(name: str) -> str:
+    """Return the table of a sweep of one task: the best dense model of each cell, and the Pareto-optimal models.
 
-    No other model beats a Pareto-optimal one in both the metric and a cost: multiply-adds, time or bytes.
-    The function reads docs/results/sweep-TASK.json, the table.json of
-    `edgernn sweep training/recipes/sweeps/TASK.toml`.
+    No other model beats a Pareto-optimal one in both the metric and a cost: multiply-adds, time or bytes. The function
+    reads docs/results/NAME.json, the table.json of an `edgernn sweep`.
     """
-    report = read_report(f"sweep-{task}")
+    report = read_report(name)
     sign = 1 if report["higher_is_better"] else -1
     chosen = [row for row in report["rows"] if row["chosen"]]
     dense: dict[str, dict[str, Any]] = {}
@@ -34,7 +33,7 @@ def signal(task: str) -> str:
         if _is_dense(row) and ((best := dense.get(row["cell"])) is None or _worth(row, sign) > _worth(best, sign)):
             dense[row["cell"]] = row
     shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"])]}
-    metric, rate = report["metric"], _RATES.get(task)
+    metric, rate = report["metric"], _RATES.get(report["task"])
     heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds", "µs"]
     heads += [*(["µs a second"] if rate else []), "kB", "best for"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---:|---|{'---:|' * (len(heads) - 4)}---|"]
@@ -53,16 +52,16 @@ def signal(task: str) -> str:
     return "\n".join(lines) + "\n\n" + filled(how)
 
 
-def rivals(task: str) -> str:
+def rivals(name: str) -> str:
     """Return the table of the cheapest model of each way to save work, among models of equal quality.
 
-    It reads docs/results/rivals-TASK.json, the table.json of `edgernn sweep training/recipes/rivals/TASK.toml`. The
-    quality is judged on the validation split. It counts as equal if the accuracy is at most half a point below that of
-    the best dense GRU or LSTM. For a task with a bound at which it counts as solved, it is equal if the task is solved.
-    If a way to save work has no such model, its best one is shown.
+    It reads docs/results/NAME.json, the table.json of an `edgernn sweep`. The quality is judged on the validation
+    split. It counts as equal if the accuracy is at most half a point below that of the best dense GRU or LSTM. For a
+    task with a bound at which it counts as solved, it is equal if the task is solved. If a way to save work has no such
+    model, its best one is shown.
     """
-    report = read_report(f"rivals-{task}")
-    sign, solved = 1 if report["higher_is_better"] else -1, TASKS[task].solved
+    report = read_report(name)
+    sign, solved = 1 if report["higher_is_better"] else -1, TASKS[report["task"]].solved
     chosen = [row for row in report["rows"] if row["chosen"]]
     dense = max(
         (row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=lambda row: _worth(row, sign)

@@ -34,9 +34,14 @@ def test_gradients_equal_finite_differences_without_thresholds(cell):
     assert_gradients_are_right(RecurrentLayer(dense.cell, Delta(3, 5, **Delta.check_options)).double(), 3)
 
 
-def test_gradients_pass_through_the_thresholds():
+@pytest.mark.parametrize("straight", [True, False])
+def test_gradients_pass_through_the_thresholds(straight):
+    def send(value, last, theta):
+        sent = torch.where((value - last).abs() > theta, value, last)
+        return sent.detach() + (value - value.detach()) if straight else sent
+
     cell = layer_of("gru", "always", 3, 5).cell
-    layer = RecurrentLayer(cell, Delta(3, 5, **THETA)).double()
+    layer = RecurrentLayer(cell, Delta(3, 5, **THETA, straight_through=straight)).double()
     x = torch.randn(7, 2, 3, dtype=torch.float64, requires_grad=True)
     y, _, trace = layer(x)
     assert 0 < trace.decisions.double().mean() < 1
@@ -45,13 +50,27 @@ def test_gradients_pass_through_the_thresholds():
     h = sent_h = torch.zeros(2, 5, dtype=torch.float64)
     sent_x, outputs, budget = torch.zeros(2, 3, dtype=torch.float64), [], 0
     for x_t in x:
-        sent_x = torch.where((x_t - sent_x).abs() > 0.3, x_t, sent_x).detach() + (x_t - x_t.detach())
-        last, sent_h = sent_h, torch.where((h - sent_h).abs() > 0.2, h, sent_h).detach() + (h - h.detach())
+        sent_x = send(x_t, sent_x, 0.3)
+        last, sent_h = sent_h, send(h, sent_h, 0.2)
         budget = budget + (sent_h - last).abs().mean()
         h = gru_step(cell, sent_x, sent_h, h)
         outputs.append(h)
     expected = torch.autograd.grad(torch.stack(outputs).sin().sum() + budget, [x, cell.W, cell.R])
     torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("straight", [True, False])
+def test_only_straight_through_gradients_grow_where_products_read_an_old_value(straight):
+    """A neuron h = tanh(3 ĥ), where ĥ stays 0: h is 0, but its straight-through gradient triples at each step."""
+    rule = Delta(1, 1, theta_h=0.5, straight_through=straight).double()
+    h = start = torch.full((1, 1), 0.1, dtype=torch.float64, requires_grad=True)
+    sent_h = torch.zeros_like(h)
+    for _ in range(20):
+        _, sent_h = rule.decide(torch.zeros_like(h), (h,), (torch.zeros_like(h), sent_h)).sent
+        h = torch.tanh(3 * sent_h)
+    assert h.item() == 0
+    h.sum().backward()
+    assert start.grad.item() == (3**20 if straight else 0)
 
 
 def test_training_moves_values_less_with_a_penalty():

@@ -62,9 +62,11 @@ def straight(forward: Tensor, *backward: Tensor) -> Tensor:
     return forward.detach() + sum(b - b.detach() for b in backward)
 
 
-def test_gradients_are_those_of_the_equations() -> None:
+@pytest.mark.parametrize("straight_through", [True, False])
+def test_gradients_are_those_of_the_equations(straight_through: bool) -> None:
     slope, H = 3.0, 5
-    layer = make("gru", "delta", 3, H, theta_x=0.3, theta_h=0.2, learn_thresholds=True, slope=slope).double()
+    options = {"theta_x": 0.3, "theta_h": 0.2, "learn_thresholds": True, "straight_through": straight_through}
+    layer = make("gru", "delta", 3, H, slope=slope, **options).double()
     cell, rule = layer.cell, layer.rule
     x = torch.randn(7, 2, 3, dtype=torch.float64, requires_grad=True)
     parameters = [x, cell.W, cell.R, rule.rule_theta_x, rule.rule_theta_h]
@@ -78,7 +80,8 @@ def test_gradients_are_those_of_the_equations() -> None:
     def send(value: Tensor, last: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return x̂ or ĥ as the rule keeps it, as products read it, and its costs."""
         change = (value - last).detach()
-        kept = straight(torch.where(change.abs() > theta, value, last), value)
+        kept = torch.where(change.abs() > theta, value, last)
+        kept = straight(kept, value) if straight_through else kept
         soft = torch.sigmoid(slope * (change.abs() - theta))
         return (
             kept,
@@ -122,16 +125,18 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
 
 @pytest.mark.parametrize("size", [(1, 1, 3, 5), (7, 3, 5, 11), (6, 10, 20, 50)], ids=str)
 @pytest.mark.parametrize("cell", CELLS)
-def test_kernels_equal_the_loop(cell: str, size: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize("straight", [True, False])
+def test_kernels_equal_the_loop(cell: str, size: tuple[int, int, int, int], straight: bool) -> None:
     T, B, I, H = size
-    layer = make(cell, "delta", I, H, **LEARNED)
+    layer = make(cell, "delta", I, H, **LEARNED, straight_through=straight)
     assert_equals_loop(layer, fused(layer), T, B)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_any_part_of_the_loss_equals_the_loop(loss: str, weighted: bool) -> None:
-    layer = make("irc-sru", "delta", 6, 6, **LEARNED)
+@pytest.mark.parametrize("straight", [True, False])
+def test_any_part_of_the_loss_equals_the_loop(loss: str, weighted: bool, straight: bool) -> None:
+    layer = make("irc-sru", "delta", 6, 6, **LEARNED, straight_through=straight)
     layer.step_weights = 3 * torch.rand(5, 3) if weighted else None
     assert_equals_loop(layer, fused(layer), 5, 3, LOSSES[loss])
 

@@ -245,12 +245,14 @@ def test_a_gradient_that_is_not_finite_is_an_error(tmp_path, monkeypatch):
         train("adding", "gru", out=tmp_path / "run", settings={"T": 4, "hidden_size": 4})
 
 
-@pytest.mark.parametrize(("rule", "option"), [("selective", "detach_state"), ("delta", "learn_thresholds")])
+@pytest.mark.parametrize(
+    ("rule", "option", "value"), [("selective", "detach_state", True), ("delta", "straight_through", False)]
+)
 @pytest.mark.parametrize("has_it", [False, True])
-def test_a_gradient_that_is_not_finite_says_which_option_helps(tmp_path, monkeypatch, rule, option, has_it):
+def test_a_gradient_that_is_not_finite_says_which_option_helps(tmp_path, monkeypatch, rule, option, value, has_it):
     monkeypatch.setattr(loop, "gradient_norm", lambda gradients: gradients[0].sum() + torch.inf)
-    settings = {"T": 4, "hidden_size": 4, "layers": 2, option: has_it}
-    end = r"clip=.*\)$" if has_it else f", or set {option}=true$"
+    settings = {"T": 4, "hidden_size": 4, "layers": 2, option: value if has_it else not value}
+    end = r"clip=.*\)$" if has_it else f", or set {option}={str(value).lower()}$"
     with pytest.raises(EdgernnError, match=f"the training diverged; lower lr or clip .*{end}"):
         train("adding", "gru", rule, out=tmp_path / "run", settings=settings)
 

@@ -350,7 +350,7 @@ def test_wrong_shapes_and_other_precisions() -> None:
 @pytest.mark.parametrize("group_size", [1, 16])
 def test_kernels_compile_for_a_gpu(group_size: int) -> None:
     # triton may specialise arguments that are 1
-    sizes = ("--steps", "1", "--batch", "1", "--group-size", str(group_size))
+    sizes = ("--steps", "1", "--batch", "1", "--option", f"group_size={group_size}")
     compiled = compile_for_real(*sizes, "gru+selective")
     assert [kernel["direction"] for kernel in compiled] == ["forward", "backward"]
     for kernel in compiled:
@@ -361,13 +361,19 @@ def test_kernels_compile_for_a_gpu(group_size: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "rules", "kernels"),
-    [("tf32", ["delta", "topk"], ["send", *2 * ["forward", "backward"]]), ("ieee", ["topk"], ["forward", "backward"])],
+    ("rule", "precision", "options"),
+    [
+        ("delta", "tf32", []),
+        ("delta", "tf32", ["--option", "straight_through=false"]),
+        ("topk", "tf32", []),
+        ("topk", "ieee", []),
+    ],
 )
-def test_kernels_of_columns_and_gates_compile_for_a_gpu(precision: str, rules: list[str], kernels: list[str]) -> None:
+def test_kernels_of_columns_and_gates_compile_for_a_gpu(rule: str, precision: str, options: list[str]) -> None:
     sizes = ("--steps", "1", "--batch", "1", "--inputs", "1", "--precision", precision)
-    compiled = compile_for_real(*sizes, *(f"gru+{rule}" for rule in rules))
-    assert [kernel["direction"] for kernel in compiled] == kernels
+    compiled = compile_for_real(*sizes, *options, f"gru+{rule}")
+    first = ["send"] if rule == "delta" else []
+    assert [kernel["direction"] for kernel in compiled] == [*first, "forward", "backward"]
     for kernel in compiled:
         assert kernel["stack"] == 0
         assert kernel["shared"] <= 227 * 1024

@@ -60,11 +60,23 @@ def test_every_other_cell_equals_the_loop(cell: str, rule: str, monkeypatch: pyt
 
 @both_forms
 @pytest.mark.parametrize("cell", ["lstm", "gru-before"])
-def test_learned_thresholds_equal_the_loop(cell: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("straight", [True, False])
+def test_learned_thresholds_equal_the_loop(
+    cell: str, straight: bool, form: KernelForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_form(form, monkeypatch)
-    layer = make(cell, "delta", 2, 5, **LEARNED)
+    layer = make(cell, "delta", 2, 5, **LEARNED, straight_through=straight)
     layer.step_weights = 3 * torch.rand(4, 3)
     assert_same(layer, 4, 3)
+
+
+@both_forms
+@pytest.mark.parametrize("cell", SPINE)
+def test_kept_values_pass_their_gradients_as_in_the_loop(
+    cell: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_form(form, monkeypatch)
+    assert_same(make(cell, "delta", 3, 5, **THETA, straight_through=False), 4, 3)
 
 
 # values that change are sent at once, or never

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles GPU kernels without a GPU: python -m tests.triton_compile [--hidden H] [--precision P] CELL+RULE...
+"""Compiles GPU kernels without a GPU: python -m tests.triton_compile [--hidden H] [--option KEY=VALUE] CELL+RULE...
 
 Layers run forward and backward as on a GPU, but kernels are compiled instead of launched. Prints a line of JSON for
 each kernel: registers per thread, stack, spills and shared memory in bytes. Run it without TRITON_INTERPRET.
@@ -76,7 +76,7 @@ class _Compiled:
 @click.option("--steps", default=3)
 @click.option("--batch", default=2)
 @click.option("--precision", type=click.Choice(["ieee", "tf32", "bf16"]), default="tf32")
-@click.option("--group-size", default=1)
+@click.option("options", "--option", multiple=True, help="KEY=VALUE, an option of the rule; VALUE is JSON.")
 @click.option("--arch", default=90)
 def main(
     layers: tuple[str, ...],
@@ -85,7 +85,7 @@ def main(
     steps: int,
     batch: int,
     precision: str,
-    group_size: int,
+    options: tuple[str, ...],
     arch: int,
 ) -> None:
     driver.set_active(_Driver(arch))
@@ -104,7 +104,8 @@ def main(
     gpu._runs = lambda tensor: tensor.dtype == torch.float32
     for named in layers:
         cell, rule = named.split("+")
-        layer = make(cell, rule, inputs_, hidden, **({"group_size": group_size} if group_size > 1 else {}))
+        pairs = (option.split("=") for option in options)
+        layer = make(cell, rule, inputs_, hidden, **{key: json.loads(value) for key, value in pairs})
         layer.unroller = gpu.GpuUnroller(layer)
         x, state = inputs(layer, steps, batch)
         whole_loss(*layer(x.requires_grad_(), tuple(s.requires_grad_() for s in state))).backward()

@@ -68,6 +68,8 @@ class UpdateRule(nn.Module, abc.ABC):
             value per group and reads the means of the groups' states. A rule with groups has no states of its own.
         detaches_state: True if the cell's states in `score` are detached, so that no gradient flows from decisions to
             them. Only for the kind NEURON.
+        straight_through: Only for the kind COLUMN: True if the gradient of a value that products read goes to the
+            current value of x or h even where products keep reading an old one.
     """
 
     name: ClassVar[str]
@@ -88,6 +90,7 @@ class UpdateRule(nn.Module, abc.ABC):
     counts_likelihoods: bool = False
     group_size: int = 1
     detaches_state: bool = False
+    straight_through: bool = True
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()

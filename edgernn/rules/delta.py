@@ -79,9 +79,11 @@ class Delta(UpdateRule):
     W x̂ + R ĥ + b. To keep rounding errors small, the full computation runs at the first step and at each 256th step.
     Kernels also run it when a value of x or h changes by more than 1,024.
     Options: theta_x = Θ_x and theta_h = Θ_h, at least 0, in the buffers rule_theta_x and rule_theta_h (1,).
-    The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). The penalty is the L1 cost of the paper: the
-    sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as updated if it is
-    sent anew.
+    The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). With straight_through=false they do so only
+    where the value is sent, and elsewhere go to x̂_{t-1} and ĥ_{t-1}. Straight-through gradients may grow without bound
+    over hundreds of steps, as they are those of other, faster dynamics than the ones computed. The penalty is the L1
+    cost of the paper: the sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value
+    counts as updated if it is sent anew.
     With learn_thresholds=true, rule_theta_x and rule_theta_h are parameters, which start as theta_x and theta_h. Let Δ
     be h_{t-1} - ĥ_{t-1}, and m the mask of |Δ| > Θ_h. Then ĥ_t is ĥ_{t-1} + m ⊙ Δ, and its cost is m ⊙ |Δ|. Gradients
     to Θ_h take m for a sigmoid with the slope s (option slope), and Δ and ĥ_{t-1} for constants:
@@ -125,8 +127,10 @@ class Delta(UpdateRule):
         theta_h: float = 0.1,
         learn_thresholds: bool = False,
         slope: float = 5.0,
+        straight_through: bool = True,
     ) -> None:
         super().__init__(input_size, hidden_size)
+        self.straight_through = straight_through
         if not 0 < slope < math.inf:
             raise UsageError(f"slope: expected a finite number above 0, got {slope}")
         self.slope, self.learns_thresholds = slope, learn_thresholds
@@ -140,8 +144,8 @@ class Delta(UpdateRule):
                 self.register_buffer(f"rule_{name}", value, persistent=False)
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        x, sent_inputs = _send(e, memory[0], self.rule_theta_x)
-        h, sent = _send(state[0], memory[1], self.rule_theta_h)
+        x, sent_inputs = self._send(e, memory[0], self.rule_theta_x)
+        h, sent = self._send(state[0], memory[1], self.rule_theta_h)
         costs, read = (h - memory[1]).abs(), None
         if self.learns_thresholds and torch.is_grad_enabled():
             change_x, change_h = (e - memory[0]).detach(), (state[0] - memory[1]).detach()
@@ -155,12 +159,20 @@ class Delta(UpdateRule):
             costs = costs + costs_x.sum(-1, keepdim=True) / self.hidden_size
         return Decision(sent, costs, sent=(x, h), sent_inputs=sent_inputs, read=read)
 
+    def _send(self, value: Tensor, last: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `value` where |value - last| > theta and `last` elsewhere, and the mask of |value - last| > theta."""
+        moved = (value - last).abs() > theta
+        sent = torch.where(moved, value, last)
+        if self.straight_through and torch.is_grad_enabled():
+            sent = Send.apply(value, sent)  # type: ignore[no-untyped-call]
+        return sent, moved
+
     def _with_threshold_grad(self, result: Tensor, factor: Tensor, theta: Tensor) -> Tensor:
         same: Tensor = ThresholdGradient.apply(result, factor, theta, self.slope)  # type: ignore[no-untyped-call]
         return same
 
     def remedy(self) -> str | None:
-        return None if self.learns_thresholds else "set learn_thresholds=true"
+        return "set straight_through=false" if self.straight_through else None
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
         assert decision.sent is not None
@@ -202,12 +214,3 @@ class Delta(UpdateRule):
         theta = -1.0 if rate == 1 else 1 - rate if rate else math.inf
         self.rule_theta_x.fill_(theta)
         self.rule_theta_h.fill_(theta)
-
-
-def _send(value: Tensor, last: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `value` where |value - last| > theta and `last` elsewhere, and the mask of |value - last| > theta."""
-    moved = (value - last).abs() > theta
-    sent = torch.where(moved, value, last)
-    if torch.is_grad_enabled():
-        sent = Send.apply(value, sent)  # type: ignore[no-untyped-call]
-    return sent, moved

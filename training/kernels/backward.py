@@ -2,7 +2,7 @@
 """Generator of a layer's backward Triton kernel."""
 
 from edgernn.rules import Kind
-from edgernn.training.kernels.layout import Product
+from edgernn.training.kernels.layout import SENT_H, Product
 from edgernn.training.kernels.pointwise import Pointwise
 from edgernn.training.kernels.rule import RuleGradients
 
@@ -30,6 +30,8 @@ class BackwardSource(RuleGradients):
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
             for name in layout.neuron_memory:
                 self.load(f"to_{name}", "H", f"d_{name}", "row")
+            if layout.holds_gradients:
+                self.put(f"d_{SENT_H} = tl.zeros((ROWS, HP), tl.float32)")
             for name, (_, size) in layout.sums.items():
                 if size != "1":
                     self.put(f"sum_{name} = tl.zeros((ROWS, {self.width(size)}), tl.float32)")
@@ -40,6 +42,8 @@ class BackwardSource(RuleGradients):
         if self.resident:
             self._read_all()
         with self.block("for step in range(T):"):
+            if layout.holds_gradients and self.resident:
+                self.put("keeps = keeps_earlier")
             if layout.rule and layout.rule.kind is Kind.SAMPLE:
                 self.memory_grads(layout.rule)
             if self.loads_groups and not self.resident:
@@ -70,6 +74,8 @@ class BackwardSource(RuleGradients):
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
             for name in layout.neuron_memory:
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
+            if layout.holds_gradients:
+                self.store(f"d_{SENT_H}", "H", f"d_{SENT_H}", "row")
             for name, (_, size) in layout.sums.items():
                 if size != "1":
                     self.store(f"sum_{name}", size, f"sum_{name}", "row")
@@ -114,12 +120,21 @@ class BackwardSource(RuleGradients):
         self._read(self.layout.update, "H")
         if self.layout.mid is not None:
             self._read(self.layout.mid, "M")
+        if self.layout.holds_gradients:
+            self._read_kept("keeps_earlier")
         for state in self.layout.states:
             with self.block(f"if HAS_s_{state}:"):
                 self.load(f"y_{state}", "H", f"y_s_{state}")
         for name in self.layout.neuron_memory:
             with self.block(f"if HAS_all_{name}:"):
                 self.load(f"y_{name}", "H", f"y_all_{name}")
+
+    def _read_kept(self, name: str) -> None:
+        """Append code that computes the mask `name` of the values that products read as at the step before."""
+        self.load("sent", "H", SENT_H, "(at + B)")
+        self.load("last", "H", SENT_H)
+        # a value that is sent differs from the last one
+        self.put(f"{name} = sent == last")
 
     def _add_output_grads(self) -> None:
         for state in self.layout.states:
@@ -217,13 +232,28 @@ class BackwardSource(RuleGradients):
         for i, state in enumerate(layout.states):
             if not self.resident:
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
-            if i < 2:
+            if i == 0 and layout.holds_gradients:
+                self._through_kept_values(state)
+            elif i < 2:
                 self._terms(f"d_{state}", "RC"[i], "H")
             if not self.resident:
                 with self.block(f"if HAS_s_{state}:"):
                     self.load("grad", "H", f"y_s_{state}")
                     self.put(f"d_{state} += grad")
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+
+    def _through_kept_values(self, state: str) -> None:
+        """Append code that propagates gradients from the products with R to `state`, where its value was sent.
+
+        Elsewhere they are kept, as gradients of the values that products read at the step before.
+        """
+        if not self.resident:
+            self._read_kept("keeps")
+            self.load(f"d_{SENT_H}", "H", f"d_{SENT_H}", "row")
+        self._terms(f"d_{SENT_H}", "R", "H")
+        self.put(f"d_{state} += tl.where(keeps, 0.0, d_{SENT_H})", f"d_{SENT_H} = tl.where(keeps, d_{SENT_H}, 0.0)")
+        if not self.resident:
+            self.store(f"d_{SENT_H}", "H", f"d_{SENT_H}", "row")
 
     def _terms(self, total: str, key: str, size: str) -> None:
         layout = self.layout

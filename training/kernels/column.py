@@ -11,7 +11,7 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.rules import UpdateRule
-from edgernn.rules.delta import threshold_grad
+from edgernn.rules.delta import Send, threshold_grad
 
 # number of the rule's own states that products read: values of x and of h
 SENT_COUNT = 2
@@ -31,7 +31,8 @@ def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Ten
     """
     # decisions about x do not depend on h
     no_state = inputs.new_zeros(*inputs.shape[:-1], 0)
-    operands = rule.decide(inputs, (no_state,), (_shifted(last.detach(), sent), no_state)).operands
+    lasts = _shifted(last, _with_grads(rule, inputs, last, sent))
+    operands = rule.decide(inputs, (no_state,), (lasts, no_state)).operands
     assert operands is not None
     return operands[0]
 
@@ -63,12 +64,9 @@ def finish(
     """
     rule, cell, steps = layer.rule, layer.cell, len(inputs)
     start, y = states
-    h = (_shifted(start, y),)
-    decision = rule.decide(inputs, h, tuple(map(_shifted, memory, sent)))
-    if torch.is_grad_enabled():
-        # once more, with the gradients of the values that products read at the step before
-        assert decision.sent is not None
-        decision = rule.decide(inputs, h, tuple(map(_shifted, memory, decision.sent)))
+    h = _shifted(start, y)
+    sent = [_with_grads(rule, *values) for values in zip((inputs, h), memory, sent, strict=False)]
+    decision = rule.decide(inputs, (h,), tuple(map(_shifted, memory, sent)))
     assert decision.u is not None
     assert decision.sent is not None
     assert decision.operands is not None
@@ -80,6 +78,59 @@ def finish(
     after = rule.remember(last, (y[-1],), (*memory[:SENT_COUNT], age, *memory[SENT_COUNT + 1 :]))
     budget = rule.budget(decision.u.to(y.dtype), decision.likelihood, layer.step_weights)
     return after, Trace(decision.u, budget, sent_inputs=decision.sent_inputs)
+
+
+def kept_grads(grads: Tensor, kept: Tensor) -> Tensor:
+    """Sum the gradients of values over the steps at which they are kept.
+
+    G_t = g_t + k_{t+1} ⊙ G_{t+1}
+
+    The sums of 1, 2, 4, ... steps are computed from each other, so that T steps take log2(T) operations.
+
+    Args:
+        grads: g, the gradients of the values at each step (T, B, N).
+        kept: k, a mask that is True where a value is that of the step before (T, B, N).
+
+    Returns:
+        G (T, B, N).
+    """
+    total, linked, steps = grads, kept, 1
+    while steps < len(grads):
+        # total sums up to `steps` steps; linked is True where a value is that of `steps` steps before
+        total = torch.cat([total[:-steps] + torch.where(linked[steps:], total[steps:], 0), total[-steps:]])
+        linked = torch.cat([linked[:steps], linked[steps:] & linked[:-steps]])
+        steps *= 2
+    return total
+
+
+class Hold(torch.autograd.Function):
+    """Returns `sent`, the values that products read at all steps, with the gradients of x or h and of the start.
+
+    A value that is sent passes its gradient to `values` (T, B, N), and one that is kept passes it to the step before.
+    What arrives at the first step goes to `start` (B, N).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, start: Tensor, sent: Tensor) -> Tensor:
+        ctx.save_for_backward(start, sent)
+        return sent.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        start, sent = ctx.saved_tensors
+        # a value that is sent differs from the last one by more than a threshold of at least 0
+        kept = sent == _shifted(start, sent)
+        total = kept_grads(grads[0], kept)
+        return total.masked_fill(kept, 0), total[0] * kept[0], None
+
+
+def _with_grads(rule: UpdateRule, values: Tensor, start: Tensor, sent: Tensor) -> Tensor:
+    """Return `sent` (T, B, N) with the gradients that `UpdateRule.decide` gives it step by step."""
+    if rule.straight_through:
+        straight: Tensor = Send.apply(values, sent)  # type: ignore[no-untyped-call]
+        return straight
+    held: Tensor = Hold.apply(values, start, sent)  # type: ignore[no-untyped-call]
+    return held
 
 
 def threshold_grads(

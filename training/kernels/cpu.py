@@ -74,6 +74,11 @@ class _Plan:
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
+    def memory_places(self, count: int) -> range:
+        """Return the places of the rule's own initial states among all `count` inputs of `Unrolled`."""
+        end = count - (0 if self.norms is None else self.norms.count)
+        return range(end - self.memories, end)
+
     def call(self, keep: bool, tensors: Sequence[Tensor | None]) -> TrainCall:
         """Build the C structure of a call of the library, with the fields that forward and backward share.
 
@@ -183,12 +188,18 @@ class Unrolled(torch.autograd.Function):
             call.set_tensors({"decision_weights": weights})
         needed = ctx.needs_input_grad[1:]
         input_grads = [torch.empty_like(t) if need else None for t, need in zip(inputs, needed, strict=True)]
+        columns = plan.rule.kind is Kind.COLUMN
+        if columns and not plan.rule.straight_through:
+            # the kernels add the gradients of kept values here, step by step
+            for at in plan.memory_places(len(inputs)):
+                input_grads[at] = torch.zeros_like(inputs[at])
         call.set_tensors({"p": p, "m": m, "memories": memories, "u": u, "state": states})
         call.set_tensors({"y_grad": y_grad, "last_grad": last_grad, "last_memory_grad": last_memory_grad})
         tensor_grads, vector_grads = plan.split(input_grads)
         named_grads = plan.named(tensor_grads, "_grad")
-        learns = plan.rule.kind is Kind.COLUMN and any(g is not None for g in named_grads["rule_params_grad"])
-        sent_grads = [torch.empty_like(sent) for sent in memories] if learns else []
+        learns = columns and any(g is not None for g in named_grads["rule_params_grad"])
+        apart = learns or (columns and not plan.rule.straight_through)
+        sent_grads = [torch.empty_like(sent) for sent in memories] if apart else []
         call.set_tensors({**named_grads, "sent_grad": sent_grads})
         tensors, vectors = plan.split(inputs)
         if plan.norms is not None:
@@ -303,7 +314,9 @@ class CpuUnroller:
         vectors = [constants[name] if name in constants else getattr(cell, name) for name in self._vectors]
         decides, sends = rule.kind is not Kind.TIME, rule.kind is Kind.COLUMN
         rule_weights = list(rule.weights.values()) if decides else []
-        memories = tuple(m.detach() for m in memory[: column.SENT_COUNT]) if sends else memory if decides else ()
+        memories = memory[: column.SENT_COUNT] if sends else memory if decides else ()
+        if sends and rule.straight_through:
+            memories = tuple(m.detach() for m in memories)
         if not all(t is None or _native(t) for t in (*weights, *vectors, *rule_weights)):
             return None
         (T, B, I), H = x.shape, cell.hidden_size

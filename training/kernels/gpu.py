@@ -283,7 +283,7 @@ class GpuUnroller:
         blend = None if u is None else u.to(x.dtype)
         constants = layer.constants(x)
         values: dict[str, Tensor | None] = {**constants, "a": a, "x": inputs, "e": e, "blend": blend}
-        values |= {} if sent_x is None else {SENT_H: memory[1].detach()}
+        values |= {} if sent_x is None else {SENT_H: memory[1]}
         values |= {f"v_{name}": constants[name] for name, _ in layout.vectors}
         values |= {f"s_{name}": s for name, s in zip(cell.states, state, strict=False)}
         values |= zip(rule.memory, memory, strict=True)

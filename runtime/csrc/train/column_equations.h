@@ -29,6 +29,22 @@ struct ColumnEquations {
       }
     }
   }
+
+  // Propagates `grads`, the gradients of the values that products read at a step, where these are
+  // not straight-through. They are added to `value_grads`, those of x (i = 0) or h (1), if the
+  // value was sent at this step, and else to `kept`, those of the values that products read before.
+  static void DecideBack(const TrainRuleArgs& call, int i, const float* grads, float* kept,
+                         OutputRows value_grads) {
+    const float* const last = call.memory[i];
+    const float* const sent = call.memory_after[i];
+    for (std::int64_t at = 0; at < call.rows * value_grads.stride; ++at) {
+      // a value that is sent differs from the last one
+      const bool keeps = sent[at] == last[at];
+      const float grad = grads[at] + kept[at];
+      kept[at] = keeps ? grad : 0;
+      value_grads.at[at] += keeps ? 0 : grad;
+    }
+  }
 };
 
 }  // namespace edgernn::EDGERNN_ISA

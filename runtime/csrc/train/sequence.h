@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training driver: the loop over time, forward and backward, for some rows of a batch. It is
-// independent of the cell, which is a table and two point-wise maps. A subclass may insert
-// functions between products and gates, as norm_sequence.h does.
+// The training driver: the loop over time, forward and backward, for some rows of a batch. A cell
+// is a table and two point-wise maps. norm_sequence.h inserts functions between products and gates.
 
 #ifndef EDGERNN_TRAIN_SEQUENCE_H_
 #define EDGERNN_TRAIN_SEQUENCE_H_
@@ -49,17 +48,11 @@ class Sequence {
   void Backward(void* base) const {
     ThreadScratch scratch(layout_, call_, rows_, base);
     scratch.total.arena.Clear();
-    for (int s = 0; s < cell_.states; ++s) {
-      const float* from = call_.last_grad[s];
-      CopyOrClear(from == nullptr ? nullptr : At(from, 0, layout_.hidden), rows_ * layout_.hidden,
-                  scratch.grad[s]);
-    }
+    for (int s = 0; s < cell_.states; ++s)
+      LoadGrads(call_.last_grad[s], layout_.hidden, scratch.grad[s]);
     const std::int64_t decisions = layout_.DecisionSize();
-    for (int i = 0; i < Memories(); ++i) {
-      const float* from = call_.last_memory_grad[i];
-      CopyOrClear(from == nullptr ? nullptr : At(from, 0, decisions), rows_ * decisions,
-                  scratch.memory[i]);
-    }
+    for (int i = 0; i < Memories(); ++i)
+      LoadGrads(call_.last_memory_grad[i], decisions, scratch.memory[i]);
     std::int64_t done = call_.steps, size = rows_ * layout_.hidden;
     for (std::int64_t t = call_.steps - 1; t >= 0; --t) {
       if (call_.y_grad != nullptr) Add(At(call_.y_grad, t, layout_.hidden), size, scratch.grad[0]);
@@ -81,14 +74,10 @@ class Sequence {
         scratch.grad[s] = earlier;
       }
     }
-    for (int s = 0; s < cell_.states; ++s) {
-      if (call_.start_grad[s] == nullptr) continue;
-      Copy(scratch.grad[s], rows_ * layout_.hidden, At(call_.start_grad[s], 0, layout_.hidden));
-    }
-    for (int i = 0; i < Memories(); ++i) {
-      if (call_.memory_grad[i] == nullptr) continue;
-      Copy(scratch.memory[i], rows_ * decisions, At(call_.memory_grad[i], 0, decisions));
-    }
+    for (int s = 0; s < cell_.states; ++s)
+      StoreGrads(scratch.grad[s], layout_.hidden, call_.start_grad[s]);
+    for (int i = 0; i < Memories(); ++i)
+      StoreGrads(scratch.memory[i], decisions, call_.memory_grad[i]);
   }
 
  protected:
@@ -133,15 +122,14 @@ class Sequence {
     }
     for (int i = 0; i < cell_.params; ++i) args.params_grad[i] = scratch.step.params[i];
     args.size = args.out_stride = layout_.hidden;
-    const bool decides = rule_.has_equations;
-    if (decides) {
+    if (rule_.has_equations) {
       args.u.grad = scratch.u;
       args.u.grad_stride = layout_.hidden;
     }
     FinishStatesBack(t, scratch);
     cell_.update_back(args);
     FinishGatesBack({gates, stride});
-    if (decides) {
+    if (rule_.has_equations) {
       TrainRuleArgs rule_args = MakeRuleArgs(t, scratch);
       rule_args.e.grad = gates + layout_.rule_at;
       rule_args.e.grad_stride = stride;
@@ -174,7 +162,11 @@ class Sequence {
     float* const rows = sent == nullptr ? grad.at : At(sent, t, grad.stride);
     if (sent != nullptr) std::memset(rows, 0, Bytes(rows_ * grad.stride));
     if (rows != nullptr) MultiplyBack(operand, product_grads, {rows, grad.stride});
-    if (sent != nullptr && grad.at != nullptr) Add(rows, rows_ * grad.stride, grad.at);
+    if (sent == nullptr || grad.at == nullptr) return;
+    float* const kept = call_.memory_grad[operand];
+    if (kept == nullptr) return Add(rows, rows_ * grad.stride, grad.at);
+    const TrainRuleArgs step = MakeRuleArgs(t, scratch);
+    ColumnEquations::DecideBack(step, operand, rows, At(kept, 0, grad.stride), grad);
   }
 
   // Computes u of step t.
@@ -225,6 +217,14 @@ class Sequence {
     rule_args->h = {scratch.means, layout_.groups, nullptr, layout_.groups};
     rule_args->u = scratch.group_u;
     rule_args->u_grad = scratch.group_u;
+  }
+
+  // Copies rows of `columns` gradients from or to a tensor of the call, which may be null.
+  void LoadGrads(const float* from, std::int64_t columns, float* to) const {
+    CopyOrClear(from == nullptr ? nullptr : At(from, 0, columns), rows_ * columns, to);
+  }
+  void StoreGrads(const float* from, std::int64_t columns, float* to) const {
+    if (to != nullptr) Copy(from, rows_ * columns, At(to, 0, columns));
   }
 
   // The number of memories that the rule's equations read.
