@@ -73,6 +73,11 @@ def test_only_straight_through_gradients_grow_where_products_read_an_old_value(s
     assert start.grad.item() == (3**20 if straight else 0)
 
 
+def test_gradients_equal_finite_differences_with_thresholds():
+    cell = layer_of("gru", "always", 3, 5).cell
+    assert_gradients_are_right(RecurrentLayer(cell, Delta(3, 5, **THETA, straight_through=False)).double(), 3)
+
+
 def test_training_moves_values_less_with_a_penalty():
     rates = []
     for weight in (0.0, 3.0):

@@ -206,8 +206,7 @@ def test_sparse_weights_equal_the_loop() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "options"),
-    [*((rule, {}) for rule in ANY_CELL), ("selective", {"group_size": 7}), ("delta", {"theta_x": 0.4})]
-    + [("delta", {"theta_x": 0.4, "straight_through": False})],
+    [*((rule, {}) for rule in ANY_CELL), ("selective", {"group_size": 7}), ("delta", {"theta_x": 0.4})],
 )
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
 def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:

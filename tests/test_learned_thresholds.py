@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learned thresholds of the rule delta: their gradients in the loop and in the native kernels, and trainings."""
+"""Training under the rule delta: learned thresholds, gradients of kept values, in the loop and in the kernels."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from edgernn.random_models import random_model
 from edgernn.rules import Delta
 from edgernn.runtime import Session
 from edgernn.training import train
-from edgernn.training.kernels import cpu
+from edgernn.training.kernels import column, cpu
 from edgernn.training.steering import Steering
 from tests.fused import COLUMN_AND_GATE, assert_equals_loop, inputs, make, run, train_library, whole_loss
 from tests.layers import gru_step
@@ -139,6 +139,36 @@ def test_any_part_of_the_loss_equals_the_loop(loss: str, weighted: bool, straigh
     layer = make("irc-sru", "delta", 6, 6, **LEARNED, straight_through=straight)
     layer.step_weights = 3 * torch.rand(5, 3) if weighted else None
     assert_equals_loop(layer, fused(layer), 5, 3, LOSSES[loss])
+
+
+@pytest.mark.parametrize("loss", ["whole", "y"])
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "irc-gru", "decaynet"])
+def test_kept_values_pass_their_gradients_as_in_the_loop(cell: str, loss: str) -> None:
+    layer = make(cell, "delta", 5, 11, theta_x=0.8, theta_h=0.1, straight_through=False)
+    assert_equals_loop(layer, fused(layer), 9, 3, LOSSES[loss])
+
+
+def test_kept_values_pass_their_gradients_if_x_needs_none() -> None:
+    loop = make("gru", "delta", 5, 11, theta_x=0.8, theta_h=0.1, straight_through=False)
+    x, state = inputs(loop, 4, 3)
+    results = []
+    for layer in (loop, fused(loop)):
+        starts = tuple(s.detach().clone().requires_grad_() for s in state)
+        layer(x.detach(), starts)[0].sin().sum().backward()
+        results.append([s.grad for s in starts if s.grad is not None])
+    assert len(results[0]) == 3
+    for got, expected in zip(*reversed(results), strict=False):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("share", [0.0, 0.7, 1.0])
+def test_gradients_of_kept_values_are_summed_over_the_steps(T: int, share: float) -> None:
+    grads, kept = torch.randn(T, 2, 50, dtype=torch.float64), torch.rand(T, 2, 50) < share
+    expected = grads.clone()
+    for t in reversed(range(T - 1)):
+        expected[t] += torch.where(kept[t + 1], expected[t + 1], 0)
+    torch.testing.assert_close(column.kept_grads(grads, kept), expected)
 
 
 @pytest.mark.parametrize("frozen", NAMES)

@@ -30,7 +30,7 @@ class BackwardSource(RuleGradients):
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
             for name in layout.neuron_memory:
                 self.load(f"to_{name}", "H", f"d_{name}", "row")
-            if layout.holds_gradients:
+            if not layout.straight_through:
                 self.put(f"d_{SENT_H} = tl.zeros((ROWS, HP), tl.float32)")
             for name, (_, size) in layout.sums.items():
                 if size != "1":
@@ -42,7 +42,7 @@ class BackwardSource(RuleGradients):
         if self.resident:
             self._read_all()
         with self.block("for step in range(T):"):
-            if layout.holds_gradients and self.resident:
+            if self.resident and not layout.straight_through:
                 self.put("keeps = keeps_earlier")
             if layout.rule and layout.rule.kind is Kind.SAMPLE:
                 self.memory_grads(layout.rule)
@@ -74,7 +74,7 @@ class BackwardSource(RuleGradients):
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
             for name in layout.neuron_memory:
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
-            if layout.holds_gradients:
+            if not layout.straight_through:
                 self.store(f"d_{SENT_H}", "H", f"d_{SENT_H}", "row")
             for name, (_, size) in layout.sums.items():
                 if size != "1":
@@ -120,7 +120,7 @@ class BackwardSource(RuleGradients):
         self._read(self.layout.update, "H")
         if self.layout.mid is not None:
             self._read(self.layout.mid, "M")
-        if self.layout.holds_gradients:
+        if not self.layout.straight_through:
             self._read_kept("keeps_earlier")
         for state in self.layout.states:
             with self.block(f"if HAS_s_{state}:"):
@@ -130,7 +130,7 @@ class BackwardSource(RuleGradients):
                 self.load(f"y_{name}", "H", f"y_all_{name}")
 
     def _read_kept(self, name: str) -> None:
-        """Append code that computes the mask `name` of the values that products read as at the step before."""
+        """Append code that computes the mask `name`, True where products read the value of the step before."""
         self.load("sent", "H", SENT_H, "(at + B)")
         self.load("last", "H", SENT_H)
         # a value that is sent differs from the last one
@@ -232,7 +232,7 @@ class BackwardSource(RuleGradients):
         for i, state in enumerate(layout.states):
             if not self.resident:
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
-            if i == 0 and layout.holds_gradients:
+            if i == 0 and not layout.straight_through:
                 self._through_kept_values(state)
             elif i < 2:
                 self._terms(f"d_{state}", "RC"[i], "H")

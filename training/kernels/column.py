@@ -20,6 +20,8 @@ SENT_COUNT = 2
 def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Tensor) -> Tensor:
     """Return the values that products read in place of x at all steps, with their gradients to x and the threshold Θ_x.
 
+    If they are not straight-through, gradients of kept values go to `last`, too.
+
     Args:
         rule: A rule of the kind COLUMN.
         inputs: Inputs of the cell (T, B, columns of W).
@@ -85,7 +87,7 @@ def kept_grads(grads: Tensor, kept: Tensor) -> Tensor:
 
     G_t = g_t + k_{t+1} ⊙ G_{t+1}
 
-    The sums of 1, 2, 4, ... steps are computed from each other, so that T steps take log2(T) operations.
+    The sums of 1, 2, 4, ... steps are computed from each other: ⌈log2 T⌉ rounds of tensor operations.
 
     Args:
         grads: g, the gradients of the values at each step (T, B, N).
@@ -103,11 +105,11 @@ def kept_grads(grads: Tensor, kept: Tensor) -> Tensor:
     return total
 
 
-class Hold(torch.autograd.Function):
+class SendOrKeep(torch.autograd.Function):
     """Returns `sent`, the values that products read at all steps, with the gradients of x or h and of the start.
 
     A value that is sent passes its gradient to `values` (T, B, N), and one that is kept passes it to the step before.
-    What arrives at the first step goes to `start` (B, N).
+    The gradient of a value that is still kept at the first step goes to `start` (B, N).
     """
 
     @staticmethod
@@ -129,7 +131,7 @@ def _with_grads(rule: UpdateRule, values: Tensor, start: Tensor, sent: Tensor) -
     if rule.straight_through:
         straight: Tensor = Send.apply(values, sent)  # type: ignore[no-untyped-call]
         return straight
-    held: Tensor = Hold.apply(values, start, sent)  # type: ignore[no-untyped-call]
+    held: Tensor = SendOrKeep.apply(values, start, sent)  # type: ignore[no-untyped-call]
     return held
 
 

@@ -45,7 +45,7 @@ def make_layout(layer: RecurrentLayer) -> Layout:
         _make_rule(rule, cell) if rule.can_skip and not sends else None,
         threshold,
         sends and isinstance(rule.weights[threshold], nn.Parameter),
-        sends and not rule.straight_through,
+        rule.straight_through,
     )
 
 

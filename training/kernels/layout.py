@@ -131,8 +131,8 @@ class Layout:
             `SENT_H` in place of h. At each step, these take over the values of h that differ from them by more than
             Θ_h.
         learns_threshold: True if the gradient of Θ_h is needed.
-        holds_gradients: Only for a rule of the kind COLUMN: True if the gradient of a value that products keep reading
-            goes to the step before, not straight through to h (`UpdateRule.straight_through`).
+        straight_through: Only for a rule of the kind COLUMN: False if the gradient of a value that products keep
+            reading goes to the step before, not to h (`UpdateRule.straight_through`).
     """
 
     name: str
@@ -148,7 +148,7 @@ class Layout:
     rule: "Rule | None"
     threshold: str = ""
     learns_threshold: bool = False
-    holds_gradients: bool = False
+    straight_through: bool = True
 
     def size(self, gate: Gate) -> str:
         return "M" if gate.mid else "H"
@@ -295,7 +295,7 @@ class Layout:
     @cached_property
     def backward_inputs(self) -> tuple[str, ...]:
         """Names of the inputs and outputs of the torch op `sequence` that the backward kernel reads, in order."""
-        unread = {"a", *self.biases, self.threshold, "m", "scores"} | (set() if self.holds_gradients else {SENT_H})
+        unread = {"a", *self.biases, self.threshold, "m", "scores"} | ({SENT_H} if self.straight_through else set())
         return tuple(name for name in (*self.forward_inputs, *self.outputs) if name not in unread)
 
     @cached_property
@@ -331,14 +331,14 @@ class Layout:
         - Gradients at every step: d_p (pre-activations), d_x (input), d_e (input part of the rule's score), d_blend
           (update mask).
         - Gradients of the initial states of the cell and of the rule: d_s_NAME and d_NAME, and of `SENT_H` before the
-          first step (`holds_gradients`).
+          first step (not `straight_through`).
         - d_u, a scratch buffer for the gradient of the update mask at one step, if groups of neurons share decisions.
         - sum_NAME, the gradient of a parameter vector, summed over the steps, for each NAME in `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []
         names += [f"d_s_{name}" for name in self.states] + [f"d_{name}" for name in self.memory]
-        names += [f"d_{SENT_H}"] if self.holds_gradients else []
+        names += [] if self.straight_through else [f"d_{SENT_H}"]
         names += ["d_u"] if self.group_size > 1 else []
         return (*names, *(f"sum_{name}" for name in self.sums))
 

@@ -31,8 +31,9 @@ struct ColumnEquations {
   }
 
   // Propagates `grads`, the gradients of the values that products read at a step, where these are
-  // not straight-through. They are added to `value_grads`, those of x (i = 0) or h (1), if the
-  // value was sent at this step, and else to `kept`, those of the values that products read before.
+  // not straight-through. If the value was sent at this step, its gradient is added to
+  // `value_grads` (which may be null), those of x (i = 0) or h (1). Else it is kept in `kept`,
+  // which has those of later steps, for the value that products read at the step before.
   static void DecideBack(const TrainRuleArgs& call, int i, const float* grads, float* kept,
                          OutputRows value_grads) {
     const float* const last = call.memory[i];
@@ -42,7 +43,7 @@ struct ColumnEquations {
       const bool keeps = sent[at] == last[at];
       const float grad = grads[at] + kept[at];
       kept[at] = keeps ? grad : 0;
-      value_grads.at[at] += keeps ? 0 : grad;
+      if (value_grads.at != nullptr) value_grads.at[at] += keeps ? 0 : grad;
     }
   }
 };

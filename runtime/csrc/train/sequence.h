@@ -5,6 +5,8 @@
 #ifndef EDGERNN_TRAIN_SEQUENCE_H_
 #define EDGERNN_TRAIN_SEQUENCE_H_
 
+#include <utility>
+
 #include "train/rule_functions.h"
 #include "train/scratch.h"
 
@@ -69,9 +71,7 @@ class Sequence {
         done = t;
       }
       for (int s = 0; s < cell_.states; ++s) {
-        float* earlier = scratch.before[s];
-        scratch.before[s] = scratch.grad[s];
-        scratch.grad[s] = earlier;
+        std::swap(scratch.before[s], scratch.grad[s]);
       }
     }
     for (int s = 0; s < cell_.states; ++s)
@@ -162,9 +162,10 @@ class Sequence {
     float* const rows = sent == nullptr ? grad.at : At(sent, t, grad.stride);
     if (sent != nullptr) std::memset(rows, 0, Bytes(rows_ * grad.stride));
     if (rows != nullptr) MultiplyBack(operand, product_grads, {rows, grad.stride});
-    if (sent == nullptr || grad.at == nullptr) return;
+    if (sent == nullptr) return;
     float* const kept = call_.memory_grad[operand];
-    if (kept == nullptr) return Add(rows, rows_ * grad.stride, grad.at);
+    if (kept == nullptr && grad.at != nullptr) Add(rows, rows_ * grad.stride, grad.at);
+    if (kept == nullptr) return;
     const TrainRuleArgs step = MakeRuleArgs(t, scratch);
     ColumnEquations::DecideBack(step, operand, rows, At(kept, 0, grad.stride), grad);
   }
