@@ -72,7 +72,7 @@ from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-_SIGNALS, _RIVALS = ("remaining-life",), ("adding", "mnist-rows", "seizures")
+_SIGNALS, _RIVALS = ("activity", "remaining-life"), ("adding", "mnist-rows", "seizures")
 # a generated part of a page that is otherwise written by hand, between <!-- NAME --> and <!-- /NAME -->
 PART = re.compile(r"(<!-- ([a-z-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 RESULTS = DOCS / "results"

@@ -4,6 +4,8 @@
 from typing import Any
 
 from edgernn.names import parts
+from edgernn.rules import RULES
+from edgernn.settings import options_of
 from edgernn.training.paper_table import number
 from edgernn.training.tasks import TASKS
 from measured_tables import compared, filled, read_report
@@ -19,11 +21,11 @@ _RATES = {"activity": 50, "ecg": 60, "keywords": 50}
 _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 
-def signal(name: str) -> str:
+def signal(name: str, *, every: bool = False) -> str:
     """Return the table of a sweep of one task: the best dense model of each cell, and the Pareto-optimal models.
 
     No other model beats a Pareto-optimal one in both the metric and a cost: multiply-adds, time or bytes. The function
-    reads docs/results/NAME.json, the table.json of an `edgernn sweep`.
+    reads docs/results/NAME.json, the table.json of an `edgernn sweep`. With `every` the table has all models.
     """
     report = read_report(name)
     sign = 1 if report["higher_is_better"] else -1
@@ -32,13 +34,13 @@ def signal(name: str) -> str:
     for row in chosen:
         if _is_dense(row) and ((best := dense.get(row["cell"])) is None or _worth(row, sign) > _worth(best, sign)):
             dense[row["cell"]] = row
-    shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"])]}
+    shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"] or every)]}
     metric, rate = report["metric"], _RATES.get(report["task"])
     heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds", "µs"]
     heads += [*(["µs a second"] if rate else []), "kB", "best for"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---:|---|{'---:|' * (len(heads) - 4)}---|"]
     for row in sorted(shown.values(), key=_work):
-        *cells, size, best = _cells(row, report["searched"])
+        *cells, size, best = _cells(row, report)
         a_second = [f"{rate * row['latency']['mean']:.0f}"] if rate else []
         lines.append(f"| {' | '.join([*cells, *a_second, size, best])} |")
     second = f" A second of signal has {rate} steps." if rate else ""
@@ -47,7 +49,7 @@ def signal(name: str) -> str:
         f"Multiply-adds and µs are those of a step with one sequence.{second} Best for: no other model of the "
         f"{len(chosen)} has both a better mean on the validation split and a lower cost of this kind. Times on "
         f"{report['latency_machine']}. Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
-        "rule, size and learning rate."
+        "rule, size and learning rate. Options that all models of a rule share are in that file only."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
@@ -69,7 +71,7 @@ def rivals(name: str) -> str:
     least = _worth(dense, sign) - _POINTS if solved is None else sign * solved
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in chosen:
-        ways.setdefault(_way(row, report["searched"]), []).append(row)
+        ways.setdefault(_way(row, report), []).append(row)
     shown = []
     for rows in ways.values():
         equal = [row for row in rows if _worth(row, sign) >= least]
@@ -78,8 +80,9 @@ def rivals(name: str) -> str:
     heads = [f"{report['metric']}, %" if solved is None else report["metric"], "equal" if solved is None else "solved"]
     lines = [f"| way | neurons | {' | '.join(heads)} | skipped | multiply-adds | µs | kB |", f"|---|---|{'---:|' * 6}"]
     for _, unequal, _, row in sorted(shown, key=lambda entry: entry[:3]):
-        _, _, _, _, skipped, *costs, _ = _cells(row, report["searched"])
-        amounts = (f"{key}={row['settings'][key]}" for key in _AMOUNTS if key in row["settings"])
+        _, _, _, _, skipped, *costs, _ = _cells(row, report)
+        settings = _settings(row, report)
+        amounts = (f"{key}={settings[key]}" for key in _AMOUNTS if key in settings)
         neurons = ", ".join([str(row["settings"]["hidden_size"]), *amounts])
         if solved is not None:
             quality = f"{row['test']['mean']:.4f}"
@@ -87,7 +90,7 @@ def rivals(name: str) -> str:
             quality = f"{row['test']['mean']:.1f}"
         else:
             quality = compared(row["test"]["values"], dense["test"]["values"])
-        way = _way(row, report["searched"])
+        way = _way(row, report)
         lines.append(f"| {' | '.join([way, neurons, quality, 'no' if unequal else 'yes', skipped, *costs])} |")
     if solved is None:
         judged = (
@@ -101,19 +104,29 @@ def rivals(name: str) -> str:
         f"Means over {len(report['seeds'])} seeds on the test split. {judged} Skipped: updates, or under delta values "
         "that are not read anew. Multiply-adds and µs are those of a step with one sequence; kB: weights. Times on "
         f"{report['latency_machine']}. Made by `{report['command']}`, which trains {len(chosen)} models after the "
-        "search."
+        "search. Options that all models of a rule share are in that file only."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
 
-def _way(row: dict[str, Any], searched: list[str]) -> str:
+def _settings(row: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings by which a row's model differs from others with the same cell and rule.
+
+    The number of neurons, the searched settings, and options of the rule with the same value in all of these models are
+    left out.
+    """
+    alike = [other["settings"] for other in report["rows"] if all(other[key] == row[key] for key in ("cell", "rule"))]
+    hidden = {key for key in options_of(RULES[row["rule"]]) if len({str(settings.get(key)) for settings in alike}) == 1}
+    hidden |= {"hidden_size", *report["searched"]}
+    return {key: value for key, value in row["settings"].items() if key not in hidden}
+
+
+def _way(row: dict[str, Any], report: dict[str, Any]) -> str:
     """Return the way in which a row's model saves work, as text: its cell, update rule and settings.
 
-    The settings that determine how much work is saved (`_AMOUNTS`) and the searched settings are left out.
+    The settings that determine how much work is saved (`_AMOUNTS`) and those that `_settings` leaves out are not named.
     """
-    settings = {
-        key: value for key, value in row["settings"].items() if key not in ("hidden_size", *_AMOUNTS, *searched)
-    }
+    settings = {key: value for key, value in _settings(row, report).items() if key not in _AMOUNTS}
     return ", ".join([" + ".join(parts(row["cell"], row["rule"])), *(f"{k}={v}" for k, v in settings.items())])
 
 
@@ -130,13 +143,12 @@ def _work(row: dict[str, Any]) -> float:
     return float(row["work"]["mean"])
 
 
-def _cells(row: dict[str, Any], searched: list[str]) -> list[str]:
-    settings = {key: value for key, value in row["settings"].items() if key not in ("hidden_size", *searched)}
+def _cells(row: dict[str, Any], report: dict[str, Any]) -> list[str]:
     interval = row["test"]["interval"]
     return [
         " + ".join(parts(row["cell"], row["rule"])),
         str(row["settings"]["hidden_size"]),
-        ", ".join(f"{key}={value}" for key, value in settings.items()),
+        ", ".join(f"{key}={value}" for key, value in _settings(row, report).items()),
         f"{number(row['test']['mean'])} ({' to '.join(number(bound) for bound in interval)})" if interval else "",
         f"{row['skip_percent']['mean']:.0f} %",
         f"{row['work']['mean']:,.0f}",

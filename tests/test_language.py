@@ -7,46 +7,20 @@ import math
 from collections import Counter
 
 import numpy as np
-import onnx
 import pytest
 import torch
 
 import edgernn
 from edgernn.cli.frame import main
 from edgernn.costs import model_cost
-from edgernn.dropout import locked, with_dropped_weights, words
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime import Session
 from edgernn.store import load_model, read_tensors
-from edgernn.training import train
-from edgernn.training.config import TrainConfig
-from edgernn.training.optim import NTASGD, averaged, schedule, watch
 from edgernn.training.pictures import update_pattern
-from edgernn.training.tasks.base import Score
 from edgernn.training.tasks.ptb import NOTHING, NextWord, WordStream
+from tests.language import AWD, run, write_text
 from tests.task_helpers import opened
-from tests.tolerances import FLOAT32
 from tests.training_helpers import Stop, data_folder, snapshot, without_pictures
 from tests.training_helpers import words as as_words
-
-SMALL = {"embedding": 6, "hidden_size": 7, "batch_size": 4, "bptt": 5, "eval_batch": 3}
-# a small AWD-LSTM
-AWD = {
-    **SMALL,
-    "layers": 3,
-    "last_size": 6,
-    "tied": True,
-    "vary_bptt": True,
-    "bptt": 12,
-    "dropout_embedding": 0.1,
-    "dropout_input": 0.4,
-    "dropout_hidden": 0.25,
-    "dropout_output": 0.4,
-    "ar": 2,
-    "tar": 1,
-    "weight_decay": 1.2e-6,
-    "clip": 0.25,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -54,28 +28,9 @@ def _no_pictures(monkeypatch):
     without_pictures(monkeypatch)
 
 
-def sentences(count, seed):
-    """Draw sentences of a language in which a word is a good predictor of the next."""
-    rng = np.random.default_rng(seed)
-    lines = []
-    for _ in range(count):
-        word, line = int(rng.integers(12)), []
-        for _ in range(int(rng.integers(3, 9))):
-            line.append(f"w{word}")
-            word = (word * 5 + int(rng.random() < 0.1)) % 12
-        lines.append(" " + " ".join(line) + " \n")
-    return "".join(lines)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Write the files of the Penn Treebank, as they are and compressed."""
-    path = tmp_path_factory.mktemp("data")
-    (path / "ptb").mkdir()
-    (path / "ptb/ptb.train.txt").write_text(sentences(90, 0) + " <unk> N \n")
-    (path / "ptb/ptb.valid.txt").write_text(sentences(20, 1))
-    (path / "ptb/ptb.test.txt.xz").write_bytes(lzma.compress((sentences(13, 2) + " unseen w1 \n").encode()))
-    return path
+    return write_text(tmp_path_factory.mktemp("data"))
 
 
 def read(folder, part):
@@ -83,11 +38,6 @@ def read(folder, part):
     path = folder / f"ptb/ptb.{part}.txt"
     text = path.read_text() if path.exists() else lzma.decompress(path.with_suffix(".txt.xz").read_bytes()).decode()
     return text.replace("\n", "<eos>").split()
-
-
-def run(out, folder, cell="gru", resume=False, progress=None, **settings):
-    arguments = {"out": out, "data": folder, "resume": resume, "progress": progress}
-    return train("ptb", cell, **arguments, settings={**SMALL, **settings})
 
 
 # words as input
@@ -217,82 +167,6 @@ def test_update_rate_is_that_of_all_neurons():
     assert model.update_rate == pytest.approx(30 / 32)
 
 
-# dropout
-
-
-def test_locked_dropout_is_one_choice_for_all_steps():
-    torch.manual_seed(0)
-    y = locked(torch.ones(5, 40, 50), 0.3)
-    assert all(torch.equal(y[0], step) for step in y)
-    assert y.unique().tolist() == [0.0, pytest.approx(1 / 0.7)]
-    # 2,000 samples
-    assert float((y[0] == 0).double().mean()) == pytest.approx(0.3, abs=0.05)
-
-
-def test_embedding_dropout_leaves_out_whole_words():
-    torch.manual_seed(0)
-    tokens = torch.randint(1000, (20, 100))
-    y = words(torch.ones(20, 100, 3), tokens, 1000, 0.4)
-    dropped = {}
-    for token, row in zip(tokens.flatten().tolist(), y.flatten(0, 1), strict=True):
-        assert dropped.setdefault(token, row.tolist()) == row.tolist()
-    assert sorted(map(list, {tuple(row) for row in dropped.values()})) == [[0.0] * 3, [pytest.approx(1 / 0.6)] * 3]
-    assert sum(row[0] == 0 for row in dropped.values()) / len(dropped) == pytest.approx(0.4, abs=0.06)
-
-
-@pytest.mark.parametrize(
-    ("cell", "rates", "names"),
-    [("gru", (0.4, 0.0), {"R"}), ("eins", (0.0, 0.4), {"W", "V"}), ("lstm-peephole", (0.4, 0.4), {"R", "C", "W"})],
-)
-def test_weight_drop_is_one_choice_a_sequence(cell, rates, names):
-    torch.manual_seed(0)
-    layer = edgernn.SequenceModel(cell, 30, 40).recurrent_layers()[0]
-    x = torch.randn(6, 3, 30)
-    start = state = layer.initial_state(3, x)
-    y, _, _ = with_dropped_weights(layer, *rates)(x, start)
-    y.sum().backward()
-    for name, weight in layer.cell.named_parameters():
-        share = float((weight.grad == 0).double().mean())
-        assert share == pytest.approx(0.4 if name in names else 0.0, abs=0.06), name
-    # the same function with the weights set to zero, step by step
-    with torch.no_grad():
-        plain = edgernn.SequenceModel(cell, 30, 40).recurrent_layers()[0]
-        for name, weight in layer.cell.named_parameters():
-            kept = (weight.grad != 0) / 0.6 if name in names else 1.0
-            getattr(plain.cell, name).copy_(weight * kept)
-        for x_t, y_t in zip(x, y, strict=True):
-            got, state, _ = plain(x_t[None], state)
-            torch.testing.assert_close(got[0], y_t)
-    again, _, _ = with_dropped_weights(layer, *rates)(x, start)
-    assert not torch.equal(again, y)
-
-
-RATES = ("dropout_embedding", "dropout_input", "dropout_hidden", "dropout_output", "weight_drop", "weight_drop_input")
-
-
-@pytest.mark.parametrize("name", RATES)
-def test_each_rate_acts_in_training_alone(name):
-    model = edgernn.SequenceModel("lstm", 20, 20, layers=2, vocabulary=50, output="all", **{name: 0.5})
-    x = torch.randint(50, (7, 4))
-    assert not torch.equal(model(x)[0], model(x)[0])
-    model.eval()
-    plain = edgernn.SequenceModel("lstm", 20, 20, layers=2, vocabulary=50, output="all")
-    plain.load_state_dict(model.state_dict())
-    assert torch.equal(model(x)[0], plain(x)[0])
-
-
-def test_output_dropout_is_of_the_last_layer_and_hidden_dropout_of_the_others():
-    torch.manual_seed(0)
-    x = torch.randint(50, (7, 4))
-    one = edgernn.SequenceModel("lstm", 20, 20, vocabulary=50, output="all", dropout_hidden=0.9)
-    assert torch.equal(one(x)[0], one(x)[0])
-    raw, _ = one.recur(x)
-    assert torch.equal(one.drop_output(raw), raw)
-    dropped = edgernn.SequenceModel("lstm", 20, 20, vocabulary=50, output="all", dropout_output=0.5)(x)[0]
-    assert ((dropped == 0).all(0) == (dropped == 0).any(0)).all()
-    assert 0.3 < float((dropped == 0).double().mean()) < 0.7
-
-
 def test_activation_regularisation(folder):
     torch.manual_seed(0)
     task = opened(NextWord(embedding=6, bptt=5, ar=2.0, tar=1.0), folder)
@@ -390,63 +264,6 @@ def test_penn_treebank_is_as_published():
     assert [task.classes[number] for number, _ in common] == ["the", "<unk>"]
 
 
-# averaging
-
-
-def test_average_is_the_mean_of_what_follows_the_switch():
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(3, 2)
-    optimizer = NTASGD(layer.parameters(), lr=0.5, weight_decay=0.1)
-    weights = []
-    for step in range(7):
-        if step == 3:
-            optimizer.switch()
-        optimizer.zero_grad()
-        layer(torch.randn(4, 3)).square().sum().backward()
-        optimizer.step()
-        weights.append(layer.weight.detach().clone())
-        with averaged(optimizer):
-            expected = torch.stack(weights[3:]).mean(0) if step >= 3 else weights[-1]
-            torch.testing.assert_close(layer.weight.detach(), expected)
-        assert torch.equal(layer.weight, weights[-1])
-
-
-@pytest.mark.parametrize(
-    ("values", "averages"),
-    [
-        ([9, 8, 7], False),
-        # better than all evaluations but the last two before it
-        ([9, 8, 7, 6, 7.5], False),
-        ([9, 7, 6, 5, 8], True),
-        ([9, 7, 7, 7], False),
-        ([9, 8], False),
-    ],
-)
-def test_non_monotone_trigger(values, averages):
-    optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
-    watch(optimizer, TrainConfig.of(optimizer="ntasgd", nonmono=2), Score("perplexity", False), values)
-    assert bool(optimizer.averages) == averages
-
-
-def test_schedule_of_the_eins_paper():
-    """30 epochs of SGD at 30, 100 epochs of averaging at 30, then 50."""
-    config = TrainConfig.of(
-        optimizer="ntasgd", lr=30.0, average_from=30, lr_hold=129, lr_decay=5 / 3, lr_decays=1, batch_size=20
-    )
-    optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
-    rates = {}
-    for epoch in (0, 29, 30, 129, 130, 131, 499):
-        schedule(optimizer, config, epoch, 0.5)
-        rates[epoch] = 2 * optimizer.param_groups[0]["lr"], bool(optimizer.averages)
-    assert rates == {
-        0: (30, False),
-        29: (30, False),
-        30: (30, True),
-        129: (30, True),
-        **dict.fromkeys((130, 131, 499), (pytest.approx(50), True)),
-    }
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -522,7 +339,7 @@ def test_final_weights_are_the_averages(tmp_path, folder):
     ],
 )
 def test_trains(tmp_path, folder, cell, extra):
-    rates = {name: 0.05 for name in RATES if name in extra}
+    rates = {name: 0.05 for name in extra if name.startswith(("dropout", "weight_drop"))}
     sizes = {"hidden_size": 24, "embedding": 24} | ({"last_size": 24} if "last_size" in extra else {})
     settings = {**extra, **rates, **sizes, "steps": 120, "eval_every": 40, "lr": 0.03, "clip": 1.0}
     result = run(tmp_path / "run", folder, cell, **settings)
@@ -530,122 +347,6 @@ def test_trains(tmp_path, folder, cell, extra):
     assert result["perplexity"] < 10
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"]
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory, folder):
-    """Export a small run with every option of a language model; return the file and its model in torch."""
-    with pytest.MonkeyPatch.context() as patch:
-        without_pictures(patch)
-        out = tmp_path_factory.mktemp("exported") / "run"
-        settings = {**AWD, "tied": True, "steps": 3, "eval_every": 3}
-        run(out, folder, "sarnn", **settings)
-    assert main(["export", str(out)]) == 0
-    return out, load_model(out)[0]
-
-
-def test_exported_model_reads_words(exported):
-    out, model = exported
-    proto = onnx.load(out / "model.onnx")
-    x = proto.graph.input[0].type.tensor_type
-    assert (x.elem_type, [d.dim_param for d in x.shape.dim]) == (onnx.TensorProto.INT64, ["T", "B"])
-    sizes = [w.name for w in proto.graph.initializer if model.vocabulary in w.dims]
-    assert sizes == ["embedding.E", "head.b"]
-    session = Session(out / "model.onnx")
-    tokens = np.random.default_rng(0).integers(model.vocabulary, size=(9, 4))
-    with torch.no_grad():
-        expected, _ = model(torch.from_numpy(tokens))
-    np.testing.assert_allclose(session.run(tokens), expected, rtol=0, atol=FLOAT32)
-    np.testing.assert_allclose(session.run(tokens[:, 0].tolist()), expected[:, 0], rtol=0, atol=FLOAT32)
-    for row, y in zip(tokens.astype(np.uint16), expected, strict=True):
-        np.testing.assert_allclose(session.step(row), y, rtol=0, atol=FLOAT32)
-    session.reset()
-    np.testing.assert_allclose(session.step(int(tokens[0, 0])), expected[0, 0], rtol=0, atol=FLOAT32)
-    assert session.neurons == 7 + 7 + 6
-    assert session.updates.shape == (1, 1)
-
-
-def test_the_card_and_the_example_say_words(exported):
-    out, model = exported
-    card = (out / "model.md").read_text()
-    assert "takes `x` (T, B), `layer0.h` (B, 7)" in card
-    assert f"x is int64, words from 0 to {model.vocabulary - 1}." in card
-    assert f"{model.vocabulary} words, I=6, H=7, 3 layers, the last one of 6" in card
-    with np.load(out / "example.npz") as example:
-        x, y = example["x"], example["y"]
-    assert x.dtype == np.int64
-    assert y.shape == (*x.shape, model.vocabulary)
-    info = Session(out / "model.onnx").info
-    assert (info["model"]["input"]["vocabulary"], info["model"]["last_size"], info["metric"]) == (
-        model.vocabulary,
-        6,
-        "perplexity",
-    )
-    # neither the embedding nor the head
-    assert info["parameters"] - info["cost"]["parameters"] == model.vocabulary * 7
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ([[0, 99]], "x: expected word indices from 0 to 14, got 99 at index \\(0, 1\\)"),
-        ([[0], [-1]], "x: expected word indices from 0 to 14, got -1 at index \\(1, 0\\)"),
-        ([0.0, 1.0], r"x: expected whole numbers of shape \(T, B\), got dtype float64"),
-        (np.zeros((2, 2, 6), int), r"x: expected shape \(T, B\), or without B, got \(2, 2, 6\)"),
-    ],
-)
-def test_session_refuses_what_is_no_word(exported, x, message):
-    with pytest.raises(UsageError, match=message):
-        Session(exported[0] / "model.onnx").run(x)
-
-
-def test_run_reads_words_from_files(exported, tmp_path):
-    out, model = exported
-    tokens = np.random.default_rng(0).integers(model.vocabulary, size=(3, 8))
-    with torch.no_grad():
-        expected = model(torch.from_numpy(tokens.T))[0].transpose(0, 1).numpy()
-    np.savez(tmp_path / "x.npz", x=tokens)
-    np.savetxt(tmp_path / "x.csv", tokens[0], fmt="%d")
-    for source, target, wanted in (("x.npz", "y.npz", expected), ("x.csv", "y.npy", expected[0])):
-        words = [str(tmp_path / source), "--output", str(tmp_path / target)]
-        assert main(["run", str(out / "model.onnx"), "--input", *words]) == 0
-        got = np.load(tmp_path / target)
-        np.testing.assert_allclose(got if target == "y.npy" else got["y"], wanted, rtol=0, atol=FLOAT32)
-
-
-@pytest.mark.parametrize(
-    ("name", "x", "message"),
-    [
-        ("x.npy", np.zeros((3, 8)), "x.npy: expected whole numbers, got dtype float64"),
-        ("x.npy", np.zeros((3, 8, 6), int), "x.npy: expected x of shape (T,) or (N, T), got (3, 8, 6)"),
-        ("x.npy", np.full((3, 8), 15), "x: expected word indices from 0 to 14, got 15 at index (0, 0)"),
-        ("x.csv", np.full((3, 1), 0.5), "x.csv: expected one whole number in each row, the index of a word"),
-        ("x.csv", np.zeros((3, 2)), "x.csv: expected one whole number in each row, the index of a word"),
-    ],
-)
-def test_run_refuses_files_without_words(exported, tmp_path, capsys, name, x, message):
-    path = tmp_path / name
-    np.save(path, x) if name.endswith("npy") else np.savetxt(path, x, delimiter=",")
-    options = ["--input", str(path), "--output", str(tmp_path / "y.npy")]
-    assert main(["run", str(exported[0] / "model.onnx"), *options]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_bench_times_words(exported, tmp_path, capsys):
-    out, _ = exported
-    options = ["--rounds", "1", "--warmup", "0", "--steps", "4", "--out", str(tmp_path)]
-    assert main(["bench", str(out / "model.onnx"), *options]) == 0
-    assert "15 words, I=6, H=7, 3 layers, the last one of 6" in (tmp_path / "bench.md").read_text()
-    report = json.loads((tmp_path / "bench.json").read_text())
-    assert report["input"] == "example.npz"
-    # 4 gates, one bias: 7 on 6, 7 on 7, 6 on 7
-    assert report["costs"]["parameters_lstm"] == 4 * (7 * 14 + 7 * 15 + 6 * 14)
-    # without an example the initial weights are random
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    (alone / "model.onnx").write_bytes((out / "model.onnx").read_bytes())
-    assert main(["bench", str(alone / "model.onnx"), *options]) == 0
-    assert json.loads((tmp_path / "bench.json").read_text())["input"] == "random words"
 
 
 def test_update_pattern_of_words_is_drawn(tmp_path):

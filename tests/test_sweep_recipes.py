@@ -15,6 +15,7 @@ from edgernn.training.sweep.sweep_plan import load_sweep
 
 SWEEPS = sorted((RECIPES / "sweeps").glob("*.toml"))
 RIVALS = sorted((RECIPES / "rivals").glob("*.toml"))
+LONGER = sorted((RECIPES / "longer").glob("*.toml"))
 KINDS = {("gru", None), ("lstm", None), ("pru", None), ("gru", "skip"), ("gru", "selective"), ("lstm", "selective")}
 
 
@@ -43,7 +44,9 @@ def test_a_kept_sweep_searches_alike_for_every_row(path, tmp_path):
 def runs_in_head(path) -> int:
     """Return the number of runs that the head of a sweep file states."""
     return int(
-        re.search(r"^# (\d+) runs: about \d+ hours on one core", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
+        re.search(
+            r"^# (\d+) runs: about \d+ (?:hours|minutes) on one core", path.read_text(encoding="utf-8"), re.MULTILINE
+        )[1]
     )
 
 
@@ -64,6 +67,16 @@ def test_rivals_get_the_same_search(path, tmp_path):
     for row in sweep.rows:
         searched.setdefault(row.rivals, []).append(tuple(row.settings[name] for name in sweep.searched))
     assert len({tuple(values) for values in searched.values()}) == 1
+    assert len(sweep.seeds) == 3
+    assert runs_in_head(path) == runs(sweep)
+
+
+@pytest.mark.parametrize("path", LONGER, ids=lambda path: path.stem)
+def test_longer_sweeps_compare_a_dense_cell_with_rules(path, tmp_path):
+    sweep = load_sweep(path, tmp_path)
+    assert sweep.task == path.stem
+    assert {row.rule for row in sweep.rows} >= {None, "skip", "selective"}
+    assert {row.cell for row in sweep.rows} == {"gru"}
     assert len(sweep.seeds) == 3
     assert runs_in_head(path) == runs(sweep)
 

@@ -70,9 +70,7 @@ class Sequence {
         AddWeightGrads(t, done, scratch);
         done = t;
       }
-      for (int s = 0; s < cell_.states; ++s) {
-        std::swap(scratch.before[s], scratch.grad[s]);
-      }
+      for (int s = 0; s < cell_.states; ++s) std::swap(scratch.before[s], scratch.grad[s]);
     }
     for (int s = 0; s < cell_.states; ++s)
       StoreGrads(scratch.grad[s], layout_.hidden, call_.start_grad[s]);
