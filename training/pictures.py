@@ -215,13 +215,13 @@ class Point:
 
 
 def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str, higher_is_better: bool) -> None:
-    """Plot a metric on the test split against several costs, one plot per cost; bars are confidence intervals.
+    """Plot a metric on the test split against several costs, one plot per cost.
 
     The gray step line is the Pareto front of the plotted points: at each cost, the best metric of all points that cost
     no more. A ring marks each point that is on the Pareto front of the validation split, with a number that the legend
-    explains. This second front does not depend on the plotted test values, so that it does not favour points that are
-    good on the test split by chance. Bars that reach beyond the plot are cut off. Points that are much worse than most
-    are drawn at one value near the edge, and the legend has their range.
+    explains, and with a bar for its confidence interval. This second front does not depend on the plotted test values,
+    so that it does not favour points that are good on the test split by chance. Bars that reach beyond the plot are cut
+    off. Points that are much worse than most are drawn at one value near the edge, and the legend has their range.
 
     Args:
         path: The image file to write.
@@ -245,18 +245,10 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     for ax, name in zip(axes, shown, strict=True):
         for i, group in enumerate(groups):
             members = [point for point in points if point.group == group and name in point.costs]
-            low = [point.value - point.interval[0] if point.interval else 0.0 for point in members]
-            high = [point.interval[1] - point.value if point.interval else 0.0 for point in members]
             # more than ten groups repeat the colours, each with another marker
-            marker = "os^Dv<>Ph*"[(i + i // 10) % 10]
-            style = {"color": f"C{i % 10}", "fmt": marker, "markersize": 5, "capsize": 2, "linewidth": 1}
-            values = [point.value for point in members]
-            _, caps, bars = ax.errorbar(
-                [point.costs[name] for point in members], values, [low, high], label=group, **style
-            )
-            # long bars must not hide the points
-            for bar in (*caps, *bars):
-                bar.set_alpha(0.25)
+            style = {"color": f"C{i % 10}", "linestyle": "none", "marker": "os^Dv<>Ph*"[(i + i // 10) % 10]}
+            at, values = [point.costs[name] for point in members], [point.value for point in members]
+            ax.plot(at, values, markersize=5, label=group, **style)
         best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
         line = shown_front(points, name, higher_is_better)
         largest = max(point.costs[name] for point in points if name in point.costs)
@@ -266,6 +258,10 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         ring = {"s": 90, "facecolors": "none", "edgecolors": "gray", "zorder": 3}
         ax.scatter([point.costs[name] for point in best], [point.value for point in best], **ring)
         for point in best:
+            if point.interval:
+                errors = [[point.value - point.interval[0]], [point.interval[1] - point.value]]
+                color = f"C{groups.index(point.group) % 10}"
+                ax.errorbar(point.costs[name], point.value, errors, ecolor=color, fmt="none", capsize=2, linewidth=1)
             number = numbered.setdefault(", ".join(filter(None, [point.group, point.label])), len(numbered) + 1)
             place = point.costs[name], point.value
             ax.annotate(f"{number}", place, (7, 5), textcoords="offset points", fontsize="x-small")
