@@ -33,7 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from sweep_tables import rivals, signal
-from target_tables import targets
+from target_tables import operating_points, targets
 
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
@@ -360,8 +360,8 @@ def generated() -> dict[Path, str]:
     """Return a dict from the path of each file with generated parts to its whole text."""
     pages = {f"reference/{name}": page(name) for name in PAGES}
     pages |= {"reference/cells/index": cells(), "reference/tasks": tasks(), "reference/cli": cli()}
-    pages |= {"reference/c-api": c_api()}
-    pages |= {"background/results": results(), "background/performance": performance()}
+    pages |= {"reference/c-api": c_api(), "background/results": results(), "background/performance": performance()}
+    how_to = DOCS / "how-to"
     texts = {DOCS / f"{name}.md": text for name, text in pages.items()}
     parts = {
         ROOT / "README.md": {"adding": adding()},
@@ -374,14 +374,14 @@ def generated() -> dict[Path, str]:
         },
         **{DOCS / "background" / "signals" / f"{task}.md": {"signal": signal(f"sweep-{task}")} for task in _SIGNALS},
         DOCS / "background" / "rivals.md": {task: rivals(f"rivals-{task}") for task in _RIVALS},
-        DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
-        DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
-        DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},
-        DOCS / "how-to" / "wheels.md": {"wheels": wheels()},
-        DOCS / "how-to" / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
-        DOCS / "how-to" / "quantise.md": {"sizes": sizes(), "rounding": rounding()},
-        DOCS / "how-to" / "trained-models.md": {"trained": trained(), "targets": targets()},
-        DOCS / "how-to" / "stream.md": {"apps": apps()},
+        how_to / "skip-a-share.md": {"groups": groups()},
+        how_to / "deploy-c.md": {"packed": packed()},
+        how_to / "deploy-browser.md": {"wasm": wasm_times()},
+        how_to / "wheels.md": {"wheels": wheels()},
+        how_to / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
+        how_to / "quantise.md": {"sizes": sizes(), "rounding": rounding()},
+        how_to / "trained-models.md": {"trained": trained(), "targets": targets(), "points": operating_points()},
+        how_to / "stream.md": {"apps": apps()},
         DOCS / "reference" / "files.md": {"run": described("edgernn.training.run_directory")},
         DOCS / "reference" / "recipes.md": {"recipe": described("edgernn.training.recipe"), "tables": tables()},
     }

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table of the trained models beside published figures, for the page docs/how-to/trained-models.md."""
+"""Tables of the trained models beside published figures, for the page docs/how-to/trained-models.md."""
 
 from edgernn.runtime.zoo import entries
-from measured_tables import ROOT
+from measured_tables import ROOT, read_report
 
 # points of accuracy that a skipping model may lose, and the share of the multiply-adds that it may execute, in %
 _POINTS, _SHARE = 0.5, 40.0
+# sensitivity and precision of de Chazal et al., in %
+_BEATS = {"V": (77.7, 81.9), "S": (75.9, 38.5)}
 
 
 def _verdict(misses: list[str]) -> str:
@@ -38,7 +40,7 @@ def targets() -> str:
                 _verdict(misses),
             )
         )
-    for name, published_pair in (("V", (77.7, 81.9)), ("S", (75.9, 38.5))):
+    for name, published_pair in _BEATS.items():
         pair = [100 * beats["classes"][name][measure] for measure in ("sensitivity", "precision")]
         words = ("sensitivity", "precision")
         misses = [
@@ -60,3 +62,14 @@ def targets() -> str:
         rows.append((f"`{name}`", f"RMSE {error:.2f} cycles", "14.93, LSTM of one layer", _verdict(misses)))
     lines = ["| model | test | published figure or target | |", "|---|---|---|---|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+def operating_points() -> str:
+    """Return a table of sensitivity and precision of heart beats, from `python -m tests.measure_operating_points`."""
+    lines = ["| added to the output of S | S: sensitivity, % | precision, % | V: sensitivity, % | precision, % |"]
+    lines.append("|---:|---:|---:|---:|---:|")
+    for row in read_report("operating-points")["rows"]:
+        rates = [row[name][measure] for name in ("S", "V") for measure in ("sensitivity", "precision")]
+        lines.append(f"| {row['offset']} | {' | '.join(f'{rate:.1f}' for rate in rates)} |")
+    published = [*_BEATS["S"], *_BEATS["V"]]
+    return "\n".join([*lines, f"| de Chazal et al. | {' | '.join(map(str, published))} |"])
