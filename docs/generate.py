@@ -32,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sweep_tables import rivals, signal
+from sweep_tables import rivals, signals
 from target_tables import operating_points, targets
 
 from edgernn.bench.gpu_cases import gpu_page
@@ -72,7 +72,7 @@ from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-_SIGNALS, _RIVALS = ("activity", "remaining-life"), ("adding", "mnist-rows", "seizures")
+_RIVALS = ("adding", "mnist-rows", "seizures")
 # a generated part of a page that is otherwise written by hand, between <!-- NAME --> and <!-- /NAME -->
 PART = re.compile(r"(<!-- ([a-z-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 RESULTS = DOCS / "results"
@@ -372,7 +372,7 @@ def generated() -> dict[Path, str]:
             "longrun": longrun(),
             "steptimes": steptimes(),
         },
-        **{DOCS / "background" / "signals" / f"{task}.md": {"signal": signal(f"sweep-{task}")} for task in _SIGNALS},
+        **{DOCS / "background" / "signals" / f"{task}.md": tables for task, tables in signals().items()},
         DOCS / "background" / "rivals.md": {task: rivals(f"rivals-{task}") for task in _RIVALS},
         how_to / "skip-a-share.md": {"groups": groups()},
         how_to / "deploy-c.md": {"packed": packed()},

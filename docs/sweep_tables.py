@@ -21,6 +21,13 @@ _RATES = {"activity": 50, "ecg": 60, "keywords": 50}
 _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 
+def signals() -> dict[str, dict[str, str]]:
+    """Return the tables of the pages about signals: a dict from task to dict from the name of a table to its text."""
+    tables = {task: {"signal": signal(f"sweep-{task}")} for task in ("activity", "remaining-life")}
+    tables["activity"]["longer"] = signal("longer-activity", every=True)
+    return tables
+
+
 def signal(name: str, *, every: bool = False) -> str:
     """Return the table of a sweep of one task: the best dense model of each cell, and the Pareto-optimal models.
 
