@@ -80,10 +80,9 @@ class Delta(UpdateRule):
     Kernels also run it when a value of x or h changes by more than 1,024.
     Options: theta_x = Θ_x and theta_h = Θ_h, at least 0, in the buffers rule_theta_x and rule_theta_h (1,).
     The gradients of x̂_t and ĥ_t go to x_t and h_{t-1} (straight-through). With straight_through=false, the gradient of
-    a kept value, one that equals that of the step before, goes to x̂_{t-1} or ĥ_{t-1} instead. Straight-through
-    gradients may overflow after hundreds of steps, because they treat every value as sent. The penalty is the L1 cost
-    of the paper: the sum over t of |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as
-    updated if it is sent anew.
+    a value that is not sent goes to x̂_{t-1} or ĥ_{t-1} instead. Straight-through gradients may overflow after hundreds
+    of steps, because they treat every value as sent. The penalty is the L1 cost of the paper: the sum over t of
+    |ĥ_t - ĥ_{t-1}|, averaged over B and H, times λ (setting lambda). A value counts as updated if it is sent anew.
     With learn_thresholds=true, rule_theta_x and rule_theta_h are parameters, which start as theta_x and theta_h. Let Δ
     be h_{t-1} - ĥ_{t-1}, and m the mask of |Δ| > Θ_h. Then ĥ_t is ĥ_{t-1} + m ⊙ Δ, and its cost is m ⊙ |Δ|. Gradients
     to Θ_h take m for a sigmoid with the slope s (option slope), and Δ and ĥ_{t-1} for constants:
