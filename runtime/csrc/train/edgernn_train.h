@@ -48,8 +48,8 @@ struct EdgernnTrainCellSource {
 
 // One call. Pointers to inputs that the cell or rule does not have are null. `memory` and
 // `memories` are those of rules with equations; under kColumn they are the values that products
-// read in place of x and h, (B, columns of W) and (B, H), which have gradients `sent_grad`. These are
-// straight-through if `memory_grad` is null; otherwise the caller must fill it with zeros.
+// read in place of x and h, (B, columns of W) and (B, H), which have gradients `sent_grad`. These
+// are straight-through if `memory_grad` is null; otherwise the caller must fill it with zeros.
 struct EdgernnTrainCall {
   const void* program;          // from edgernn_train_new_cell; null: a built-in cell
   std::int64_t cell;            // from edgernn_train_cell
