@@ -241,12 +241,13 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     figure = Figure(figsize=(1.6 + 4.4 * len(shown), 4.2), layout="constrained")
     axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     groups = list(dict.fromkeys(point.group for point in points))
+    colors = {group: f"C{i % 10}" for i, group in enumerate(groups)}
     numbered: dict[str, int] = {}
     for ax, name in zip(axes, shown, strict=True):
         for i, group in enumerate(groups):
             members = [point for point in points if point.group == group and name in point.costs]
             # more than ten groups repeat the colours, each with another marker
-            style = {"color": f"C{i % 10}", "linestyle": "none", "marker": "os^Dv<>Ph*"[(i + i // 10) % 10]}
+            style = {"color": colors[group], "linestyle": "none", "marker": "os^Dv<>Ph*"[(i + i // 10) % 10]}
             at, values = [point.costs[name] for point in members], [point.value for point in members]
             ax.plot(at, values, markersize=5, label=group, **style)
         best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
@@ -260,8 +261,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         for point in best:
             if point.interval:
                 errors = [[point.value - point.interval[0]], [point.interval[1] - point.value]]
-                color = f"C{groups.index(point.group) % 10}"
-                ax.errorbar(point.costs[name], point.value, errors, ecolor=color, fmt="none", capsize=2, linewidth=1)
+                bar = {"ecolor": colors[point.group], "fmt": "none", "capsize": 2, "linewidth": 1}
+                ax.errorbar(point.costs[name], point.value, errors, **bar)
             number = numbered.setdefault(", ".join(filter(None, [point.group, point.label])), len(numbered) + 1)
             place = point.costs[name], point.value
             ax.annotate(f"{number}", place, (7, 5), textcoords="offset points", fontsize="x-small")

@@ -189,7 +189,8 @@ class Unrolled(torch.autograd.Function):
         needed = ctx.needs_input_grad[1:]
         input_grads = [torch.empty_like(t) if need else None for t, need in zip(inputs, needed, strict=True)]
         columns = plan.rule.kind is Kind.COLUMN
-        if columns and not plan.rule.straight_through:
+        keeps = columns and not plan.rule.straight_through
+        if keeps:
             # the kernels add the gradients of kept values here, step by step
             for at in plan.memory_places(len(inputs)):
                 input_grads[at] = torch.zeros_like(inputs[at])
@@ -198,8 +199,7 @@ class Unrolled(torch.autograd.Function):
         tensor_grads, vector_grads = plan.split(input_grads)
         named_grads = plan.named(tensor_grads, "_grad")
         learns = columns and any(g is not None for g in named_grads["rule_params_grad"])
-        apart = learns or (columns and not plan.rule.straight_through)
-        sent_grads = [torch.empty_like(sent) for sent in memories] if apart else []
+        sent_grads = [torch.empty_like(sent) for sent in memories] if learns or keeps else []
         call.set_tensors({**named_grads, "sent_grad": sent_grads})
         tensors, vectors = plan.split(inputs)
         if plan.norms is not None:
