@@ -41,7 +41,7 @@ for _name in ("steering", "background"):
     del CASES[_name][3]["lambda"]
 # both processes of a group run all cases, so that torch is loaded once
 PAIR = """
-import json, sys
+import json, os, sys
 from contextlib import contextmanager
 from pathlib import Path
 import torch, torch.distributed as dist
@@ -59,6 +59,8 @@ api.together, api.size_of = together, lambda devices: 2
 api.learning_curve = api.update_pattern = lambda path, *_: path.touch()
 for name, (task, cell, rule, settings) in json.loads(cases).items():
     api.train(task, cell, rule, out=f"{folder}/{name}", data=data, settings=settings)
+# no interpreter shutdown, as in edgernn.training.parallel.leave: it can abort in the threads of the process group
+os._exit(0)
 """
 
 
