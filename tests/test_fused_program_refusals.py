@@ -14,10 +14,7 @@ from torch import Tensor
 import edgernn
 from edgernn.cells import Cell, Gate, Gates
 from edgernn.cells.base import State
-from edgernn.cells.recurrent import LowRank
-from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES
-from edgernn.training.kernels import attach, cpu, training_library
+from edgernn.training.kernels import attach, training_library
 from edgernn.training.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
 from tests.fused import inputs, run, train_library, whole_loss
 from tests.fused_cells import Gru, TwoStages, fused, user_layer
@@ -95,12 +92,6 @@ def test_cells_that_cannot_be_traced_are_left_to_the_loop(cell: type[Cell], mess
 
 def test_a_gpus_kernels_leave_a_step_of_ones_own_to_the_loop() -> None:
     assert attach(edgernn.SequenceModel(Stepping, 3, 8), "auto", "cuda") == "torch"
-
-
-def test_low_rank_is_refused() -> None:
-    layer = RecurrentLayer(Gru(3, 8, recurrent=LowRank(2)), RULES["always"](3, 8))
-    reason = "there is no kernel for my-gru+low-rank: its recurrent weight has a low rank; leave out the setting rank"
-    assert cpu.why_not(layer) == reason
 
 
 def refusal(source: CellSource) -> str:

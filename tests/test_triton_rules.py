@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgernn.cells import Cell, Gate, Gates, UpdateGate
 from edgernn.cells.base import State
-from edgernn.cells.recurrent import BlockSparse
+from edgernn.cells.recurrent import BlockSparse, LowRank
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Delta, TopK
 from tests.fused import COLUMN_AND_GATE, inputs, make, run, whole_loss
@@ -49,6 +49,17 @@ def _exact() -> Iterator[None]:
 def test_both_forms_equal_the_loop(cell: str, rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)
     assert_same(make(cell, rule, 3, 5, **OPTIONS[rule]), 3, 3)
+
+
+@both_forms
+@pytest.mark.parametrize(
+    ("cell", "rule"), [("lstm", "always"), ("irc-sru", "selective"), ("gru", "delta"), ("gru", "topk")]
+)
+def test_low_rank_weights_equal_the_loop(
+    cell: str, rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_form(form, monkeypatch)
+    assert_same(make(cell, rule, 5, 5, recurrent=LowRank(2), **OPTIONS.get(rule, {})), 3, 3)
 
 
 @pytest.mark.parametrize(("cell", "rule"), OTHERS, ids=map("-".join, OTHERS))

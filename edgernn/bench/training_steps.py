@@ -16,6 +16,7 @@ import click
 import torch
 from torch import Tensor, nn
 
+from edgernn.cells.recurrent import recurrent_weights
 from edgernn.files import write_json
 from edgernn.layer import RecurrentLayer
 from edgernn.machine import processor
@@ -79,6 +80,9 @@ def table(report: dict[str, Any]) -> str:
 @click.option("--batch", default=100, show_default=True, help="Sequences in a batch (B).")
 @click.option("--input-size", default=2, show_default=True, help="Input size (I).")
 @click.option("--hidden-size", default=128, show_default=True, help="Hidden size (H).")
+@click.option(
+    "--rank", type=click.IntRange(min=1), help="Rank of the cells' recurrent weights.  [default: dense weights]"
+)
 @click.option("--threads", default=2, show_default=True, help="Threads of torch and of the kernels.")
 @click.option("--repeats", default=15, show_default=True, help="Number of timing rounds; each round times all layers.")
 @click.option(
@@ -103,6 +107,7 @@ def main(
     batch: int,
     input_size: int,
     hidden_size: int,
+    rank: int | None,
     threads: int,
     repeats: int,
     loop: bool,
@@ -120,7 +125,8 @@ def main(
         kinds |= {f"{name}, fused": cell}
         kinds |= {f"{name} as a user's own, fused": type("Own", (cell,), {"name": f"my-{name}"})} if custom else {}
         for key, kind in kinds.items():
-            layer = RecurrentLayer(kind(input_size, hidden_size), rule(input_size, hidden_size))
+            weights = recurrent_weights(rank)
+            layer = RecurrentLayer(kind(input_size, hidden_size, recurrent=weights), rule(input_size, hidden_size))
             if key.endswith("fused"):
                 layer.unroller = CpuUnroller(layer)
             runs[key] = both_ways(layer, x)
@@ -128,7 +134,7 @@ def main(
     report = {
         "cpu": processor(),
         "torch": torch.__version__,
-        "sizes": {"T": steps, "B": batch, "I": input_size, "H": hidden_size},
+        "sizes": {"T": steps, "B": batch, "I": input_size, "H": hidden_size} | ({"rank": rank} if rank else {}),
         "threads": threads,
         "repeats": repeats,
         "ms": {name: seconds * 1e3 for name, seconds in medians.items()},

@@ -14,6 +14,9 @@ BACKENDS = ("auto", "torch", "fused")
 # widest state for which "auto" uses fused kernels on a GPU; beyond it every step reads all weights from the L2 cache,
 # which costs more than the saved launches
 WIDEST = 512
+# widest state with low-rank recurrent weights R Q for which "auto" uses fused kernels on a CPU; they read the product,
+# and for a wider state its multiply-adds cost more than the loop's calls of torch
+WIDEST_LOW_RANK = 256
 
 
 def attach(model: RecurrentModel, backend: str, device: str) -> str:
@@ -22,10 +25,12 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
     Args:
         model: The network. The attribute `unroller` of its recurrent layers is set in place.
         backend: "torch": a Python loop in torch. "fused": fused kernels for all layers. "auto": fused kernels for the
-            layers that have them, and the Python loop for the others. On a GPU, "auto" replays CUDA graphs of the loop
-            in two cases: instead of fused kernels if a layer has more than 512 neurons (`WIDEST`), and instead of the
-            Python loop if a layer has a normalisation. It uses no graphs if training rounds the weights (setting
-            weights), because a graph holds the tensors of the weights, and rounded ones are new at every step.
+            layers that have them, and the Python loop for the others. On a CPU, it uses the Python loop, too, for a
+            layer with low-rank recurrent weights and more than 256 neurons (`WIDEST_LOW_RANK`). On a GPU, "auto"
+            replays CUDA graphs of the loop in two cases: instead of fused kernels if a layer has more than 512 neurons
+            (`WIDEST`), and instead of the Python loop if a layer has a normalisation. It uses no graphs if training
+            rounds the weights (setting weights), because a graph holds the tensors of the weights, and rounded ones
+            are new at every step.
         device: The device of the model, such as "cpu".
 
     Returns:
@@ -39,14 +44,16 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
     rounds = model.rounding.weights != "float32"
     for layer in model.recurrent_layers():
         layer.unroller = None
-        if backend == "torch":
+        kind = torch.device(device).type
+        wide = layer.cell.recurrent.rank is not None and layer.cell.hidden_size > WIDEST_LOW_RANK
+        if backend == "torch" or (backend == "auto" and kind == "cpu" and wide):
             continue
-        unroller = _unroller(layer, torch.device(device).type, backend == "auto" and not rounds)
+        unroller = _unroller(layer, kind, backend == "auto" and not rounds)
         if not isinstance(unroller, str):
             layer.unroller = unroller
         elif backend == "fused":
             raise UsageError(f"backend: fused cannot run this model: {unroller}; backend=auto can run this model")
-        elif rounds and torch.device(device).type == "cuda" and layer.cell.norm is not None:
+        elif rounds and kind == "cuda" and layer.cell.norm is not None:
             text = (
                 f"weights={model.rounding.weights}: the loop over time steps runs in torch and is slower, because CUDA "
                 "graphs cannot replay it with weights that are rounded anew at every step; use norm=none for kernels"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the training kernels of all devices share."""
+"""Checks and weights that the training kernels of all devices share."""
 
 from torch import Tensor
 
-from edgernn.cells.base import State
+from edgernn.cells.base import Cell, State
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES, Kind
@@ -71,3 +71,17 @@ def check(layer: RecurrentLayer, x: Tensor, state: State) -> None:
                 f"state {name}: expected shape {(x.shape[1], width)}, got {tuple(tensor.shape)}; start from "
                 "layer.initial_state()"
             )
+
+
+def with_whole_weights(cell: Cell, constants: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Multiply out low-rank recurrent weights, because kernels read them as one matrix.
+
+    Args:
+        cell: The cell.
+        constants: Result of `RecurrentLayer.constants`.
+
+    Returns:
+        `constants`; if the recurrent weights are a product R Q, with the product (rows, H) as "R". Autograd passes the
+        gradient of the product on to R and Q.
+    """
+    return constants if cell.recurrent.rank is None else {**constants, "R": cell.R @ cell.Q}

@@ -24,7 +24,7 @@ from edgernn.rules import RULES, Kind, UpdateRule
 from edgernn.runtime.library import TRAIN
 from edgernn.training.kernels import batch_norm, column
 from edgernn.training.kernels.batch_norm import BatchNorms
-from edgernn.training.kernels.common import check, refusal
+from edgernn.training.kernels.common import check, refusal, with_whole_weights
 from edgernn.training.kernels.program_cell import describe_cell
 from edgernn.training.kernels.training_library import ProgramCell, TrainCall, library
 
@@ -267,10 +267,6 @@ class CpuUnroller:
                 f"there is no kernel for the rule {layer.rule.name} in the native library {TRAIN}; choose another rule"
             )
         cell = layer.cell
-        if cell.recurrent.rank is not None:
-            raise UsageError(
-                f"there is no kernel for {layer.kind}: its recurrent weight has a low rank; leave out the setting rank"
-            )
         if why := batch_norm.refusal(layer):
             raise UsageError(why)
         self.program: ProgramCell | None = None
@@ -305,7 +301,8 @@ class CpuUnroller:
             return None
         last = state[-1] if LAST in layer.widths else None
         constants = layer.constants(x)
-        weights = [constants.get(key, getattr(cell, key, None)) for key in ("W", "R", "C", "V", "b")]
+        whole = with_whole_weights(cell, constants)
+        weights = [whole.get(key, getattr(cell, key, None)) for key in ("W", "R", "C", "V", "b")]
         count = len(cell.states)
         memory = state[count : count + len(rule.memory)]
         u = rule.shares(x.shape[0], memory)

@@ -24,7 +24,7 @@ from edgernn.errors import UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
 from edgernn.program import ProgramError
 from edgernn.training.kernels import column
-from edgernn.training.kernels.common import check, refusal
+from edgernn.training.kernels.common import check, refusal, with_whole_weights
 from edgernn.training.kernels.gradients import input_grads
 from edgernn.training.kernels.kernel_form import KernelForm, choose, constants, precision
 from edgernn.training.kernels.layer_layout import make_layout
@@ -282,7 +282,8 @@ class GpuUnroller:
         u = rule.shares(x.shape[0], memory)
         blend = None if u is None else u.to(x.dtype)
         constants = layer.constants(x)
-        values: dict[str, Tensor | None] = {**constants, "a": a, "x": inputs, "e": e, "blend": blend}
+        values: dict[str, Tensor | None] = {**with_whole_weights(cell, constants), "a": a, "x": inputs, "e": e}
+        values["blend"] = blend
         values |= {} if sent_x is None else {SENT_H: memory[1]}
         values |= {f"v_{name}": constants[name] for name, _ in layout.vectors}
         values |= {f"s_{name}": s for name, s in zip(cell.states, state, strict=False)}
@@ -342,10 +343,9 @@ def _layout(layer: RecurrentLayer) -> Layout:
         raise UsageError("the package triton, which compiles GPU kernels, is not installed; install it with pip")
     if why := refusal(layer):
         raise UsageError(why)
-    if cell.norm is not None or cell.recurrent.rank is not None:
+    if cell.norm is not None:
         raise UsageError(
-            f"there is no kernel for {layer.kind}: Triton kernels support neither of the settings norm and rank; "
-            "leave them out"
+            f"there is no kernel for {layer.kind}: Triton kernels do not support the setting norm; leave it out"
         )
     try:
         layout = make_layout(layer)
