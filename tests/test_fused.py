@@ -322,7 +322,7 @@ def test_other_precisions_are_left_to_the_loop() -> None:
         ({"cell": "pru", "rule": "topk"}, "fused", None),
         ({"cell": "gru", "rule": "variable"}, "torch", "no kernel for the rule variable"),
         ({"cell": "gru", "norm": "layer"}, "torch", r"no kernel for gru\+layer"),
-        ({"cell": "gru", "rank": 2}, "torch", r"no kernel for gru\+low-rank"),
+        ({"cell": "gru", "rank": 2}, "fused", None),
         ({"cell": "gru-d", "input_size": 6}, "torch", "imputer"),
     ],
     ids=["gru", "skip", "sarnn", "groups", "delta", "topk", "rule", "norm", "rank", "imputer"],

@@ -12,7 +12,7 @@ from edgernn.files import write_json
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 from edgernn.bench import gpu_ops, gpu_suite
-from edgernn.bench.gpu_suite import SuiteSizes, check, run, table
+from edgernn.bench.gpu_suite import VARIANTS, SuiteSizes, check, run, table
 from edgernn.training.kernels import gpu
 from edgernn.training.kernels.kernel_form import KernelForm
 from tests.fake_gpu import TorchLibrary
@@ -45,16 +45,18 @@ def _small_blocks(monkeypatch):
 
 
 @pytest.mark.slow
-def test_report_is_whole_and_fits_json(tmp_path):
-    report = run("cpu", TINY, ["gru"], ["always", "selective", "selective/4", "delta", "topk"], ["sarnn"])
-    assert len(report["checks"]) == 10
+def test_report_is_whole_and_fits_json(tmp_path, monkeypatch):
+    monkeypatch.setitem(VARIANTS, "selective/4", {"group_size": 4})
+    rules = ["always", "selective", "selective/4", "delta", "delta/kept", "topk"]
+    report = run("cpu", TINY, ["gru"], rules, ["sarnn"])
+    assert len(report["checks"]) == 12
     assert all(record["passed"] for record in report["checks"]), report["checks"]
     assert set(report["throughput"]) == {"torch.nn.GRU", "torch.nn.LSTM", "sarnn, loop", "sarnn, fused"}
     assert set(report["widths"]["6"]) == {"torch.nn.GRU", "gru, loop", "gru, fused"}
     assert report["training"]["metric"] == "mse", report["training"]
     write_json(tmp_path / "gpu.json", report)
     text = table(json.loads((tmp_path / "gpu.json").read_text()))
-    assert "gradients, ieee: 5 of 5 within 1e-05" in text
+    assert "gradients, ieee: 6 of 6 within 1e-05" in text
     assert report["ops"] is None
     assert "left out: the CUDA ops of exported models: they were not built" in text
     assert "stopped: steps, 2 steps" in text

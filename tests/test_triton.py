@@ -278,7 +278,7 @@ def test_smaller_shared_memory_holds_less() -> None:
         ({"cell": "gru", "rule": "variable"}, "torch"),
         ({"cell": "gru", "norm": "layer"}, "graphs"),
         ({"cell": "lstm", "norm": "recurrent-batch"}, "graphs"),
-        ({"cell": "gru", "rank": 2}, "torch"),
+        ({"cell": "gru", "rank": 2}, "fused"),
         ({"cell": "gru-d", "input_size": 6}, "torch"),
     ],
     ids=[

@@ -32,7 +32,7 @@ from edgernn.bench import gpu_ops
 from edgernn.bench.gpu_cases import summary
 from edgernn.bench.provenance import gpu as gpu_facts
 from edgernn.bench.provenance import version_of
-from edgernn.cells import COMPILED
+from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
 from edgernn.files import write_json
 from edgernn.layer import RecurrentLayer
@@ -44,6 +44,8 @@ from edgernn.training.kernels import common, gpu, graphs
 # allowed error of a gradient relative to its largest value, by the precision of matrix products
 TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
 TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "deltagru", "d-gru", "gru-before", "irc-gru", "eins")
+# options of rules that have kernels of their own
+VARIANTS: dict[str, dict[str, Any]] = {"selective/16": {"group_size": 16}, "delta/kept": {"straight_through": False}}
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
         device: The torch device that computes both gradients, such as cuda.
         size: The sizes (T, B, I, H).
         cell: Name of the cell.
-        rule: Name of the update rule; "selective/16" stands for groups of 16 neurons.
+        rule: Name of the update rule, or a key of VARIANTS.
         how: Precision of matrix products: tf32, or ieee for float32.
 
     Returns:
@@ -159,12 +161,11 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
 
 
 def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
-    rule, _, group_size = rule.partition("/")
-    kind, rule_kind = resolve(cell, rule)
-    options: Mapping[str, Any] = {"group_size": int(group_size)} if group_size else rule_kind.check_options
+    kind, rule_kind = resolve(cell, rule.partition("/")[0])
+    options: Mapping[str, Any] = rule_kind.check_options
     # with the thresholds 0 of check_options, products would read every value
     options = {"theta_x": 0.4, "theta_h": 0.1, "learn_thresholds": True} if rule_kind.kind is Kind.COLUMN else options
-    return RecurrentLayer(kind(I, H), rule_kind(I, H, **options))
+    return RecurrentLayer(kind(I, H), rule_kind(I, H, **options, **(VARIANTS[rule] if "/" in rule else {})))
 
 
 def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -387,7 +388,7 @@ def main(out: Path, device: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise click.ClickException("TRITON_INTERPRET=1 is set: unset it to run the kernels on the GPU")
     try:
-        report = run(device, SuiteSizes(), tuple(COMPILED), (*common.FUSED, "selective/16"), TIMED)
+        report = run(device, SuiteSizes(), tuple(CELLS), (*common.FUSED, *VARIANTS), TIMED)
     except EdgernnError as error:
         raise click.ClickException(str(error)) from None
     write_json(out, report)
