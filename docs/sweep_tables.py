@@ -53,7 +53,7 @@ def signal(name: str, *, every: bool = False) -> str:
     second = f" A second of signal has {rate} steps." if rate else ""
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
-        f"Multiply-adds and µs are those of a step with one sequence.{second} Best for: no other model of the "
+        f"Multiply-adds, with those of blocks, and µs are those of a step with one sequence.{second} Best for: no other model of the "
         f"{len(chosen)} has both a better mean on the validation split and a lower cost of this kind. Times on "
         f"{report['latency_machine']}. Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
         "rule, size and learning rate. Options that all models of a rule share are in that file only."
@@ -109,7 +109,8 @@ def rivals(name: str) -> str:
         judged = f"Solved: a mean of at most {solved:.5f} on the validation split, at which a training ends."
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split. {judged} Skipped: updates, or under delta values "
-        "that are not read anew. Multiply-adds and µs are those of a step with one sequence; kB: weights. Times on "
+        "that are not read anew. Multiply-adds, with those of blocks, and µs are those of a step with one sequence; "
+        "kB: weights. Times on "
         f"{report['latency_machine']}. Made by `{report['command']}`, which trains {len(chosen)} models after the "
         "search. Options that all models of a rule share are in that file only."
     )

@@ -33,15 +33,17 @@ _COMPUTED = {
     "gmean": ("accuracy", "skip_percent"),
     "flops": ("flops_paper", "steps_a_sequence"),
     "neurons_updated": ("neurons", "skip_percent"),
+    "work": ("macs_executed", "block_macs"),
 }
 
 
 def figure(result: dict[str, Any], column: str) -> float | None:
     """Compute the value of a run in one column of a table of results, in the unit of that column.
 
-    A column is an entry of result.json or one of three computed ones. gmean is the geometric mean of the accuracy and
+    A column is an entry of result.json or one of four computed ones. gmean is the geometric mean of the accuracy and
     the share of skipped updates, both in per cent. flops is the number of operations per sequence, counted as in the
-    SA-RNN paper. neurons_updated is the mean number of updated neurons per step.
+    SA-RNN paper. neurons_updated is the mean number of updated neurons per step. work is the number of
+    multiply-adds executed per step in the layers and in the residual blocks around them.
 
     Args:
         result: Content of the run's result.json.
@@ -62,6 +64,8 @@ def figure(result: dict[str, Any], column: str) -> float | None:
         return math.sqrt(100 * result["accuracy"] * result["skip_percent"])
     if column == "flops":
         return float(result["flops_paper"] * result["steps_a_sequence"])
+    if column == "work":
+        return float(result["macs_executed"] + result["block_macs"])
     if column == "neurons_updated":
         return float(result["neurons"] * (1 - result["skip_percent"] / 100))
     value = result[column]

@@ -88,7 +88,7 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
         "test": row.spread(metric or ""),
         "validation": spread([unit * value for value in row.validation.values()]),
         "skip_percent": row.spread("skip_percent"),
-        "work": row.spread("macs_executed"),
+        "work": row.spread("work"),
         "latency": spread([] if time is None else [time]),
         "bytes": spread([_weight_bytes(first)] if "parameters" in first else []),
         "seconds": row.spread("seconds"),
