@@ -15,6 +15,7 @@ from edgernn.training import recipe as recipes
 from edgernn.training import run_latency
 from edgernn.training.paper_table import markdown
 from edgernn.training.reproduce import reproduce
+from edgernn.training.table_latency import latencies
 from tests.training_helpers import without_pictures
 
 TABLE = """title = "Two sums"
@@ -111,6 +112,19 @@ def test_a_table_has_times_and_ratios(table):
     assert "16 test sequences streamed step by step through the exported model, called from C, batch 1, one " in page
 
 
+def test_all_models_of_a_sweep_are_timed_in_turns(table, tmp_path):
+    models = {row: table / f"{row}-seed0" for row in ("gru-before", "sarnn")}
+    # calls with whole sequences from Python, as an earlier version timed them
+    earlier = {"machine": processor(), "models": {row: str(run) for row, run in models.items()}, "errors": {}}
+    (tmp_path / "latency.json").write_text(json.dumps({**earlier, "microseconds": dict.fromkeys(models, 1e6)}))
+    report = latencies(tmp_path, models)
+    assert report["call"] == "steps called from C"
+    assert {row: 0.01 < time < 1e3 for row, time in report["microseconds"].items()} == dict.fromkeys(models, True)
+    assert report["errors"] == {}
+    assert json.loads((tmp_path / "latency.json").read_text()) == report
+    assert latencies(tmp_path, models) == report
+
+
 def test_models_are_timed_again_only_when_asked(table, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in table.glob("*/latency.json")}
     models = {path: path.stat().st_mtime_ns for path in table.glob("*/model.onnx")}
@@ -131,6 +145,9 @@ def test_a_model_that_cannot_be_streamed_says_why(runs, monkeypatch, tmp_path, c
     record = json.loads((tmp_path / "twice-seed0/latency.json").read_text())
     assert "got one that needs whole sequences" in record["error"]
     assert "| not measured |" in capsys.readouterr().out
+    report = latencies(tmp_path, {"twice": tmp_path / "twice-seed0"})
+    assert report["microseconds"] == {}
+    assert "got one that needs whole sequences" in report["errors"]["twice"]
 
 
 def test_a_table_that_was_never_timed_says_so(table):

@@ -3,7 +3,6 @@
 
 import statistics
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,35 @@ from edgernn.errors import EdgernnError
 from edgernn.export.export_run import default_file, export_run
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
 from edgernn.machine import processor
-from edgernn.runtime import Session
+from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import pack
+from edgernn.runtime.probes import streamed
+from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.training.run_directory import LATENCY, RESULT
 
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
+# what a timed call does; a file of an earlier version timed calls of `Session.run`, whose fixed time hid small models
+_CALL = "steps called from C"
 
 
 def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
     """Measure the latency per step of one model per row of a table, for one sequence at a time on one thread.
 
-    Each model is exported to its run directory (`exported`), and the file is checked against torch. A timed call runs
-    the model on its first test sequence from the initial state. Each round times several calls of every model in turn.
-    For each model, the median time of its calls is taken in each round, and then the median of these over the rounds.
-    The latency is this median divided by the number of steps of the sequence. The result is written to latency.json in
-    `out`. A later call for the same runs on the same machine measures nothing and returns the content of this file.
+    Each model is exported to its run directory (`exported`), and the file is checked against torch. A timed call
+    streams the model's first test sequences (example.npz) step by step: a loop in C calls the native library for each
+    step, as an application on a device does. Each round times several calls of every model in turn. For each model, the
+    median time of its calls is taken in each round, and then the median of these over the rounds. The latency is this
+    median divided by the number of steps of the sequences. The result is written to latency.json in `out`. A later call
+    for the same runs on the same machine measures nothing and returns the content of this file.
 
     Args:
         out: Folder of the table.
         runs: Dict from the name of a row to the directory of a finished run.
 
     Returns:
-        A dict with "machine" and three dicts whose keys are names of rows: "microseconds" (latency per step), "models"
-        (run directory) and "errors" (why a model could not be exported).
+        A dict with "machine", "call" and three dicts whose keys are names of rows: "microseconds" (latency per step),
+        "models" (run directory) and "errors" (why a model could not be exported or packed).
     """
     models = {name: str(run) for name, run in runs.items()}
     cached = _read_cached(out / LATENCY)
@@ -42,18 +47,20 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
     calls, steps, errors = {}, {}, {}
     for name, run in runs.items():
         try:
-            session = Session(exported(run), threads=1)
+            model = exported(run)
+            stepper = Stepper(pack(read_model(model), model), 1)
         except EdgernnError as error:
             errors[name] = str(error)
             continue
-        x = read_arrays(run / EXAMPLE, ("x",))["x"][0]
-        calls[name], steps[name] = partial(session.run, x), len(x)
+        x = read_arrays(run / EXAMPLE, ("x",))["x"]
+        calls[name], steps[name] = streamed(stepper, x), x.shape[0] * x.shape[1]
     medians = {
         name: statistics.median(statistics.median(block) for block in blocks)
         for name, blocks in interleaved(calls, _ROUNDS).items()
     }
     result = {
         "machine": processor(),
+        "call": _CALL,
         "models": models,
         "microseconds": {name: 1e6 * seconds / steps[name] for name, seconds in medians.items()},
         "errors": errors,
@@ -105,4 +112,5 @@ def _read_cached(path: Path) -> dict[str, Any]:
         cached = read_json(path)
     except EdgernnError:
         return {}
-    return cached if isinstance(cached, dict) and {"models", "microseconds", "errors"} <= cached.keys() else {}
+    whole = isinstance(cached, dict) and {"models", "microseconds", "errors"} <= cached.keys()
+    return cached if whole and cached.get("call") == _CALL else {}
