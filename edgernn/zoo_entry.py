@@ -90,9 +90,12 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
     known = {name: value for name, value in result.items() if isinstance(value, float)}
     # a run that was trained for int8 has one metric for both files
     metrics: dict[str, dict[str, float]] = {"float32": known, "int8": known}
+    model = load_model(run)[0]
+    parts = part_figures(model, task)
+    of_parts = {"float32": parts, "int8": parts}
 
-    def score(model: SequenceModel) -> tuple[float, bool]:
-        metrics["int8"] = evaluate(model, task, task.test)
+    def score(quantised: SequenceModel) -> tuple[float, bool]:
+        metrics["int8"], of_parts["int8"] = evaluate(quantised, task, task.test), part_figures(quantised, task)
         return metrics["int8"][task.objective.metric], task.objective.higher_is_better
 
     # the last one writes the example, whose outputs are those of float32
@@ -101,12 +104,13 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
     _shorten(folder / EXAMPLE)
     report = bench(folder / FILES["float32"], Settings(), progress=Progress())
     save(report, folder)
-    interval = metric_interval(load_model(run)[0], task)
+    interval = metric_interval(model, task)
     files = {
         file: {
             "weights": weights,
             "bytes": exported[weights]["bytes"],
             metric: metrics[weights][metric],
+            **{f"{metric}_{part}": figures["value"] for part, figures in of_parts[weights].items()},
             "skip_percent": metrics[weights]["skip_percent"],
             "us_a_step": exported[weights]["latency"]["step"],
         }
@@ -120,7 +124,10 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
         "metric": metric,
         "value": result[metric],
         "higher_is_better": result["higher_is_better"],
-        "interval": None if interval is None else dataclasses.asdict(interval),
+        "interval": as_dict(interval),
+        "sequences": len(task.test),
+        "further": {key: result[key] for key in task.further if key in result},
+        "parts": with_intervals(parts, model, task),
         **{key: result[key] for key in _WORK if key in result},
         "files": files,
         "processor": exported["float32"]["latency"]["processor"],
@@ -131,7 +138,7 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
     }
     write_json(folder / ENTRY, entry)
     card = (folder / CARD).read_text(encoding="utf-8")
-    write_text(folder / CARD, card.rstrip() + "\n\n" + "\n".join(card_sections(entry, interval)) + "\n")
+    write_text(folder / CARD, card.rstrip() + "\n\n" + "\n".join(card_sections(entry)) + "\n")
     # the card has the figures of both files
     (folder / FILES["int8"]).with_suffix(".md").unlink()
     return entry
@@ -194,21 +201,69 @@ def _is_of_class(key: str) -> bool:
     return key.startswith(("recall_", "precision_", "sensitivity_"))
 
 
-def card_sections(entry: Mapping[str, Any], interval: Interval | None) -> list[str]:
+def part_figures(model: SequenceModel, task: Task) -> dict[str, dict[str, float]]:
+    """Compute the main metric and the work of a model on each part of the test split, see `Task.test_parts`.
+
+    Args:
+        model: The trained model.
+        task: The model's task, with its data loaded.
+
+    Returns:
+        Dict from the name of each part to the number of its "sequences", the metric as "value", "skip_percent" and
+        "macs_executed".
+    """
+    figures = {}
+    for name, split in task.test_parts().items():
+        metrics = evaluate(model, task, split)
+        figures[name] = {"sequences": len(split), "value": metrics[task.objective.metric]}
+        figures[name] |= {key: metrics[key] for key in ("skip_percent", "macs_executed")}
+    return figures
+
+
+def with_intervals(
+    parts: Mapping[str, Mapping[str, float]], model: SequenceModel, task: Task
+) -> dict[str, dict[str, Any]]:
+    """Add the confidence interval of the metric on each part to figures from `part_figures`, as "interval"."""
+    return {
+        name: {**parts[name], "interval": as_dict(metric_interval(model, task, split))}
+        for name, split in task.test_parts().items()
+    }
+
+
+def as_dict(interval: Interval | None) -> dict[str, Any] | None:
+    """Convert a confidence interval for entry.json; None stays None."""
+    return None if interval is None else dataclasses.asdict(interval)
+
+
+def _with_interval(figures: Mapping[str, Any]) -> str:
+    """Format the key "value", and the key "interval" unless it is None."""
+    value, interval = f"{figures['value']:.4g}", figures["interval"]
+    if interval is None:
+        return value
+    return f"{value}, 95 % confidence interval {interval['low']:.4g} to {interval['high']:.4g} ({interval['method']})"
+
+
+def card_sections(entry: Mapping[str, Any]) -> list[str]:
     """Format sections of the model card as lines of Markdown: quality, files and data.
 
     Args:
         entry: Content of entry.json.
-        interval: Confidence interval of the metric on the test sequences, if known.
 
     Returns:
         The lines.
     """
-    metric = entry["metric"]
-    value = f"{entry['value']:.4g}"
-    if interval is not None:
-        value += f", 95 % confidence interval {interval.low:.4g} to {interval.high:.4g} ({interval.method})"
-    lines = ["## Quality", "", f"{metric} on the test sequences: {value}."]
+    metric, parts = entry["metric"], entry["parts"]
+    lines = ["## Quality", "", f"{metric} on the test sequences: {_with_interval(entry)}."]
+    for name, value in entry["further"].items():
+        lines += ["", f"{name} on the same sequences: {value:.4g}."]
+    lines += ["", f"The work above is the mean over all {entry['sequences']:,} test sequences."]
+    for part, figures in parts.items():
+        text = (
+            f"{metric}_{part}, over the {figures['sequences']:,} sequences of `{part}` alone: "
+            f"{_with_interval(figures)}. There, {figures['skip_percent']:.1f} % of the neurons are skipped, and "
+            f"{figures['macs_executed']:,.0f} multiply-adds a step executed."
+        )
+        lines += ["", text]
     if entry["room"]:
         lines += ["", "| in a running recording | |", "|---|---:|"]
         lines += [f"| {key.removeprefix('room_')} | {_text(number)} |" for key, number in entry["room"].items()]
@@ -219,12 +274,14 @@ def card_sections(entry: Mapping[str, Any], interval: Interval | None) -> list[s
             f"| {name} | {' | '.join(f'{figures[measure]:.3f}' for measure in measures)} |"
             for name, figures in entry["classes"].items()
         ]
-    lines += ["", "## Files", "", f"| file | weights | bytes | {metric} | updates skipped | µs a step |"]
-    lines += ["|---|---|---:|---:|---:|---:|"]
+    measured = [metric, *(f"{metric}_{part}" for part in parts)]
+    heading = f"| file | weights | bytes | {' | '.join(measured)} | updates skipped | µs a step |"
+    lines += ["", "## Files", "", heading, f"|---|---|---:|{'---:|' * len(measured)}---:|---:|"]
     for file, figures in entry["files"].items():
         took = "" if figures["us_a_step"] is None else f"{figures['us_a_step']:.3g}"
         lines.append(
-            f"| `{file}` | {figures['weights']} | {figures['bytes']:,} | {figures[metric]:.4g} | "
+            f"| `{file}` | {figures['weights']} | {figures['bytes']:,} | "
+            f"{' | '.join(f'{figures[name]:.4g}' for name in measured)} | "
             f"{figures['skip_percent']:.1f} % | {took} |"
         )
     lines += ["", f"Times: one step from Python on one thread of {entry['processor']}.", "", "## Data", ""]

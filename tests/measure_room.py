@@ -52,7 +52,8 @@ def trained(path: Path) -> SequenceModel:
     state = model.state_dict()
     tensors = {tensor.name: torch.tensor(numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer}
     state |= {"head.weight": tensors["head.W"].T, "head.bias": tensors["head.b"]}
-    state |= {f"input_{name}": tensors[f"input.{name}"] for name in ("mean", "std")}
+    # a file has no tensors of a standardisation that changes nothing
+    state |= {f"input_{name}": tensors[f"input.{name}"] for name in ("mean", "std") if f"input.{name}" in tensors}
     for name, tensor in tensors.items():
         layer, _, weight = name.partition(".")
         for part in ("cell", "rule"):

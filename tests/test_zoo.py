@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import edgernn.zoo_entry
 from edgernn.bench.measure import Settings
 from edgernn.cli.frame import main
+from edgernn.cli.models import model_rows
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.zoo import entries, find_model, zoo_folder
 from edgernn.training import train
-from edgernn.zoo_entry import MOST, add_model
+from edgernn.training.tasks import Adding, Sequences
+from edgernn.zoo_entry import MOST, add_model, card_sections, part_figures, with_intervals
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
 
@@ -68,6 +71,7 @@ def test_an_entry_has_what_the_card_says(run, zoo):
     assert entry["files"]["model-int8.onnx"]["mse"] == pytest.approx(result["mse"], rel=0.1)
     assert entry["interval"]["low"] < entry["value"] < entry["interval"]["high"]
     assert (entry["macs"], entry["skip_percent"]) == (result["macs"], result["skip_percent"])
+    assert (entry["sequences"], entry["further"], entry["parts"]) == (60, {}, {})
     card = (zoo / "small/model.md").read_text()
     assert f"{entry['interval']['low']:.4g} to {entry['interval']['high']:.4g}" in card
     assert "\n    edgernn train" not in card or "Made by" in card
@@ -104,6 +108,41 @@ def test_the_data_of_a_task_are_those_that_its_settings_choose(task, expected):
         assert entry["title"].startswith(begin)
         assert entry["terms"]
         assert "https://" in entry["origin"] or "http://" in entry["origin"]
+
+
+class Halves(Adding):
+    """The adding task, whose card has figures of the first half of the test."""
+
+    def test_parts(self):
+        half = len(self.test) // 2
+        return {"first": Sequences(self.test.x[:half], self.test.y[:half])}
+
+
+def test_a_part_of_the_test_has_its_own_figures(zoo):
+    task = Halves(T=10, test_size=40)
+    task.open(None, 0)
+    model = edgernn.SequenceModel("gru", 2, 4, 1, rule="delta")
+    parts = with_intervals(part_figures(model, task), model, task)
+    (batch,) = task.test_parts()["first"].chunks()
+    with torch.no_grad():
+        y, _ = model(batch.x)
+    value = (y - batch.target).square().mean().item()
+    first = parts["first"]
+    assert first["sequences"] == 20
+    assert first["value"] == pytest.approx(value)
+    assert first["skip_percent"] == pytest.approx(100 * (1 - model.update_rate))
+    assert first["interval"]["low"] < value < first["interval"]["high"]
+    (entry,) = entries(zoo)
+    for file in entry["files"].values():
+        file["mse_first"] = value
+    entry |= {"parts": parts, "further": {"mae": 0.25}}
+    card = "\n".join(card_sections(entry))
+    assert f"mse_first, over the 20 sequences of `first` alone: {value:.4g}, 95 % confidence interval" in card
+    assert "mae on the same sequences: 0.25." in card
+    assert "| file | weights | bytes | mse | mse_first |" in card
+    row = model_rows([entry])[1]
+    assert row[3].startswith(f"mse_first {value:.4g} (")
+    assert row[5] == f"{first['macs_executed']:,.0f} of {entry['macs']:,}"
 
 
 def test_commands_take_names(in_zoo, tmp_path, capsys):

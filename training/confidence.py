@@ -2,16 +2,18 @@
 """Confidence interval of a trained model's metric on the test sequences of its task."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from edgernn.model import SequenceModel
 from edgernn.training.statistics import CONFIDENCE
-from edgernn.training.tasks import Batch, Task
+from edgernn.training.tasks import Batch, Split, Task
 from edgernn.training.tasks.base import Means, Objective
 
+# a function that takes x and returns the outputs y first, such as a `SequenceModel`
+Predictor = Callable[[Tensor], tuple[Tensor, object]]
 # outputs of a model for some test sequences, in batches
 Group = list[tuple[Tensor, Batch]]
 # number of groups of sequences that are left out in turn
@@ -35,7 +37,7 @@ class Interval:
     method: str
 
 
-def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
+def metric_interval(model: Predictor, task: Task, split: Split | None = None) -> Interval | None:
     """Estimate the 95 % confidence interval of the main metric, as if test sequences of the same kind were drawn anew.
 
     A grouped jackknife: the test sequences are divided into m groups. θ_i is the metric without group i. The variance
@@ -50,18 +52,20 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
     Args:
         model: The trained model.
         task: The model's task, with its data loaded.
+        split: The test sequences: the task's test split by default, or one of `Task.test_parts`.
 
     Returns:
         The interval, or None if there are fewer than 10 groups.
     """
     from scipy.stats import t
 
-    groups = _groups(model, task)
-    everything, left = _metric(task, groups)
-    by_record = left is not None or task.test.origins is not None
+    split = split or task.test
+    groups = _groups(model, split)
+    everything, left = _metric(task, split, groups)
+    by_record = left is not None or split.origins is not None
     method = "records of the test" if by_record else "groups of the test sequences"
     if left is None:
-        left = [_metric(task, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
+        left = [_metric(task, split, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
     count = len(left)
     if count < FEWEST:
         return None
@@ -71,33 +75,35 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
     return Interval(everything - half, everything + half, f"jackknife over {count} {method}")
 
 
-def _groups(model: SequenceModel, task: Task) -> list[Group]:
+def _groups(model: Predictor, split: Split) -> list[Group]:
     """Run the model on the test sequences, and divide them into groups for a jackknife (see `metric_interval`).
 
     Each group of the returned list is a list of (outputs, batch) pairs.
     """
-    model.eval()
-    count = min(GROUPS, len(task.test))
-    size = math.ceil(len(task.test) / count)
+    if isinstance(model, nn.Module):
+        model.eval()
+    count = min(GROUPS, len(split))
+    size = math.ceil(len(split) / count)
     with torch.no_grad():
-        if next(task.test.chunks(1)).per_step:
-            return [[(model(batch.x)[0], batch)] for batch in task.test.chunks(size)]
-        outputs = [(model(batch.x)[0], batch.target) for batch in task.test.chunks()]
+        if next(split.chunks(1)).per_step:
+            return [[(model(batch.x)[0], batch)] for batch in split.chunks(size)]
+        outputs = [(model(batch.x)[0], batch.target) for batch in split.chunks()]
     y, target = torch.cat([y for y, _ in outputs], -2), torch.cat([target for _, target in outputs])
-    if task.test.origins is None:
+    if split.origins is None:
         parts = torch.randperm(len(target), generator=torch.Generator().manual_seed(0)).chunk(count)
     else:
-        origins = sorted(set(task.test.origins.tolist()))
-        parts = tuple((task.test.origins == origin).nonzero()[:, 0] for origin in origins)
+        origins = sorted(set(split.origins.tolist()))
+        parts = tuple((split.origins == origin).nonzero()[:, 0] for origin in origins)
     # the inputs are not needed any more
     return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in parts]
 
 
-def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]:
+def _metric(task: Task, split: Split, groups: list[Group]) -> tuple[float, list[float] | None]:
     """Compute the main metric over all sequences of the groups.
 
     Args:
         task: The task.
+        split: The test sequences.
         groups: Outputs and batches of each group.
 
     Returns:
@@ -106,7 +112,7 @@ def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]
     """
     assert isinstance(task.objective, Objective)
     metric = task.objective.metric
-    means, tally = Means(), task.tally(task.test)
+    means, tally = Means(), task.tally(split)
     for y, batch in (part for group in groups for part in group):
         means.add(batch.x.shape[1], task.objective.metrics(y, batch.target))
         if tally is not None:

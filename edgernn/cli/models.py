@@ -47,15 +47,17 @@ def _list_text(result: list[dict[str, Any]]) -> str:
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     bytes_of = {file["weights"]: f"{file['bytes']:,}" for file in entry["files"].values()}
-    interval = entry["interval"]
-    metric = f"{entry['metric']} {entry['value']:.4g}"
+    # metric and work on the same test sequences: on a part of them, if the card names one
+    ((part, figures),) = list(entry.get("parts", {}).items())[:1] or [("", entry)]
+    name, interval = f"{entry['metric']}_{part}" if part else entry["metric"], figures["interval"]
+    metric = f"{name} {figures['value']:.4g}"
     return (
         entry["name"],
         entry["task"],
         entry["cell"] if entry["rule"] == "always" else f"{entry['cell']} + {entry['rule']}",
         metric if interval is None else f"{metric} ({interval['low']:.4g} to {interval['high']:.4g})",
-        f"{entry['skip_percent']:.1f} %",
-        f"{entry['macs_executed']:,.0f} of {entry['macs']:,}",
+        f"{figures['skip_percent']:.1f} %",
+        f"{figures['macs_executed']:,.0f} of {entry['macs']:,}",
         bytes_of.get("float32", "-"),
         bytes_of.get("int8", "-"),
     )
@@ -68,6 +70,8 @@ def _list(folder: Path | None) -> list[dict[str, Any]]:
 
     The column "multiply-adds a step" shows two counts: the mean per step on the test data, where updates are skipped,
     and the count for a step that updates every neuron. They do not include the audio front end of a model that has one.
+    For word models, metric and work are those of the test clips that have a word: accuracy_words leaves out silence,
+    whose number is a setting.
     The model's card, the file model.md in its folder, says more.
     """
     from edgernn.runtime.zoo import entries

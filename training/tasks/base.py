@@ -130,6 +130,7 @@ class Task(abc.ABC):
         defaults: Training and model settings of a small run, as a dict from the setting's name to its value.
         network: Class of the network that is trained.
         without: Names of model settings that this network does not support.
+        further: Names of metrics that the card of a trained model states beside the main metric.
         divides: True if the sequences of a batch can be divided among processes. Set it only if the loss is a mean
             over sequences, and the state that `loss` returns has the batch as its first axis.
 
@@ -155,6 +156,7 @@ class Task(abc.ABC):
     defaults: ClassVar[Mapping[str, Any]] = {}
     network: ClassVar[type[RecurrentModel]] = SequenceModel
     without: ClassVar[frozenset[str]] = frozenset()
+    further: ClassVar[tuple[str, ...]] = ()
     divides: ClassVar[bool] = True
 
     objective: Score
@@ -231,6 +233,14 @@ class Task(abc.ABC):
     def tally(self, split: Split) -> Tally | None:
         """Return an empty `Tally` for the metrics of a split that are not means, or None if all metrics are means."""
         return None
+
+    def test_parts(self) -> Mapping[str, Split]:
+        """Return the parts of the test split for which a model's card states the main metric and the work separately.
+
+        Returns:
+            A dict from the name of each part, such as "words", to its sequences. Empty by default.
+        """
+        return {}
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         """Return the metrics of a whole split as a dict, with those of the function `work`.

@@ -141,6 +141,11 @@ class Clips(Source, Split):
         spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
         return spoken
 
+    def of_words(self) -> Self:
+        """Return the recorded clips of known words, without those of unknown words and of silence."""
+        kept = self._kept[self.label[self._kept] != self.silence]
+        return replace(self, samples=self.samples[kept], label=self.label[kept], pool=self.pool[:0], unknown=0, drawn=0)
+
     def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
         """Return the recorded clips with the indices `chosen` (n,) as float samples (n, S) from -1 to 1."""
         return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)

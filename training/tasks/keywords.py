@@ -46,9 +46,7 @@ _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Metrics of keyword spotting over a split: accuracy, cross_entropy and accuracy_words.
-
-    accuracy_words is the accuracy over the clips of known words, without those of unknown words and silence.
+    """Metrics of keyword spotting over a split: accuracy, cross_entropy and accuracy_words, see `Keywords`.
 
     Args:
         classes: Names of the classes.
@@ -153,6 +151,10 @@ class Words(Task, ABC):
     def background(self, batch: Batch) -> Tensor | None:
         assert isinstance(batch, MarkedBatch)
         return batch.background
+
+    def test_parts(self) -> Mapping[str, Split]:
+        assert isinstance(self.test, Clips)
+        return {"words": self.test.of_words()}
 
     def tally(self, split: Split) -> Tally:
         return _WordFigures(self.classes or (), self._scores)
@@ -309,7 +311,9 @@ class Keywords(Words):
     skip_percent_foreground is the percentage of skipped neuron updates at all other steps.
 
     Metrics: accuracy, over all clips, including those of `_unknown_` and `_silence_`; accuracy_words, over all other
-    clips; cross_entropy. series.json has recall and precision of each class in the test, in the order of `classes`.
+    clips; cross_entropy. The settings `silence` and `unknown` fix how many clips have no known word: accuracy,
+    skip_percent and macs_executed depend on them, accuracy_words does not. So compare accuracy_words between settings
+    and with published figures. series.json has recall and precision of each class in the order of `classes`.
 
     The data folder has one of three sets. `arabic-speech-commands` has 40 words: a folder `dataset`, train.csv, val.csv
     and test.csv. `speech-commands` is version 1 or 2 of Google's set, with `_background_noise_`, validation_list.txt
