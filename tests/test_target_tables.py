@@ -112,3 +112,22 @@ def test_silence_needs_less_work_than_words(models):
     """So the mean over all clips, of which a third is silence, understates the work on words."""
     entry = models["arabic-room-delta"]
     assert entry["macs_executed"] < entry["parts"]["words"]["macs_executed"] < entry["macs"]
+
+
+def test_the_page_states_the_figures_of_the_entries(models):
+    page = " ".join((ROOT / "docs/how-to/trained-models.md").read_text(encoding="utf-8").split())
+    dense, skipping = models["engine-life-gru"], models["engine-life-sarnn"]
+    assert f"executes {100 * skipping['macs_executed'] / dense['macs_executed']:.0f} % of the multiply-adds" in page
+    kilobytes, errors, times = [], [], []
+    for entry in (skipping, dense):
+        bench = json.loads((Path(entry["folder"]) / "bench.json").read_text(encoding="utf-8"))
+        kilobytes.append(f"{entry['files']['model.onnx']['bytes'] / 1000:.1f} kB")
+        errors.append(f"{entry['files']['model-int8.onnx']['rmse']:.2f}")
+        times.append(f"{bench['timings']['edgernn native']['us_per_step']:.2f}")
+    assert f"{kilobytes[0]} against {kilobytes[1]}" in page
+    assert f"its error is {errors[0]} cycles against {errors[1]}" in page
+    assert f"{times[0]} and {times[1]} µs" in page
+    for name, text in (("words-gru", "has {} in {} clips"), ("room-gru", "{} in {}. So `accuracy`")):
+        entry = models[f"arabic-{name}"]
+        count = entry["sequences"]
+        assert text.format(f"{count - entry['parts']['words']['sequences']:,}", f"{count:,}") in page

@@ -59,7 +59,10 @@ def test_the_repository_has_models_with_entries_of_their_files():
         folder = Path(entry["folder"])
         assert set(entry["files"]) == {file.name for file in folder.glob("*.onnx")}
         assert all(file["bytes"] == (folder / name).stat().st_size for name, file in entry["files"].items())
-        assert (folder / "model.md").is_file()
+        card = (folder / "model.md").read_text(encoding="utf-8")
+        assert f"| file | {(folder / 'model.onnx').stat().st_size:,} bytes |" in card
+        # the sections are those that the entry gives today
+        assert card.endswith("\n\n" + "\n".join(card_sections(entry)) + "\n")
     assert sum(file.stat().st_size for file in (ROOT / "models").rglob("*") if file.is_file()) <= MOST
 
 
