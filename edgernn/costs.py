@@ -7,9 +7,10 @@ macs            multiply-adds of one step of the recurrent layers with nothing s
 macs_executed   multiply-adds that remain when the rows of neurons that are not updated are skipped
 flops_paper     operations as the SA-RNN paper counts them. The product with a row of n weights costs n multiplications
                 and n - 1 additions, where a row holds all weights of a neuron's gate, for input and state together. The
-                sum over all rows is multiplied by the share of neurons that are updated, except the rows of the update
-                gate under the rule topk, which all neurons compute. The cost of the update rule and of the imputer is
-                added. Biases and point-wise operations are free
+                sum over all rows is multiplied by the share of neurons that are updated, or under the rule delta by the
+                share of the values of h that are sent. The rows of the update gate under the rule topk, which all
+                neurons compute, count in full. The cost of the update rule and of the imputer is added. Biases and
+                point-wise operations are free
 frontend_macs   multiply-adds of a step of the audio front end, if the model has one, with a real FFT (`LogMel.macs`);
                 the other figures do not include them
 block_macs      multiply-adds of a step of the linear maps of the residual blocks, if the model has them
@@ -64,7 +65,8 @@ def cost(
     Args:
         cell: The cell.
         rule: The update rule, which selects the neurons that change.
-        update_rate: Mean share of the neurons that change at a step, from 0 to 1.
+        update_rate: Mean share of the neurons that change at a step, or under the rule delta of the values of h that
+            are sent, from 0 to 1.
         busy_rate: Share of the steps at which at least one neuron changes, from 0 to 1. At all other steps,
             products whose results several neurons share are skipped, too. Default: 1, or 0 if update_rate is 0.
         imputer: The layer that fills in missing values, if any.

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
+import torch
 
-from edgernn.costs import named_cost
+from edgernn.costs import executed_macs, model_cost, named_cost
+from edgernn.model import SequenceModel
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,35 @@ def test_dense_cells_cost_what_the_convention_says():
     assert 25 * named_cost("gru", None, 1, 50).flops_paper == 378_750
     assert 17 * named_cost("gru", None, 1, 50).flops_paper == 257_550
     assert 500 * named_cost("gru", None, 2, 128).flops_paper == 49.728e6
+
+
+def test_delta_multiplies_all_rows_by_the_share_of_h_that_is_sent():
+    # 3 gates of 8 neurons, 3 inputs: 24 rows of 11 weights, each 11 products and 10 sums
+    assert named_cost("gru", "delta", 3, 8).flops_paper == 24 * 21
+    assert named_cost("gru", "delta", 3, 8, update_rate=0.25).flops_paper == 0.25 * 24 * 21 == 126
+    assert named_cost("gru", "delta", 3, 8, update_rate=0.0).flops_paper == 0
+    # C c counts like the others: the rows of i, f and o have 3 + 4 + 4 weights, those of g 3 + 4
+    peephole = 0.5 * 4 * (3 * (2 * 11 - 1) + (2 * 7 - 1))
+    assert named_cost("lstm-peephole", "delta", 3, 4, update_rate=0.5).flops_paper == peephole
+
+
+@pytest.mark.parametrize(("theta_x", "columns"), [(0.0, 3), (10.0, 0)])
+def test_delta_takes_the_share_of_h_and_not_that_of_x(theta_x, columns):
+    torch.manual_seed(0)
+    options = {"theta_x": theta_x, "theta_h": 0.0}
+    model = SequenceModel("gru", 3, 8, rule="delta", rule_options=options).eval()
+    with torch.no_grad():
+        model(torch.randn(10, 1, 3))
+    # all of h is sent at 9 of 10 steps, as h_0 = 0; x at all of them or at none
+    assert model_cost(model, model.update_rate).flops_paper == pytest.approx(24 * 21 * 9 / 10)
+    assert executed_macs(model) == pytest.approx(24 * columns + 24 * 8 * 9 / 10)
+
+
+def test_topk_counts_the_update_gate_of_all_neurons():
+    # z of all 8 neurons, and r and n of 2
+    assert named_cost("gru", "topk", 3, 8, update_rate=0.25).flops_paper == 8 * 21 + 2 * 2 * 21 == 252
+    # the gate alone
+    assert named_cost("pru", "topk", 2, 4, update_rate=0.0).flops_paper == 4 * (2 * 6 - 1)
 
 
 def test_own_costs_of_rules_follow_the_convention():
