@@ -12,7 +12,9 @@ import pytest
 
 from edgernn.cells import CELLS
 from edgernn.cli.frame import group, main
+from edgernn.errors import UsageError
 from edgernn.imputers import IMPUTERS
+from edgernn.model import SequenceModel
 from edgernn.rules import RULES
 from tests.source_tree import ROOT, load_script
 
@@ -60,6 +62,38 @@ def test_every_cell_and_rule_has_its_section():
     pages = "".join(script.page(name) for name in script.PAGES)
     for name in [*CELLS, *RULES, *IMPUTERS]:
         assert f"\n## {name}\n" in pages or name == "always", name
+
+
+def test_equations_are_code():
+    page = generator().page("rules")
+    assert "\n```text\nx̂_t = x_t where |x_t - x̂_{t-1}| > Θ_x" in page
+    # the first line of a paragraph may be an approximation
+    assert "\n```text\nm ≈ σ(s (|Δ| - Θ_h))\n∂ĥ_t / ∂Θ_h = " in page
+
+
+def test_the_page_of_cells_names_those_that_options_refuse():
+    text = " ".join((DOCS / "reference" / "cells" / "index.md").read_text(encoding="utf-8").split())
+    for option, pattern in (
+        ({"rule": "topk"}, r"update gate: of these cells (.*?)\."),
+        ({"rank": 2}, r"`density=0.25`\. (.*?) have no recurrent"),
+        ({"density": 0.5}, r"`density=0.25`\. (.*?) have no recurrent"),
+    ):
+        refused = {name for name in CELLS if not _takes(name, 4, 6, **option)}
+        named = set(re.findall(r"`(.*?)`", re.search(pattern, text)[1]))
+        assert named == (set(CELLS) - refused if "rule" in option else refused)
+    square = re.search(r"no recurrent weights, and (.*?) have none if I = H", text)[1]
+    for name in re.findall(r"`(.*?)`", square):
+        assert _takes(name, 4, 6, rank=2)
+        assert not _takes(name, 6, 6, rank=2)
+
+
+def _takes(cell, input_size, hidden_size, **options):
+    """Return False if a model with these options is refused."""
+    try:
+        SequenceModel(cell, input_size, hidden_size, **options)
+    except UsageError:
+        return False
+    return True
 
 
 def test_every_function_of_c_has_its_section():

@@ -35,7 +35,7 @@ def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) ->
         rule, the pairs of a cell with an imputer, and `custom`. The keys are name; cell, rule and imputer, the names of
         the parts, where imputer may be None; params, the number of parameters; macs, the number of multiply-adds;
         flops_paper, the number of multiplications plus additions, as the SA-RNN paper counts them; native, True if the
-        native library can run the model; portable, True because all models can run as standard ONNX operators;
+        native library can run the model on a CPU; portable, True because all models can run as standard ONNX operators;
         streaming, True if a sequence may be processed in parts; and paper, the source.
     """
     native = native_kernels()
@@ -79,7 +79,7 @@ def _kernel(model: SequenceModel, input_size: int, hidden_size: int) -> str:
 def table(entries: list[dict[str, Any]]) -> str:
     """Format the result of `cell_costs` as a Markdown table with one row for each name."""
     lines = [
-        "| name | made of | parameters | macs a step | flops_paper | kernel | source |",
+        "| name | made of | parameters | macs a step | flops_paper | kernel on a CPU | source |",
         "|---|---|---:|---:|---:|---|---|",
     ]
     for e in entries:

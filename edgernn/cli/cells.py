@@ -42,8 +42,8 @@ def command(custom: tuple[str, ...], input_size: int, hidden_size: int) -> list[
     FILE.py:CLASS adds a custom cell: a subclass of edgernn.Cell in a Python file. The file is executed.
 
     The column macs counts the multiply-adds of a step that updates every neuron. The column flops_paper counts
-    multiplications and additions one by one, as the SA-RNN paper does. A cell is native if the native library can run
-    it. All cells can run as standard ONNX operators (portable).
+    multiplications and additions one by one, as the SA-RNN paper does. A cell is native if the native library for CPUs
+    can run it. All cells can run as standard ONNX operators (portable).
     """
     from edgernn.cli.cell_costs import cell_costs
 

@@ -18,8 +18,9 @@ class TopK(UpdateRule):
     u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
 
     s is a score from the pre-activation p of the cell's update gate. In `gru-before`, a neuron takes the share σ(p) of
-    its new value, and s = p. In `gru`, `pru` and `fastgrnn-split`, it takes 1 - σ(p), and s = -p. Of equal scores, the
-    one with the lower index wins. NaN counts as the smallest score. In a batch, each sequence has its own k neurons.
+    its new value, and s = p. In `gru` and `pru`, it takes 1 - σ(p), and s = -p. In `fastgrnn-split`, it takes
+    σ(zeta) (1 - σ(p)) + σ(nu), which has the same order as in `gru`, and s = -p. Of equal scores, the one with the
+    lower index wins. NaN counts as the smallest score. In a batch, each sequence has its own k neurons.
     A step computes the update gate of all neurons, and the other gates of k neurons only, so that its work is bounded.
     Options: k, from 1 to H; by default half of the neurons, rounded up. The buffer rule_k (1,) holds it.
     The gradient passes through the new values of the k neurons, and through the kept states of all others. The choice
