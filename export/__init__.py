@@ -28,7 +28,8 @@ def to_onnx(
 
     The file's inputs are x (T, B, I), or int64 word indices (T, B) for a model with a vocabulary, and the state. Its
     outputs are y and the next state. A model that can skip updates of neurons has two further outputs: `updates`
-    (T, B), the number of updated neurons, and `macs` (B,), the number of executed multiply-adds.
+    (T, B), the number of updated neurons, or under the rule delta of values of h that were sent, and `macs` (B,), the
+    number of executed multiply-adds.
 
     Args:
         model: The model.

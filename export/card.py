@@ -11,6 +11,7 @@ from edgernn.export.check import Check
 from edgernn.export.latency import Latency, microseconds
 from edgernn.export.rounding import Loss
 from edgernn.model import SequenceModel
+from edgernn.runtime.info import update_words
 
 
 def card(
@@ -38,7 +39,7 @@ def card(
     Returns:
         The text of the card.
     """
-    task, metric = config["task"], result["metric"]
+    task, metric, words = config["task"], result["metric"], update_words(model.rule_type.name)
     block_macs = sum(block.macs() for block in model.residual_blocks())
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
@@ -46,7 +47,7 @@ def card(
         ("task", f"{task['name']} ({settings})" if settings else task["name"]),
         ("cell and rule", f"{model.cell_type.name} + {model.rule_type.name}{_groups(model)}, {_sizes(model)}"),
         (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
-        ("neurons skipped", f"{result['skip_percent']:.1f} %"),
+        (words.skipped, f"{result['skip_percent']:.1f} %"),
         ("parameters", f"{result['parameters']:,}"),
         ("multiply-adds a step, executed / dense", f"{result['macs_executed']:,.0f} / {result['macs']:,}"),
         *([("multiply-adds a step, front end", f"{model.frontend.macs():,}")] if model.frontend is not None else []),
@@ -64,8 +65,8 @@ def card(
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
     rows += _latency(took)
     width = model.output_size or model.width
-    words = model.vocabulary is not None
-    x = "(T, B)" if words else f"(T, B, {model.input_size})"
+    reads_words = model.vocabulary is not None
+    x = "(T, B)" if reads_words else f"(T, B, {model.input_size})"
     y = f"(B, {width})" if model.output == "last" else f"(T, B, {width})"
     with torch.no_grad():
         start = dict(zip(model.state_names, model.initial_state(1, model.input_mean), strict=True))
@@ -74,7 +75,7 @@ def card(
         if not any(s.any() for s in start.values())
         else "the metadata says how a state starts"
     )
-    counts = "; `updates` (T, B), neurons updated; `macs` (B,), multiply-adds executed" * model.rule_type.can_skip
+    counts = f"; `updates` (T, B), {words.updated}; `macs` (B,), multiply-adds executed" * model.rule_type.can_skip
     lines = [
         f"# {task['name']}, {result['cell']}",
         "",
@@ -92,7 +93,7 @@ def card(
         + ", ".join(f"`{s}.next`" for s in model.state_names)
         + f"{counts}. All floats are float32; {begins}; x is {_taken(model)}.",
         "",
-        f"`example.npz` holds inputs x {'(N, T)' if words else '(N, T, I)'} and the right answers y.",
+        f"`example.npz` holds inputs x {'(N, T)' if reads_words else '(N, T, I)'} and the right answers y.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -134,7 +134,8 @@ class CudaLibrary:
                 (B, I).
             y: Address of the array (T, B, H) that receives the outputs.
             new_states: Addresses of the arrays that receive the states after the last step, in the order of `states`.
-            updates: Address of an int64 array (T, B) that receives the number of updated neurons, or 0 for no counts.
+            updates: Address of an int64 array (T, B) that receives the number of updated neurons, or under the rule
+                delta of values of h that were sent; 0 for no counts.
             macs: Address of an int64 array (B,) that receives the number of executed multiply-adds, or 0 for no counts.
             stream: CUDA stream, or 0 for the default stream.
         """

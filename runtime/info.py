@@ -4,6 +4,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,24 @@ _FIELDS: dict[str, tuple[str, Check]] = {
     "cost.flops_paper": _NUMBER,
     "cost.flops_paper_idle": _NUMBER,
 }
+
+
+@dataclass(frozen=True)
+class UpdateWords:
+    """Names of what an update rule updates and skips, for reports: `updated` is what the output `updates` counts."""
+
+    updated: str
+    skipped: str
+
+
+def update_words(rule: str) -> UpdateWords:
+    """Return the names of what a rule updates and skips, from the rule's name.
+
+    Most rules skip neurons. Under delta all neurons change, and products do not read all values of h anew.
+    """
+    if rule == "delta":
+        return UpdateWords("values of h sent", "values of h not sent")
+    return UpdateWords("neurons updated", "neurons skipped")
 
 
 def read_model(path: Path) -> bytes:

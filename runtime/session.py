@@ -37,9 +37,9 @@ class Session:
     backend on a CPU do not go through ONNX Runtime.
 
     `s.backend` is "native" (kernels of edgernn's library) or "portable" (standard ONNX operators), and `s.onnx` the
-    onnxruntime.InferenceSession. After a run or a step, `s.updates` (T, B) is the number of updated neurons and
-    `s.macs` (B,) the number of executed multiply-adds, without those of an audio front end. Both are None for a model
-    that updates all neurons at every step.
+    onnxruntime.InferenceSession. After a run or a step, `s.updates` (T, B) is the number of updated neurons, or under
+    the rule delta of values of h that were sent, and `s.macs` (B,) the number of executed multiply-adds, without those
+    of an audio front end. Both are None under a rule that never skips.
 
     Methods raise UsageError for a wrong shape, dtype or value of x.
     """

@@ -80,6 +80,8 @@ def test_report_holds_every_figure(tmp_path):
     assert text == markdown(report)
     for word in ("macs_executed (native)", "flops_paper", "neurons skipped", "against LSTM", "edgernn portable"):
         assert word in text
+    report["info"]["model"]["layer"]["rule"]["name"] = "delta"
+    assert f"| values of h not sent | {report['skip_percent']:.1f} % |" in markdown(report)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

@@ -62,6 +62,16 @@ def test_three_digits_are_said(value, text):
     assert microseconds(value) == text
 
 
+def test_a_card_says_what_delta_skips(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*TRAIN, "--rule", "delta"]) == 0
+    assert main(["export", "run", "--out", "model.onnx"]) == 0
+    card = (tmp_path / "model.md").read_text()
+    assert "| values of h not sent | " in card
+    assert "`updates` (T, B), values of h sent; " in card
+    assert "neurons" not in card
+
+
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
 def test_a_card_has_the_size_of_its_file_and_its_latency(weights, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from edgernn.files import replacing
 from edgernn.model import SequenceModel
+from edgernn.runtime.info import update_words
 
 Array = npt.NDArray[Any]
 
@@ -75,7 +76,8 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     """Plot a sequence and, below it, which neurons are updated at which step, in black.
 
     A row of the lower plot is a neuron, or a group of neurons that are always updated together. The rows of several
-    layers are stacked, the first layer on top.
+    layers are stacked, the first layer on top. Under the rule delta, all neurons change, and black shows which values
+    of h products read anew.
 
     Args:
         path: The image file to write.
@@ -101,7 +103,8 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     below.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
     below.set_ylabel(_row_title(model))
     below.locator_params(integer=True)
-    below.set_xlabel(f"time step ({100 * (1 - updated):.1f} % of the updates skipped)")
+    skipped = update_words(model.rule_type.name).skipped
+    below.set_xlabel(f"time step ({skipped}: {100 * (1 - updated):.1f} %)")
     save(figure, path)
 
 
@@ -343,8 +346,9 @@ def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
         x: Sequence (T, 1, I).
 
     Returns:
-        The update pattern (rows, T), 1 where updated, else 0; and the mean fraction of neurons updated at a step. A row
-        is a neuron, or a group of neurons that are always updated together. The first layer's rows come first.
+        The update pattern (rows, T), 1 where updated, else 0; and the mean fraction of neurons updated at a step, or
+        under the rule delta of values of h that products read anew. A row is a neuron, or a group of neurons that are
+        always updated together. The first layer's rows come first.
     """
     with torch.no_grad():
         model(x)

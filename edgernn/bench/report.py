@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.files import write_json, write_text
-from edgernn.runtime.info import block, layer_sizes
+from edgernn.runtime.info import block, layer_sizes, update_words
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -52,7 +52,7 @@ def markdown(report: dict[str, Any]) -> str:
         *([f"| macs of the front end | {costs['frontend_macs']:,} |"] if costs["frontend_macs"] else []),
         *([f"| macs of the blocks | {costs['block_macs']:,} |"] if costs["block_macs"] else []),
         f"| flops_paper | {costs['flops_paper']:,.0f} |",
-        f"| neurons skipped | {report['skip_percent']:.1f} % |",
+        f"| {update_words(model['layer']['rule']['name']).skipped} | {report['skip_percent']:.1f} % |",
     ]
     checks = ", ".join(f"{name} {error:.1e}" for name, error in report["verified"].items())
     return "\n".join([*lines, "", f"Verified before timing (worst error): {checks or 'one backend only'}."]) + "\n"

@@ -68,11 +68,11 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 def _list(folder: Path | None) -> list[dict[str, Any]]:
     """List the trained models: task, metric on the test data with its 95 % interval, multiply-adds, and file sizes.
 
-    The column "multiply-adds a step" shows two counts: the mean per step on the test data, where updates are skipped,
-    and the count for a step that updates every neuron. They do not include the audio front end of a model that has one.
-    For word models, metric and work are those of the test clips that have a word: accuracy_words leaves out silence,
-    whose number is a setting.
-    The model's card, the file model.md in its folder, says more.
+    The column "skipped" has the percentage of neuron updates that are skipped, or under the rule delta of values of h
+    that are not sent. The column "multiply-adds a step" shows two counts: the mean per step on the test data, with what
+    the rule skips, and the count for a step that skips nothing. They do not include the audio front end of a model that
+    has one. For word models, metric and work are those of the test clips that have a word: accuracy_words leaves out
+    silence, whose number is a setting. The model's card, the file model.md in its folder, says more.
     """
     from edgernn.runtime.zoo import entries
 

@@ -76,7 +76,8 @@ class _LayerCode:
             yield function(f"{method}_{self._id}", f"The equation `{method}` of the rule of {name}.", equation)
         if self._rule.kind == "SAMPLE":
             yield self._drive()
-        comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of updated neurons.")
+        counted = "values of h that it sends" if self._kind.moving else "updated neurons"
+        comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of {counted}.")
         head = f"static int32_t step_{self._id}(const struct layer_{self._id}* layer, {self._state}* model,"
         head += f"\n{' ' * head.index('(')} const float* x) {{"
         yield "\n".join([comment, head, *(f"  {line}" if line else "" for line in self._step()), "}\n"])

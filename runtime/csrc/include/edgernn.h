@@ -119,8 +119,8 @@ EDGERNN_API EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* da
 EDGERNN_API EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data,
                                                 size_t bytes);
 
-/* Counts of the last step, (B,) each: neurons that were updated, and multiply-adds of all layers.
- * Both are null if the model updates every neuron at every step. */
+/* Counts of the last step, (B,) each: neurons that were updated, or under the rule delta values of
+ * h that were sent; and multiply-adds of all layers. Both are null if no rule of a layer skips. */
 EDGERNN_API EdgernnStatus edgernn_work(const EdgernnModel* model, const int64_t** updates,
                                        const int64_t** macs);
 
