@@ -2,7 +2,9 @@
 """Reader and writer of wav files: one channel of 16-bit samples."""
 
 import io
+import struct
 import wave
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,9 @@ from edgernn.errors import EdgernnError
 from edgernn.files import write_bytes
 
 _BYTES = 2
+# formats of samples in a chunk "fmt "; an extensible one has the format in its first two bytes after 24 others
+_PCM, _EXTENSIBLE = 1, 0xFFFE
+_SUBFORMAT = 24
 # the 16-bit sample that stands for 1.0
 FULL_SCALE = 2**15
 # largest file in bytes: 18 hours at 16 kHz
@@ -41,30 +46,92 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     except IsADirectoryError:
         raise EdgernnError(f"{path}: expected a wav file, got a folder; name a file in it") from None
     try:
-        with wave.open(io.BytesIO(content)) as file:
-            channels, width, got_rate, count = file.getparams()[:4]
-            samples = file.readframes(count)
-    # a chunk that ends after the file raises RuntimeError
-    except (wave.Error, EOFError, RuntimeError) as error:
-        reason = str(error) or "a truncated header"
+        header = _read_header(content)
+    except ValueError as error:
         raise EdgernnError(
-            f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({reason}); "
+            f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({error}); "
             f"{conversion(rate)}"
         ) from None
-    if width != _BYTES:
-        raise EdgernnError(f"{path}: expected samples of 16 bits, got {8 * width}; {conversion(rate)}")
-    if channels != 1:
-        raise EdgernnError(f"{path}: expected one channel, got {channels}; {conversion(rate)}")
-    if got_rate != rate:
-        raise EdgernnError(f"{path}: expected {rate} samples per second, got {got_rate}; {conversion(rate)}")
-    if len(samples) != count * _BYTES:
+    if header.bits != 8 * _BYTES:
+        raise EdgernnError(f"{path}: expected samples of 16 bits, got {header.bits}; {conversion(rate)}")
+    if header.channels != 1:
+        raise EdgernnError(f"{path}: expected one channel, got {header.channels}; {conversion(rate)}")
+    if header.rate != rate:
+        raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}")
+    count, present = header.size // _BYTES, (len(content) - header.begin) // _BYTES
+    if count > present:
         raise EdgernnError(
-            f"{path}: expected {count} samples as its header says, got {len(samples) // _BYTES}; the file is "
-            "truncated: copy or record it again"
+            f"{path}: expected {count} samples as its header says, got {present}; the file is truncated: copy or "
+            "record it again"
         )
     if not count:
         raise EdgernnError(f"{path}: expected samples, got none; record it again")
-    return np.frombuffer(samples, "<i2").astype(np.int16)
+    return np.frombuffer(content, "<i2", count, header.begin).astype(np.int16)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """Header of a wav file with PCM samples.
+
+    Attributes:
+        channels: Number of channels.
+        rate: Samples per second.
+        bits: Bits of a sample.
+        begin: Index of the first byte of the samples.
+        size: Number of bytes of the samples, as the header says.
+    """
+
+    channels: int
+    rate: int
+    bits: int
+    begin: int
+    size: int
+
+
+def _read_header(content: bytes) -> _Header:
+    """Read the chunks of a wav file up to its samples.
+
+    Python's module wave reads the extensible format from version 3.12 on only.
+
+    Args:
+        content: The file.
+
+    Returns:
+        The header.
+
+    Raises:
+        ValueError: The file is not a wav file with PCM samples, or its header is damaged; the message is the reason.
+    """
+    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
+        raise ValueError("it does not begin with RIFF")
+    sizes: tuple[int, int, int] | None = None
+    at = 12
+    while at + 8 <= len(content):
+        name, size = struct.unpack_from("<4sI", content, at)
+        at += 8
+        if name == b"data":
+            if sizes is None:
+                raise ValueError("no format before the samples")
+            return _Header(*sizes, begin=at, size=size)
+        if name == b"fmt ":
+            sizes = _read_format(content[at : at + size], size)
+        # chunks have even sizes
+        at += size + size % 2
+    raise ValueError("a truncated header")
+
+
+def _read_format(chunk: bytes, size: int) -> tuple[int, int, int]:
+    """Return channels, samples per second and bits of a sample from a chunk "fmt " that should have `size` bytes."""
+    if len(chunk) < size:
+        raise ValueError("a truncated header")
+    if size < 16:
+        raise ValueError("unknown format")
+    kind, channels, rate, bits = struct.unpack_from("<HHI6xH", chunk)
+    if kind == _EXTENSIBLE and size >= _SUBFORMAT + 2:
+        (kind,) = struct.unpack_from("<H", chunk, _SUBFORMAT)
+    if kind != _PCM:
+        raise ValueError(f"unknown format: {kind}")
+    return channels, rate, bits
 
 
 def conversion(rate: int) -> str:

@@ -16,7 +16,7 @@ from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import read_wav
 from edgernn.runtime.wav import write_wav as write_float_wav
 from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
-from tests.words import BROKEN, RATE, broken_wav, tone, write_wav
+from tests.words import BROKEN, RATE, broken_wav, replace_header, tone, write_extensible_wav, write_wav
 
 CLASSES = ["left", "right", "_unknown_", "_silence_"]
 
@@ -154,6 +154,41 @@ def test_bad_recordings_are_one_sentence(kind, model, tmp_path, capsys):
     assert error.startswith(f"edgernn: error: {path}: ")
     assert BROKEN[kind] in error
     assert error.count("\n") == 1
+
+
+def test_an_extensible_wav_file_is_read(tmp_path):
+    """Python's module wave refuses such a file before 3.12."""
+    samples = tone("left")
+    path = write_extensible_wav(tmp_path / "r.wav", samples)
+    assert (read_wav(path, RATE) == samples).all()
+    path = write_extensible_wav(tmp_path / "float.wav", samples, kind=3)
+    with pytest.raises(EdgernnError, match=r"got another or a damaged one \(unknown format: 3\); convert it with"):
+        read_wav(path, RATE)
+
+
+def test_chunks_of_a_wav_file(tmp_path):
+    samples = tone("left")
+    plain = write_wav(tmp_path / "r.wav", samples).read_bytes()
+    # an unknown chunk of an odd size, and bytes after the samples
+    note = b"LIST" + struct.pack("<I", 5) + b"notes\0"
+    (tmp_path / "notes.wav").write_bytes(plain[:12] + note + plain[12:] + note)
+    assert (read_wav(tmp_path / "notes.wav", RATE) == samples).all()
+    (tmp_path / "samples first.wav").write_bytes(plain[:12] + plain[36:] + plain[12:36])
+    with pytest.raises(EdgernnError, match=r"damaged one \(no format before the samples\)"):
+        read_wav(tmp_path / "samples first.wav", RATE)
+    for begin, content, reason in (
+        (16, struct.pack("<I", 14), "unknown format"),
+        (16, struct.pack("<I", 2**31), "a truncated header"),
+        (20, struct.pack("<H", 0xFFFE), "unknown format: 65534"),
+        (8, b"AVI ", "it does not begin with RIFF"),
+    ):
+        path = write_wav(tmp_path / "b.wav", samples)
+        replace_header(path, begin, content)
+        with pytest.raises(EdgernnError, match=rf"damaged one \({reason}\)"):
+            read_wav(path, RATE)
+    replace_header(write_wav(tmp_path / "b.wav", samples), 34, struct.pack("<H", 12))
+    with pytest.raises(EdgernnError, match="expected samples of 16 bits, got 12; convert it with"):
+        read_wav(tmp_path / "b.wav", RATE)
 
 
 def test_a_header_that_claims_gigabytes_allocates_nothing(tmp_path):

@@ -29,6 +29,17 @@ def write_wav(path, samples, rate=RATE, channels=1, width=2):
     return path
 
 
+def write_extensible_wav(path, samples, kind=1):
+    """Write a wav file whose header has the extensible format, as recorders write it; kind: Format of the samples."""
+    guid = struct.pack("<H", kind) + bytes.fromhex("000000001000800000aa00389b71")
+    form = struct.pack("<HHIIHHHHI", 0xFFFE, 1, RATE, 2 * RATE, 2, 16, 22, 16, 4) + guid
+    data = np.asarray(samples).astype("<i2").tobytes()
+    chunks = [(b"fmt ", form), (b"data", data)]
+    body = b"WAVE" + b"".join(name + struct.pack("<I", len(chunk)) + chunk for name, chunk in chunks)
+    path.write_bytes(b"RIFF" + struct.pack("<I", len(body)) + body)
+    return path
+
+
 def write_noise(folder, names=("hum", "rain", "wind")):
     for i, name in enumerate(names):
         rng = np.random.default_rng(100 + i)
@@ -114,6 +125,6 @@ BROKEN = {
     "truncated": "expected 16000 samples as its header says, got 15500; the file is truncated: copy or record it again",
     "cut header": f"{_ANOTHER} (a truncated header); {_CONVERT}",
     "float": f"{_ANOTHER} (unknown format: 3); {_CONVERT}",
-    "text": f"{_ANOTHER} (file does not start with RIFF id); {_CONVERT}",
+    "text": f"{_ANOTHER} (it does not begin with RIFF); {_CONVERT}",
     "empty": "expected samples, got none; record it again",
 }
