@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests of the parts of the page with words for Node's test runner, which tests/checks/word_apps.py starts. The
 // environment variable CASES is a file of {classes, seconds, settings, scores, detections}, with the detections that
-// edgernn.runtime.word_detection finds.
+// edgernn.runtime.word_detection finds. WAVS is a file of {files: [{path, samples}]}, with the samples that
+// edgernn.runtime.wav reads, or null if it refuses the file.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
+import { Listening, Playback } from "../examples/browser/listening.mjs";
 import { Resampler } from "../examples/browser/resampler.mjs";
+import { readWav } from "../examples/browser/wav.mjs";
 import { WordDetector } from "../examples/word_detector.mjs";
 
 test("words are those of edgernn.runtime.word_detection", () => {
@@ -43,6 +46,59 @@ for (const from of [8000, 16000, 22050, 44100, 48000, 96000]) {
     for (let i = 200; i < outputs.length; i++) assert(Math.abs(outputs[i] - expected[i]) < 2e-3, `${i}`);
   });
 }
+
+// currentTime of a context of 48 kHz is a multiple of 128 / 48000 s, which is no whole number of samples at these rates
+for (const rate of [8000, 11025, 16000]) {
+  test(`a file of ${rate} samples a second is played without losing or repeating a sample`, () => {
+    const samples = Float32Array.from({ length: 3 * rate + 7 }, (_, i) => i);
+    const playback = new Playback(samples, rate);
+    const played = [];
+    for (let block = 1; !playback.done; block += 1 + (block % 11)) {
+      const due = ((128 * block) / 48000) * rate;
+      for (let part = playback.next(due); part.length > 0; part = playback.next(due)) {
+        assert(part.length <= rate / 10);
+        played.push(...part);
+      }
+      assert.equal(played.length, Math.min(Math.floor(due), samples.length));
+      // time does not run backwards, but a second question at the same time has no answer
+      assert.equal(playback.next(due - 1).length, 0);
+    }
+    assert.deepEqual(Float32Array.from(played), samples);
+  });
+}
+
+test("a file at maximum speed is passed on whole", () => {
+  const playback = new Playback(new Float32Array(16001), 16000);
+  const lengths = [];
+  while (!playback.done) lengths.push(playback.next(Infinity).length);
+  assert.deepEqual(lengths, [...Array(10).fill(1600), 1]);
+});
+
+test("each step gets its samples, from parts of any length", () => {
+  const steps = [];
+  const model = { inputs: 320, sampleRate: 16000, neurons: 4, updates: 1, features: new Float32Array(2), reset: () => {} };
+  model.step = (x) => steps.push(...x);
+  const detector = { feed: () => (steps.length % 3200 ? undefined : { word: "left" }) };
+  const times = [];
+  const listening = new Listening(model, detector, { keptSeconds: 0.2, onWord: (_, seconds) => times.push(seconds) });
+  const samples = Float32Array.from({ length: 16100 }, (_, i) => i);
+  feed({ feed: (part) => (listening.feed(part), []) }, samples);
+  assert.deepEqual(Float32Array.from(steps), samples.subarray(0, 16000));
+  assert.deepEqual(times.map((seconds) => seconds.toFixed(2)), ["0.20", "0.40", "0.60", "0.80", "1.00"]);
+  assert.equal(listening.count, 50);
+  assert.equal(listening.words, 5);
+  assert(listening.rows.length >= 10 && listening.rows.length <= 20);
+  assert.equal(listening.rows.at(-1).share, 0.25);
+});
+
+test("a wav file is read to the samples that the other programs read, and every other file is left to the browser", () => {
+  const { files } = JSON.parse(readFileSync(process.env.WAVS));
+  for (const { path, samples } of files) {
+    const read = readWav(Uint8Array.from(readFileSync(path)).buffer, 16000);
+    if (samples === null) assert.equal(read, null, path);
+    else assert.deepEqual(read, Float32Array.from(samples, (sample) => sample / 32768), path);
+  }
+});
 
 test("tones above half of the rate are removed", () => {
   const outputs = feed(new Resampler(48000, 16000), sine(11000, 48000, 48000));

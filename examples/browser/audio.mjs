@@ -2,6 +2,7 @@
 // Sources of samples at the rate of a model: the microphone, and a file with audio.
 
 import { Resampler } from "./resampler.mjs";
+import { readWav } from "./wav.mjs";
 
 /** The microphone. `onSamples` gets each part of the samples as a Float32Array. */
 export class Microphone {
@@ -56,6 +57,8 @@ function explain(error) {
 
 /** Decodes a file with audio, of any format that the browser knows, to samples of one channel at this rate. */
 export async function decode(bytes, rate) {
+  const exact = readWav(bytes, rate);
+  if (exact !== null) return exact;
   // the context resamples and does not play
   const context = new OfflineAudioContext(1, 1, rate);
   const audio = await context.decodeAudioData(bytes).catch(() => {

@@ -7,6 +7,7 @@
 import { Model } from "edgernn";
 
 import { decode, Microphone } from "./audio.mjs";
+import { Listening, Playback } from "./listening.mjs";
 import { WordDetector } from "./word_detector.mjs";
 import { drawWords, SHOWN_SECONDS } from "./words_chart.mjs";
 
@@ -15,58 +16,6 @@ const LISTED = 100; // number of words in the list
 
 const element = (id) => document.getElementById(id);
 const atMaximumSpeed = new URL(location.href).searchParams.get("speed") === "max";
-
-/** The steps of one source of audio, from its first sample to its last. */
-class Listening {
-  rows = []; // the last steps: {features, share, word}
-  count = 0;
-  words = 0;
-  milliseconds = 0; // time of all steps
-  #model;
-  #detector;
-  #x; // the samples of the next step
-  #filled = 0;
-
-  constructor(model, threshold) {
-    model.reset();
-    this.#model = model;
-    this.hop = model.inputs;
-    this.seconds = this.hop / model.sampleRate;
-    this.#x = new Float32Array(this.hop);
-    this.#detector = new WordDetector(model.classes, this.seconds, { threshold });
-  }
-
-  set threshold(value) {
-    this.#detector.threshold = value;
-  }
-
-  /** Runs the steps that these samples complete. */
-  feed(samples) {
-    for (let at = 0; at < samples.length; ) {
-      const part = samples.subarray(at, at + this.hop - this.#filled);
-      this.#x.set(part, this.#filled);
-      at += part.length;
-      this.#filled += part.length;
-      if (this.#filled < this.hop) continue;
-      this.#filled = 0;
-      this.#step();
-    }
-  }
-
-  #step() {
-    const start = performance.now();
-    const scores = this.#model.step(this.#x);
-    const word = this.#detector.feed(scores);
-    this.milliseconds += performance.now() - start;
-    this.count += 1;
-    const share = (this.#model.updates ?? this.#model.neurons) / this.#model.neurons;
-    this.rows.push({ features: this.#model.features.slice(), share, word });
-    if (this.rows.length * this.seconds > 2 * SHOWN_SECONDS) this.rows.splice(0, this.rows.length / 2);
-    if (word === undefined) return;
-    this.words += 1;
-    list(word, this.count * this.seconds);
-  }
-}
 
 let model = null;
 let listening = null;
@@ -103,7 +52,9 @@ async function listen(name, open) {
   const number = ++chosen;
   element("error").textContent = "";
   element("words").replaceChildren();
-  listening = new Listening(model, Number(element("threshold").value));
+  const threshold = Number(element("threshold").value);
+  const detector = new WordDetector(model.classes, model.inputs / model.sampleRate, { threshold });
+  listening = new Listening(model, detector, { keptSeconds: SHOWN_SECONDS, onWord: list });
   try {
     const opened = await open((samples) => {
       if (number !== chosen || document.body.dataset.state !== "listening") return;
@@ -125,13 +76,14 @@ class Player {
   #rate;
   #onSamples;
   #context;
-  #at = 0;
+  #playback;
   #stopped = false;
 
   constructor(samples, rate, onSamples) {
     this.#samples = samples;
     this.#rate = rate;
     this.#onSamples = onSamples;
+    this.#playback = new Playback(samples, rate);
   }
 
   begin() {
@@ -150,13 +102,12 @@ class Player {
     if (this.#stopped) return;
     const begin = performance.now();
     const due = atMaximumSpeed ? Infinity : this.#context.currentTime * this.#rate;
-    while (this.#at < Math.min(due, this.#samples.length) && performance.now() - begin < BLOCK) {
-      // a tenth of a second
-      const end = Math.min(this.#at + this.#rate / 10, due, this.#samples.length);
-      this.#onSamples(this.#samples.subarray(this.#at, end));
-      this.#at = Math.ceil(end);
+    while (performance.now() - begin < BLOCK) {
+      const part = this.#playback.next(due);
+      if (part.length === 0) break;
+      this.#onSamples(part);
     }
-    if (this.#at >= this.#samples.length) return stop("done");
+    if (this.#playback.done) return stop("done");
     setTimeout(() => this.#advance(), atMaximumSpeed ? 0 : 20);
   }
 

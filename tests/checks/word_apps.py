@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import edgernn
+from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_stream import run_stream
+from edgernn.runtime.wav import read_wav
 from edgernn.runtime.word_detection import Detector, PostProcessing
 from tests.apps import (
     EXAMPLES,
@@ -26,7 +28,7 @@ from tests.apps import (
 )
 from tests.test_word_detection import random_scores
 from tests.tone_model import CLASSES, tones, write_tone_model
-from tests.words import BROKEN, RATE, broken_wav, tone, write_wav
+from tests.words import BROKEN, RATE, broken_wav, tone, write_extensible_wav, write_wav
 
 SPOKEN = ("left", "stop", "go", "right", "left")
 
@@ -137,6 +139,16 @@ def test_a_bad_recording_is_one_sentence_in_c(kind, model, tmp_path):
     assert re.sub(r" \(.*", "", BROKEN[kind]) in line
 
 
+def test_an_extensible_wav_file_is_read_in_c(model, tmp_path):
+    samples = tones(*SPOKEN)
+    path, plain = write_extensible_wav(tmp_path / "e.wav", samples), write_wav(tmp_path / "r.wav", samples)
+    expected = run_stream(model[0], plain, PostProcessing())
+    assert run_stream(model[0], path, PostProcessing())["detections"] == expected["detections"]
+    process = in_c(model[1], path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.decode().splitlines()[:-1] == lines_of(expected)
+
+
 def test_other_bad_arguments_are_one_sentence_in_c(model, recording, tmp_path):
     plain, nameless = tmp_path / "plain.onnx", tmp_path / "nameless.onnx"
     to_onnx(edgernn.SequenceModel("gru", 320, 4, 2), plain)
@@ -166,6 +178,27 @@ def test_other_bad_arguments_are_one_sentence_in_c(model, recording, tmp_path):
 # in JavaScript
 
 
+def wav_files(folder):
+    """Write wav files that the page and the command read, and others that they refuse."""
+    samples = tone("left")
+    yield write_wav(folder / "plain.wav", samples)
+    yield write_extensible_wav(folder / "extensible.wav", samples)
+    yield write_extensible_wav(folder / "extensible float.wav", samples, kind=3)
+    (folder / "chunks.wav").write_bytes(riff(samples, 2 * len(samples)) + b"LIST")
+    yield folder / "chunks.wav"
+    for kind in BROKEN:
+        path = write_wav(folder / f"{kind}.wav", samples)
+        broken_wav(kind, path)
+        yield path
+
+
+def samples_of(path):
+    try:
+        return read_wav(path, RATE).tolist()
+    except EdgernnError:
+        return None
+
+
 def test_the_parts_of_the_page(tmp_path):
     need("node")
     cases = []
@@ -178,7 +211,10 @@ def test_the_parts_of_the_page(tmp_path):
         case = {"classes": names, "seconds": 0.02, "settings": named, "detections": detections}
         cases.append(case | {"scores": scores.astype(float).tolist()})
     (tmp_path / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
-    environment = {"CASES": str(tmp_path / "cases.json")}
+    files = [{"path": str(path), "samples": samples_of(path)} for path in wav_files(tmp_path)]
+    assert sum(file["samples"] is None for file in files) == len(BROKEN) + 1
+    (tmp_path / "wavs.json").write_text(json.dumps({"files": files}), encoding="utf-8")
+    environment = {"CASES": str(tmp_path / "cases.json"), "WAVS": str(tmp_path / "wavs.json")}
     process = run("node", "--test", ROOT / "tests" / "word_apps.test.mjs", environment=environment)
     assert process.returncode == 0, process.stdout + process.stderr
 

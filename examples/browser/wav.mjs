@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the wav files that the C program and `edgernn run --stream` read, to the same samples.
+
+const PCM = 1;
+const EXTENSIBLE = 0xfffe; // the format of the samples stands in the first two bytes of the sub-format
+
+/**
+ * Returns the samples of a wav file with one channel of 16-bit PCM samples at this rate, from -1 to 1 as a Float32Array.
+ * Returns null for every other file, also for one that has no samples or ends before its samples do.
+ *
+ * A browser's own decoder may differ in the last digits: Chromium divides positive samples by 32767, not 32768.
+ */
+export function readWav(buffer, rate) {
+  const view = new DataView(buffer);
+  const tag = (at) => String.fromCharCode(...new Uint8Array(buffer, at, 4));
+  if (buffer.byteLength < 12 || tag(0) !== "RIFF" || tag(8) !== "WAVE") return null;
+  let isKnown = false;
+  for (let at = 12; at + 8 <= buffer.byteLength; ) {
+    const name = tag(at);
+    const bytes = view.getUint32(at + 4, true);
+    at += 8;
+    if (at + bytes > buffer.byteLength) return null;
+    if (name === "fmt ") isKnown = describes(new DataView(buffer, at, bytes), rate);
+    if (name === "data") return isKnown && bytes >= 2 ? samples(new DataView(buffer, at, bytes)) : null;
+    at += bytes + (bytes % 2); // chunks have even sizes
+  }
+  return null;
+}
+
+/** True if a chunk "fmt " describes the samples that are read. */
+function describes(chunk, rate) {
+  if (chunk.byteLength < 16) return false;
+  const number = (at) => chunk.getUint16(at, true);
+  const extended = number(0) === EXTENSIBLE && chunk.byteLength >= 26;
+  const format = extended ? number(24) : number(0);
+  return format === PCM && number(2) === 1 && chunk.getUint32(4, true) === rate && number(14) === 16;
+}
+
+function samples(chunk) {
+  const count = Math.floor(chunk.byteLength / 2);
+  return Float32Array.from({ length: count }, (_, i) => chunk.getInt16(2 * i, true) / 32768);
+}
