@@ -342,7 +342,7 @@ check-arm: setup
 	$(BIN)/python -m pytest -n auto -rs tests/checks/arm.py
 
 check-apps: setup
-	$(BIN)/python -m pytest -n auto --dist loadfile -rs tests/checks/apps.py tests/checks/word_apps.py
+	$(BIN)/python -m pytest -n auto --dist loadfile -rs tests/checks/apps.py tests/checks/word_apps.py tests/checks/shipped_words.py
 
 check-wasm: setup
 	$(BIN)/python -m pytest -rs tests/checks/wasm.py
