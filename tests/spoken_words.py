@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings of the ten words of the model `english-room-delta` in noise, and how alike the apps detect them.
 
-`python -m tests.spoken_words` writes RECORDINGS such recordings and prints the number of words detected in C, and how
-many of these the parts of the page detect in Node within TOLERANCE seconds. EDGERNN_DATA must be set to a folder with
-`FOLDERS`.
+`python -m tests.spoken_words` builds RECORDINGS such recordings and prints the number of words detected in C, and how
+many of these the parts of the page detect in Node within TOLERANCE seconds. `--write FILE.wav` writes the recording of
+the tests instead. EDGERNN_DATA must be set to a folder with `FOLDERS`.
 """
 
+import argparse
 import dataclasses
 import json
 import tempfile
@@ -104,8 +105,19 @@ def alike(detections: list[Detection], others: list[Detection]) -> int:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, metavar="FILE.wav", help="Write the recording of the tests.")
+    arguments = parser.parse_args()
     if missing := missing_data():
         raise SystemExit(missing)
+    if arguments.write:
+        print(" ".join(write_spoken(arguments.write, CLEAR)))
+    else:
+        print(json.dumps(compare(), indent=2))
+
+
+def compare() -> dict[str, Any]:
+    """Compare the detections of the parts of the page with those of C: counts by model and by way of the samples."""
     ways: dict[str, dict[str, int]] = {
         "the same samples": {},
         "one sample later": {"first": 1},
@@ -130,7 +142,7 @@ def main() -> None:
                     "identical recordings": sum(detections == others for detections, others in pairs),
                     "further words": sum(len(others) - alike(others, detections) for detections, others in pairs),
                 }
-    print(json.dumps(report, indent=2))
+    return report
 
 
 if __name__ == "__main__":
