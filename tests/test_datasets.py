@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of data sets, and `edgernn data`."""
 
+import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import TASKS
 from edgernn.training.datasets import SETS, fetch, list_sets
+from edgernn.training.datasets.registry import File
 from tests.file_server import home
 
 __all__ = ["home"]
@@ -34,6 +37,37 @@ def test_set_behind_an_agreement_says_what_to_do(tmp_path, capsys):
     assert error.startswith("edgernn: error: yahoo-s5 cannot be downloaded: ask for the data set S5 at https://")
     assert error.endswith(f"put A1Benchmark/ into {tmp_path}/yahoo\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_set_to_unpack_yourself_is_checked_where_it_lies(tmp_path, monkeypatch, capsys):
+    entry = replace(SETS["hapt"], others=(File("hapt.npz", 3, hashlib.sha256(b"abc").hexdigest()),))
+    monkeypatch.setitem(SETS, "hapt", entry)
+    file = tmp_path / "hapt" / "hapt.npz"
+    file.parent.mkdir()
+    file.write_bytes(b"abc")
+    assert main(["data", "fetch", "hapt", "--data", str(tmp_path)]) == 0
+    assert "hapt.npz: 3 bytes" in (out := capsys.readouterr().out)
+    assert "(as expected)" in out
+    file.write_bytes(b"abd")
+    assert main(["data", "fetch", "hapt", "--data", str(tmp_path)]) == 1
+    assert "hapt.npz: expected SHA-256" in capsys.readouterr().err
+    assert file.read_bytes() == b"abd"
+
+
+def test_what_no_sum_is_known_for_is_said(tmp_path, capsys):
+    folder = tmp_path / "arabic-speech-commands"
+    (folder / "dataset").mkdir(parents=True)
+    for name in ("train", "val", "test"):
+        (folder / f"{name}.csv").write_text("file,class\n")
+    assert main(["data", "fetch", "arabic-speech-commands", "--data", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("no expected value is known: not verified") == 3
+    assert "  dataset/: the files in this folder are not verified\n" in out
+    assert main(["data", "list", "--data", str(tmp_path)]) == 0
+    listed = {part.partition(":")[0]: part for part in capsys.readouterr().out.split("\n\n")}
+    assert "  SHA-256: unknown; no file is verified\n" in listed["arabic-speech-commands"]
+    assert "  SHA-256: known for mit-bih-mlii.npz alone\n" in listed["mit-bih"]
+    assert "SHA-256" not in listed["mnist"]
 
 
 def test_list_says_what_is_here(tmp_path, home, capsys):

@@ -43,6 +43,7 @@ def test_file_is_fetched_checked_and_found(server, monkeypatch, home, capsys):
         "fetched": True,
         "cache": True,
         "files": [{"file": "f.bin", "bytes": 300_000, "sha256": SUM, "known": True}],
+        "folders": [],
     }
     assert find_files("t", "small", ["f.bin"], None) == [path]
     assert [p.name for p in path.parent.iterdir()] == ["f.bin"]
@@ -170,7 +171,7 @@ def test_file_in_its_place_is_checked_and_never_overwritten(server, monkeypatch,
     assert get("small")["files"] == [{"file": "f.bin.gz", "bytes": 300_000, "sha256": SUM, "known": True}]
     path.write_bytes(gzip.compress(b"mine"))
     with pytest.raises(
-        EdgernnError, match=r"f\.bin\.gz: f\.bin: expected SHA-256 .* move the file away to download it again"
+        EdgernnError, match=r"f\.bin\.gz: f\.bin: expected SHA-256 .* move the file away and get it again"
     ):
         get("small")
     assert gzip.decompress(path.read_bytes()) == b"mine"

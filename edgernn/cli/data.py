@@ -42,6 +42,7 @@ def _fetch_text(result: dict[str, Any]) -> str:
     for file in result["files"]:
         verdict = "as expected" if file["known"] else "no expected value is known: not verified"
         lines.append(f"  {file['file']}: {file['bytes']:,} bytes, SHA-256 {file['sha256']} ({verdict})")
+    lines += [f"  {folder}: the files in this folder are not verified" for folder in result["folders"]]
     return "\n".join(lines)
 
 
@@ -55,8 +56,9 @@ def _fetch_text(result: dict[str, Any]) -> str:
 def _fetch(name: str, data: Path | None) -> dict[str, Any]:
     """Download the data set NAME to a folder where tasks find it.
 
-    The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. Tasks look
-    in the default folder by themselves. With --data, give the same folder to `edgernn train`.
+    The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. Files that
+    are in their place already are verified and kept, also those of a set that cannot be downloaded. Tasks look in the
+    default folder by themselves. With --data, give the same folder to `edgernn train`.
     """
     from edgernn.progress import Progress
     from edgernn.training.datasets import fetch

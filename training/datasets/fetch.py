@@ -37,6 +37,9 @@ def find_set(name: str) -> DataSet:
 def fetch(name: str, data: Path | None = None, progress: Progress | None = None, pause: float = 1.0) -> dict[str, Any]:
     """Download a data set, or verify it if its files exist.
 
+    The files of a set that must be unpacked by hand are verified as well, as far as their checksums are known. Files
+    inside folders that a set names, such as recordings, are not.
+
     If the connection breaks, the download is resumed automatically a few times. After that, or after an interruption,
     the next call resumes it.
 
@@ -49,9 +52,10 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
     Returns:
         A dict with name, the name of the data set; folder, the path of its folder; fetched, true if files were
-        downloaded; cache, true if the folder is in the user's cache; and files, a list with a dict for each file. This
-        dict has the keys file (its name), bytes (its unpacked size), sha256 (of its unpacked content), and known (true
-        if there was a checksum to compare).
+        downloaded; cache, true if the folder is in the user's cache; files, a list with a dict for each file; and
+        folders, a list of the names of existing folders, whose files are not verified. The dict of a file has the keys
+        file (its name), bytes (its unpacked size), sha256 (of its unpacked content), and known (true if there was a
+        checksum to compare).
 
     Raises:
         UsageError: The name is unknown, or another process downloads this data set.
@@ -61,11 +65,11 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
     data_set, progress = find_set(name), progress or Silent()
     root = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     folder = (root or cache_folder()) / data_set.folder
-    if not data_set.downloads:
-        wanted = " or ".join(", ".join(form) for form in data_set.forms)
-        raise EdgernnError(f"{name} cannot be downloaded: {data_set.agreement}; put {wanted} into {folder}")
     where = [folder, root] if root else [folder]
     existing = _existing_files(data_set, where)
+    if existing is None and not data_set.downloads:
+        wanted = " or ".join(", ".join(form) for form in data_set.forms)
+        raise EdgernnError(f"{name} cannot be downloaded: {data_set.agreement}; put {wanted} into {folder}")
     if existing is None:
         with _work_folder(folder):
             files = [
@@ -79,7 +83,14 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
             # a kill after the last file was in place left it
             with suppress(UsageError, OSError), _work_folder(folder):
                 pass
-    return {"name": name, "folder": str(folder), "fetched": existing is None, "cache": root is None, "files": files}
+    return {
+        "name": name,
+        "folder": str(folder),
+        "fetched": existing is None,
+        "cache": root is None,
+        "files": files,
+        "folders": [file.name for file, path in existing or () if path.is_dir()],
+    }
 
 
 @contextmanager
@@ -228,7 +239,7 @@ def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str
         wanted = [f"SHA-256 {expected}"] if expected else []
         wanted += [f"{file.size:,} bytes"] if file.size is not None else []
         origin = "" if file.sha256 or not expected else f", recorded in {RECORD} at the first download"
-        hint = "; download it by hand" if url else "; move the file away to download it again"
+        hint = "; download it by hand" if url else "; move the file away and get it again"
         raise EdgernnError(
             f"{url or path}: {file.name}: expected {' and '.join(wanted)}{origin}, got SHA-256 {got} and {size:,} bytes"
             f"{hint}"

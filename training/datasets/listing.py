@@ -63,13 +63,22 @@ def _lines(entry: dict[str, Any]) -> list[str]:
         here = f"not here, and cannot be downloaded: {entry['agreement']}"
     else:
         here = f"not here: edgernn data fetch {entry['name']}"
-    unchecked = f"  SHA-256: unknown for {', '.join(entry['unchecked'])}; the first download is trusted"
     return [
         f"{entry['name']}: {entry['title']}",
         f"  {here}",
         f"  from: {entry['origin']}",
         f"  terms: {entry['terms']}",
-        *([unchecked] if entry["unchecked"] else []),
+        *_sums(entry),
         f"  tasks: {', '.join(entry['tasks'])}",
         *([f"  note: {entry['note']}"] if entry["note"] else []),
     ]
+
+
+def _sums(entry: dict[str, Any]) -> list[str]:
+    """Return a line that says which files have no known SHA-256; none if all have one."""
+    if entry["unchecked"]:
+        return [f"  SHA-256: unknown for {', '.join(entry['unchecked'])}; the first download is trusted"]
+    if entry["urls"]:
+        return []
+    known = [file["name"] for file in entry["files"] if file["sha256"]]
+    return [f"  SHA-256: known for {', '.join(known)} alone" if known else "  SHA-256: unknown; no file is verified"]

@@ -349,6 +349,9 @@ SETS: dict[str, DataSet] = {
         tasks=("ecg",),
         folder="mit-bih",
         forms=(("mit-bih-mlii.npz",), ("mit-bih-arrhythmia-database-1.0.0/",)),
+        others=(
+            File("mit-bih-mlii.npz", 64_206_848, "e724e699708ee94fd9aec5eafdd369bde5b3519deac0b42edbe3d0558fd2d3ff"),
+        ),
         agreement="get the archive of https://physionet.org/content/mitdb/1.0.0/ and unpack it",
     ),
     "cmapss-fd001": DataSet(
