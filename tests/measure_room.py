@@ -21,10 +21,9 @@ import onnx
 import onnxruntime
 import torch
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 from edgernn.bench.baseline import baseline
-from edgernn.config import ModelConfig
+from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
 from edgernn.frontends import FrontendConfig
 from edgernn.model import SequenceModel
@@ -33,7 +32,6 @@ from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.wav import FULL_SCALE, read_wav
 from edgernn.runtime.weights import read_weights
 from edgernn.runtime.zoo import zoo_folder
-from edgernn.settings import load
 from tests.models import packed_alone
 from tests.step_times import run_steps, timer
 
@@ -42,26 +40,6 @@ MODELS = (DENSE, "arabic-room-sarnn", "arabic-room-delta")
 ROUNDS = 15
 
 Array = NDArray[np.float32]
-
-
-def trained(path: Path) -> SequenceModel:
-    """Return the torch model of an exported file with a head."""
-    proto = onnx.load(str(path))
-    info = read_info({entry.key: entry.value for entry in proto.metadata_props}["edgernn"], path)
-    model = SequenceModel(load(ModelConfig, info["model"], str(path)))
-    state = model.state_dict()
-    tensors = {tensor.name: torch.tensor(numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer}
-    state |= {"head.weight": tensors["head.W"].T, "head.bias": tensors["head.b"]}
-    # a file has no tensors of a standardisation that changes nothing
-    state |= {f"input_{name}": tensors[f"input.{name}"] for name in ("mean", "std") if f"input.{name}" in tensors}
-    for name, tensor in tensors.items():
-        layer, _, weight = name.partition(".")
-        for part in ("cell", "rule"):
-            key = f"layers.{layer.removeprefix('layer')}.{part}.{weight}"
-            if key in state:
-                state[key] = tensor.reshape(state[key].shape)
-    model.load_state_dict(state)
-    return model.eval()
 
 
 def without_frontend(model: SequenceModel) -> SequenceModel:
@@ -118,7 +96,7 @@ def main() -> None:
     library = timer()
     runs: dict[str, Callable[[], float]] = {}
     for name in MODELS:
-        model = trained(folder / name / "model.onnx")
+        model, _ = read_exported(folder / name / "model.onnx")
         front = model.frontend
         assert front is not None
         rate, hop = front.config.sample_rate, front.config.hop

@@ -1,32 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Score of a modified model of a run, such as one with int8 weights, on the run's test data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from edgernn.config import ModelConfig
 from edgernn.model import SequenceModel
-from edgernn.store import read_config
+from edgernn.settings import bind, fields_of, load
+from edgernn.store import CONFIG, read_config
 from edgernn.training.evaluate import evaluate
 from edgernn.training.tasks import Task, find_task
 
 
-def open_task(run: Path, data: Path | None = None) -> Task:
+def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object] | None = None) -> Task:
     """Open the task of a training run, with the settings, seed and data of the training.
 
     Args:
         run: The run directory.
         data: Folder of data sets, ignored if the run was trained on a user's own file or folder. Default: that of the
             training.
+        settings: Settings of the task that replace those of the training, as a dict from name to value.
 
     Returns:
         The task.
 
     Raises:
+        UsageError: A setting is unknown or invalid.
         EdgernnError: The data are missing.
     """
     config = read_config(run)
     kind, source = find_task(config.get("source") or config["task"]["name"])
-    task = kind(**config["task"]["settings"])
+    changed = bind(settings or {}, task=fields_of(kind))["task"]
+    task = kind(**config["task"]["settings"] | {path[0]: value for path, value in changed.items()})
+    # a task with audio takes the length of a step and the sample rate from the model
+    task.adapted(load(ModelConfig, config["model"], str(run / CONFIG)))
     folder = data or (Path(config["data"]) if config.get("data") else None)
     task.open(source or folder, config["seed"])
     return task

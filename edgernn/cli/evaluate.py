@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `edgernn evaluate`: test a trained model with other settings of its task."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgernn.cli.frame import json_command
+from edgernn.cli.options import data_folder
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [f"{result['model']}: {result['task']}, {result['cell']}, rule {result['rule']}"]
+    width = max(map(len, result["metrics"]))
+    return "\n".join(lines + [f"{name:<{width}}  {value:,.6g}" for name, value in result["metrics"].items()])
+
+
+@json_command(example="edgernn evaluate runs/adding-sarnn test_size=2000", text=_text)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@data_folder
+def command(model: Path, settings: tuple[str, ...], data: Path | None) -> dict[str, Any]:
+    """Compute the metrics of a trained model on the test data of its task, without training.
+
+    MODEL is a run directory, an exported file in it, or a name that `edgernn models` lists. KEY=VALUE are settings of
+    the task that replace those of the training, such as room=10 for a test of ten hours. Settings that change the
+    training data, too, may move test data of the training into the test or out of it: change those of the test alone.
+
+    The printed metrics are those of a run's result.json. With --json, the points of curves are printed as well, as in
+    series.json.
+    """
+    from edgernn.settings import split_words
+    from edgernn.training.evaluate_model import evaluate_model
+
+    return evaluate_model(model, split_words(settings), data=data)
