@@ -22,7 +22,7 @@ from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import SETS, DataSet
 from edgernn.training.evaluate import evaluate
-from edgernn.training.tasks import Task, find_task
+from edgernn.training.score import open_task
 
 # limits in bytes: of all models, and of the example of one
 MOST, MOST_EXAMPLE = 8_000_000, 200_000
@@ -86,7 +86,7 @@ def _size(folder: Path, without: str) -> int:
 
 
 def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
-    config, result, task = read_config(run), read_json(run / "result.json"), _open_task(run)
+    config, result, task = read_config(run), read_json(run / "result.json"), open_task(run)
     known = {name: value for name, value in result.items() if isinstance(value, float)}
     # a run that was trained for int8 has one metric for both files
     metrics: dict[str, dict[str, float]] = {"float32": known, "int8": known}
@@ -142,15 +142,6 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
     # the card has the figures of both files
     (folder / FILES["int8"]).with_suffix(".md").unlink()
     return entry
-
-
-def _open_task(run: Path) -> Task:
-    """Create the task of a run from its config.json, and load its data."""
-    config = read_config(run)
-    kind, source = find_task(config.get("source") or config["task"]["name"])
-    task = kind(**config["task"]["settings"])
-    task.open(source or (Path(config["data"]) if config.get("data") else None), config["seed"])
-    return task
 
 
 def _shorten(example: Path) -> None:
@@ -254,6 +245,10 @@ def card_sections(entry: Mapping[str, Any]) -> list[str]:
     """
     metric, parts = entry["metric"], entry["parts"]
     lines = ["## Quality", "", f"{metric} on the test sequences: {_with_interval(entry)}."]
+    scope = entry["interval"] and Interval(**entry["interval"]).scope
+    if scope and entry["data"]:
+        # sequences that a task generates are independent
+        lines += ["", scope]
     for name, value in entry["further"].items():
         lines += ["", f"{name} on the same sequences: {value:.4g}."]
     lines += ["", f"The work above is the mean over all {entry['sequences']:,} test sequences."]

@@ -59,6 +59,7 @@ def test_the_interval_of_a_share_is_that_of_the_binomial_distribution(counted):
     assert sum(halves) / 20 == pytest.approx(1.96 * math.sqrt(0.16 / 1000), rel=0.1)
     assert inside >= 16
     assert interval.method == "jackknife over 50 groups of the test sequences"
+    assert "too narrow for those of new ones" in interval.scope
     # the files of a test set may be sorted by class
     task.test.y = task.test.y.sort()[0]
     interval = metric_interval(zeros(), task)

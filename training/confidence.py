@@ -20,6 +20,8 @@ Group = list[tuple[Tensor, Batch]]
 GROUPS = 50
 # least number of groups for an interval
 FEWEST = 10
+# ends of `Interval.method`
+_BY_RECORD, _BY_GROUP = "records of the test", "groups of the test sequences"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class Interval:
     high: float
     method: str
 
+    @property
+    def scope(self) -> str | None:
+        """Sentence that says for which other test sequences the interval holds; None if it was taken over records."""
+        if self.method.endswith(_BY_RECORD):
+            return None
+        return (
+            "The interval treats the test sequences as independent. Sequences of one speaker or another common origin "
+            "are not: it holds for other sequences of the same origins, and is too narrow for those of new ones."
+        )
+
 
 def metric_interval(model: Predictor, task: Task, split: Split | None = None) -> Interval | None:
     """Estimate the 95 % confidence interval of the main metric, as if test sequences of the same kind were drawn anew.
@@ -47,7 +59,8 @@ def metric_interval(model: Predictor, task: Task, split: Split | None = None) ->
     If the task knows from which recording or patient each sequence comes (`Split.origins` or `Tally.without_each`), all
     sequences of one recording or patient are a group. Otherwise there are at most 50 groups. Sequences with a target at
     each step, such as windows of a recording, are grouped in their order, as neighbours depend on each other. Other
-    sequences are grouped at random, as a test set may be sorted by class.
+    sequences are grouped at random, as a test set may be sorted by class. This treats them as independent, also those
+    of one speaker: such an interval holds for other sequences of the same speakers, and is too narrow for new ones.
 
     Args:
         model: The trained model.
@@ -63,7 +76,7 @@ def metric_interval(model: Predictor, task: Task, split: Split | None = None) ->
     groups = _groups(model, split)
     everything, left = _metric(task, split, groups)
     by_record = left is not None or split.origins is not None
-    method = "records of the test" if by_record else "groups of the test sequences"
+    method = _BY_RECORD if by_record else _BY_GROUP
     if left is None:
         left = [_metric(task, split, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
     count = len(left)

@@ -73,6 +73,9 @@ def _list(folder: Path | None) -> list[dict[str, Any]]:
     the rule skips, and the count for a step that skips nothing. They do not include the audio front end of a model that
     has one. For word models, metric and work are those of the test clips that have a word: accuracy_words leaves out
     silence, whose number is a setting. The model's card, the file model.md in its folder, says more.
+
+    The interval is one of other test data from the same speakers or other origins, and does not cover other training
+    seeds. Where the card says that it was taken over records, it is one of other records, such as other patients.
     """
     from edgernn.runtime.zoo import entries
 
