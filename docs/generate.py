@@ -17,6 +17,7 @@ background/performance.md   reports of `edgernn bench --suite`, docs/results/per
 background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK.json
 background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
+how-to/detect-words.md      tables and a picture measured by `python -m tests.measure_rooms`
 how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
                             `measure_firmware`
@@ -32,6 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from room_tables import draw_detections, rooms
 from sweep_tables import rivals, signals
 from target_tables import operating_points, targets
 
@@ -206,12 +208,13 @@ def results() -> str:
 
 
 def draw() -> None:
-    """Draw the plots of the papers' tables from docs/results/TABLE.json, except those that need run directories."""
+    """Draw the plots of the papers' tables, except those that need run directories, and those of other pages."""
     for name in table_names():
         path = RESULTS / f"{name}.json"
         report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
         pictures = [picture for picture in load_table(name).pictures if not picture.of_runs]
         draw_pictures(pictures, report, RESULTS, {}, prefix=f"{name}-")
+    draw_detections(DOCS / "images" / "detections.png")
 
 
 def performance(folder: Path = RESULTS) -> str:
@@ -350,6 +353,7 @@ def generated() -> dict[Path, str]:
         DOCS / "background" / "rivals.md": {task: rivals(f"rivals-{task}") for task in _RIVALS},
         how_to / "skip-a-share.md": {"groups": groups()},
         how_to / "deploy-c.md": {"packed": packed()},
+        how_to / "detect-words.md": rooms(),
         how_to / "deploy-browser.md": {"wasm": wasm_times()},
         how_to / "wheels.md": {"wheels": wheels()},
         how_to / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},

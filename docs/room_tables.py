@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and picture of word models in a room, for the page docs/how-to/detect-words.md.
+
+`python -m tests.measure_rooms` writes the figures to docs/results/room.json.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from edgernn.runtime.zoo import entries
+from edgernn.training.tasks.spotting import det_curve
+from measured_tables import ROOT, filled, read_report
+
+_DENSE, _PICTURED = "arabic-room-gru", "arabic-room-delta"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _models() -> dict[str, dict[str, Any]]:
+    models: dict[str, dict[str, Any]] = read_report("room")["models"]
+    return models
+
+
+def _table(rows: list[list[str]]) -> str:
+    """Format a table with a column for each model from its rows, whose first cells are their titles."""
+    names = list(_models())
+    head = [f"| | {' | '.join(f'`{name}`' for name in names)} |", f"|---|{'---:|' * len(names)}"]
+    return "\n".join(head + [f"| {' | '.join(row)} |" for row in rows])
+
+
+def rooms() -> dict[str, str]:
+    """Return the generated parts of the page, as a dict from the names of their markers to their texts."""
+    return {"room": _room(), "room-work": _work(), "room-variants": _variants()}
+
+
+def _room() -> str:
+    """Return the table of the detections in ten hours."""
+    rooms = [model["room"] for model in _models().values()]
+    known = {entry["name"]: entry for entry in entries(ROOT / "models")}
+    threshold = read_report("room")["threshold"]
+    chosen = [known[name] for name in _models()]
+    cells = [entry["cell"] + (f" + {entry['rule']}" if entry["rule"] != "always" else "") for entry in chosen]
+    stricter = [figures["stricter"] for figures in rooms]
+    return _table(
+        [
+            ["cell and rule", *cells],
+            ["isolated words", *(_percent(figures["accuracy_words"]) for figures in rooms)],
+            ["isolated words and silence", *(_percent(figures["accuracy"]) for figures in rooms)],
+            ["hits", *(_percent(figures["room_hits"]) for figures in rooms)],
+            ["wrong words", *(_percent(figures["room_wrong"]) for figures in rooms)],
+            ["missed", *(_percent(figures["room_missed"]) for figures in rooms)],
+            ["false alarms an hour", *(f"{figures['room_false_alarms_an_hour']:.1f}" for figures in rooms)],
+            [
+                f"at a threshold of {threshold:g}: hits, wrong words, false alarms an hour",
+                *(
+                    f"{_percent(one['hits'])}, {_percent(one['wrong'])}, {one['false_alarms_an_hour']:.1f}"
+                    for one in stricter
+                ),
+            ],
+        ]
+    )
+
+
+def _work() -> str:
+    """Return the table of the work a second of audio, and what part it is of the dense model's work."""
+    models = _models()
+    dense = models[_DENSE]["room"]
+    front = dense["room_frontend_macs_a_second"]
+
+    def counts(part: str, name: str) -> list[str]:
+        return [f"{model[part][name]:,.0f}" for model in models.values()]
+
+    def shares(added: float) -> list[str]:
+        whole = dense["room_macs_a_second"] + added
+        return [_percent((model["room"]["room_macs_a_second"] + added) / whole) for model in models.values()]
+
+    skipped = [
+        f"{model['room']['room_skip_percent']:.1f} %, {model['room']['room_skip_percent_background']:.1f} %"
+        for model in models.values()
+    ]
+    table = _table(
+        [
+            ["updates a second", *counts("room", "room_updates_a_second")],
+            ["updates skipped in the room, and between words", *skipped],
+            ["multiply-adds a second of the layers", *counts("room", "room_macs_a_second")],
+            ["of the dense model's", *shares(0)],
+            ["of the dense model's, with the front end in both", *shares(front)],
+            [
+                "multiply-adds a second of the layers in an hour with one word",
+                *counts("one_word", "room_macs_a_second"),
+            ],
+            ["multiply-adds a second of the layers in digital silence", *counts("silence", "macs_a_second")],
+            ["updates a second in digital silence", *counts("silence", "updates_a_second")],
+        ]
+    )
+    cheapest, position = models[_PICTURED]["room"]["room_macs_a_second"], list(models).index(_PICTURED)
+    quiet = models[_PICTURED]["silence"]["macs_a_second"]
+    text = (
+        f"The front end takes {front:,.0f} multiply-adds a second more, in all models and at any time. With it, "
+        f"`{_PICTURED}` executes {cheapest + front:,.0f} multiply-adds a second in the room, and the dense model "
+        f"{dense['room_macs_a_second'] + front:,.0f}: {shares(front)[position]} of the work, "
+        f"or {shares(0)[position]} without the front end. In digital silence it executes {quiet + front:,.0f}, of "
+        f"which the front end is {_percent(front / (quiet + front))}: it skips nothing, also in silence."
+    )
+    return f"{table}\n\n{filled(text)}"
+
+
+def _variants() -> str:
+    """Return the table of other thresholds and penalties of delta, and of longer training of the dense model."""
+    report = read_report("room")
+    lines = [
+        "| settings in place of those above | isolated words | isolated words and silence | "
+        "hits, false alarms an hour | work of the dense model |",
+        "|---|---:|---:|---:|---:|",
+    ]
+
+    def add(title: str, metrics: dict[str, Any]) -> None:
+        share = metrics["room_macs_a_second"] / metrics["room_macs_a_second_dense"]
+        lines.append(
+            f"| {title} | {_percent(metrics['accuracy_words'])} | {_percent(metrics['accuracy'])} | "
+            f"{_percent(metrics['room_hits'])}, {metrics['room_false_alarms_an_hour']:.1f} | {_percent(share)} |"
+        )
+
+    for run in report["runs"]:
+        words = " ".join(f"{name}={value}" for name, value in run["settings"].items())
+        add(f"`{words}`" + ("" if "theta_x" in run["settings"] else ", without `--rule delta`"), run)
+    for metrics in report["untrained"]:
+        add(f"`theta_x={metrics['theta_x']} theta_h={metrics['theta_h']}`, not trained further", metrics)
+    return "\n".join(lines)
+
+
+def draw_detections(path: Path) -> None:
+    """Draw the DET curve of the pictured model in the room into an image file."""
+    figures = _models()[_PICTURED]["room"]
+    det_curve(path, figures["curve"], figures["room_hours"])
