@@ -53,8 +53,9 @@ def signal(name: str, *, every: bool = False) -> str:
     second = f" A second of signal has {rate} steps." if rate else ""
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
-        f"Multiply-adds, with those of blocks, and µs are those of a step with one sequence.{second} Best for: no other model of the "
-        f"{len(chosen)} has both a better mean on the validation split and a lower cost of this kind. Times on "
+        f"Multiply-adds, with those of blocks, and µs are those of a step with one sequence.{second} Best for: no "
+        f"other model of the {len(chosen)} has both a better mean on the validation split and a lower cost of this "
+        "kind. Times on "
         f"{report['latency_machine']}. Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
         "rule, size and learning rate. Options that all models of a rule share are in that file only."
     )

@@ -63,7 +63,7 @@ def card(
     if loss is not None:
         rows.append((f"{metric} with {stored}", f"{loss.after:.4g}{', a large loss' * loss.is_large}"))
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
-    rows += _latency(took)
+    rows += latency_rows(took)
     width = model.output_size or model.width
     reads_words = model.vocabulary is not None
     x = "(T, B)" if reads_words else f"(T, B, {model.input_size})"
@@ -98,7 +98,8 @@ def card(
     return "\n".join(lines) + "\n"
 
 
-def _latency(took: Latency) -> list[tuple[str, str]]:
+def latency_rows(took: Latency) -> list[tuple[str, str]]:
+    """Return the rows of a card about times, as pairs of name and text."""
     on = "the standard operators" if took.instruction_set is None else f"the native library ({took.instruction_set})"
     whole = f"{microseconds(took.sequence)}, {microseconds(took.sequence / took.steps)} a step"
     rows = [(f"a call with a sequence, T={took.steps:,}", whole)]

@@ -3,43 +3,36 @@
 
 Writes sequences, further metrics, the figures on parts of the test, and a missing interval to the entries of models/,
 and the sections of their cards that come from the entries. EDGERNN_DATA is the folder of data sets. A model whose
-metric on the test sequences is not the one in its entry is refused.
+metric on the test sequences is not the one in its entry is refused. With --times it measures the times of the entries,
+of the cards and of bench.md instead; nothing else may run on the machine, and times are comparable only if all models
+are measured in one call.
 """
 
 import argparse
 import copy
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from edgernn.files import write_json, write_text
+from edgernn.bench.measure import Settings, bench
+from edgernn.bench.report import save
+from edgernn.export.card import latency_rows
+from edgernn.export.exported_model import read_exported
+from edgernn.export.latency import latency
+from edgernn.files import EXAMPLE, read_arrays, write_json, write_text
+from edgernn.machine import processor
 from edgernn.runtime import Session
 from edgernn.runtime.zoo import CARD, ENTRY, FILES, entries
-from edgernn.settings import fields_of, split_words
 from edgernn.training.confidence import metric_interval
 from edgernn.training.evaluate import evaluate
-from edgernn.training.tasks import Split, Task, find_task
+from edgernn.training.evaluate_model import open_entry
+from edgernn.training.tasks import Split, Task
 from edgernn.zoo_entry import as_dict, card_sections, part_figures, with_intervals
-from tests.measure_room import trained
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def opened(entry: dict[str, Any]) -> Task:
-    """Open the task of a trained model with the settings, the seed and the data of its training command."""
-    kind, _ = find_task(entry["task"])
-    words, fields = split_words(word for word in entry["command"] if "=" in word), fields_of(kind)
-    settings = {name: field.read(words[name]) for name, field in fields.items() if name in words}
-    data = Path(os.environ.get("EDGERNN_DATA", "data"))
-    if "noise_folder" in settings:
-        settings["noise_folder"] = str(data / settings["noise_folder"])
-    task = kind(**settings)
-    task.open(data, int(entry["command"][entry["command"].index("--seed") + 1]))
-    return task
 
 
 def from_session(file: Path, task: Task, split: Split) -> float:
@@ -53,8 +46,8 @@ def from_session(file: Path, task: Task, split: Split) -> float:
 
 def measure(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the entry of a model with its figures measured again; ValueError if its metric is another one."""
-    folder, task, metric = Path(entry["folder"]), opened(entry), entry["metric"]
-    model = trained(folder / FILES["float32"])
+    folder, task, metric = Path(entry["folder"]), open_entry(Path(entry["folder"]) / ENTRY, {}), entry["metric"]
+    model, _ = read_exported(folder / FILES["float32"])
     # a copy of the test split is no test split for the task, which would measure an hour of recordings, too
     figures = evaluate(model, task, copy.copy(task.test))
     for name, expected in {metric: entry["value"], "skip_percent": entry["skip_percent"]}.items():
@@ -83,6 +76,24 @@ def measure(entry: dict[str, Any]) -> dict[str, Any]:
     return updated | {"files": files}
 
 
+def measure_times(entry: dict[str, Any]) -> dict[str, Any]:
+    """Measure the times of a model's files again; write bench.json, bench.md and the card; return the new entry."""
+    folder = Path(entry["folder"])
+    x = read_arrays(folder / EXAMPLE, ("x",))["x"].swapaxes(0, 1)
+    took = {file: latency(folder / file, x) for file in entry["files"]}
+    card = (folder / CARD).read_text(encoding="utf-8")
+    for name, text in latency_rows(took[FILES["float32"]]):
+        card, count = re.subn(rf"(?m)^\| {re.escape(name)} \| .* \|$", f"| {name} | {text} |", card)
+        if count != 1:
+            raise ValueError(f"{folder / CARD}: expected one row '{name}', got {count}")
+    write_text(folder / CARD, card)
+    save(bench(folder / FILES["float32"], Settings()), folder)
+    files = {file: {**figures, "us_a_step": took[file].step} for file, figures in entry["files"].items()}
+    kept = {key: value for key, value in entry.items() if key != "folder"}
+    print(entry["name"], {file: figures["us_a_step"] for file, figures in files.items()})
+    return kept | {"files": files, "processor": processor()}
+
+
 def write(folder: Path, entry: dict[str, Any]) -> None:
     """Write an entry, and replace the sections of the card that come from it."""
     write_json(folder / ENTRY, entry)
@@ -95,10 +106,12 @@ def write(folder: Path, entry: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="names of models; default: all")
-    names = parser.parse_args().names
+    parser.add_argument("--times", action="store_true", help="measure the times instead of the metrics")
+    arguments = parser.parse_args()
+    names, measured = arguments.names, measure_times if arguments.times else measure
     for entry in entries(ROOT / "models"):
         if not names or entry["name"] in names:
-            write(Path(entry["folder"]), measure(entry))
+            write(Path(entry["folder"]), measured(entry))
 
 
 if __name__ == "__main__":
