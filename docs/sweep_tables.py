@@ -48,15 +48,15 @@ def signal(name: str, *, every: bool = False) -> str:
     lines = [f"| {' | '.join(heads)} |", f"|---|---:|---|{'---:|' * (len(heads) - 4)}---|"]
     for row in sorted(shown.values(), key=_work):
         *cells, size, best = _cells(row, report)
-        a_second = [f"{rate * row['latency']['mean']:.0f}"] if rate else []
+        time = row["latency"]["mean"]
+        a_second = ["" if time is None else f"{rate * time:.0f}"] if rate else []
         lines.append(f"| {' | '.join([*cells, *a_second, size, best])} |")
     second = f" A second of signal has {rate} steps." if rate else ""
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
         f"Multiply-adds, with those of blocks, and µs are those of a step with one sequence.{second} Best for: no "
         f"other model of the {len(chosen)} has both a better mean on the validation split and a lower cost of this "
-        "kind. Times on "
-        f"{report['latency_machine']}. Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
+        f"kind. {_timed(report)} Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
         "rule, size and learning rate. Options that all models of a rule share are in that file only."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
@@ -111,8 +111,7 @@ def rivals(name: str) -> str:
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split. {judged} Skipped: updates, or under delta values "
         "that are not read anew. Multiply-adds, with those of blocks, and µs are those of a step with one sequence; "
-        "kB: weights. Times on "
-        f"{report['latency_machine']}. Made by `{report['command']}`, which trains {len(chosen)} models after the "
+        f"kB: weights. {_timed(report)} Made by `{report['command']}`, which trains {len(chosen)} models after the "
         "search. Options that all models of a rule share are in that file only."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
@@ -137,6 +136,16 @@ def _way(row: dict[str, Any], report: dict[str, Any]) -> str:
     """
     settings = {key: value for key, value in _settings(row, report).items() if key not in _AMOUNTS}
     return ", ".join([" + ".join(parts(row["cell"], row["rule"])), *(f"{k}={v}" for k, v in settings.items())])
+
+
+def _timed(report: dict[str, Any]) -> str:
+    """Return a sentence that says how the times of a report were measured."""
+    # as in a report of an earlier version
+    call = report.get("latency_call", "a call with one test sequence from Python")
+    text = f"Times: {call}, divided by the number of steps, on one thread of {report['latency_machine']}."
+    untimed = report.get("latency_errors", {})
+    cells = sorted({row["cell"] for row in report["rows"] if row["name"] in untimed})
+    return text + (f" Models that need whole sequences are not timed: {', '.join(cells)}." if cells else "")
 
 
 def _is_dense(row: dict[str, Any]) -> bool:

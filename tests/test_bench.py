@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 
 import edgernn
-from edgernn.bench import Settings, bench, markdown, save
+from edgernn.bench import Settings, bench, markdown, save, training_steps
 from edgernn.bench.baseline import parameters
 from edgernn.bench.compare_libraries import main as compare_libraries
 from edgernn.bench.skip_curve import GROUP_SIZES, SKIPS
@@ -287,3 +288,16 @@ def test_a_missing_model_of_the_other_library_is_named(tmp_path):
     words = [library_path(), "--only", "gru (2, 128), T=1, from C", "--models", str(tmp_path)]
     with pytest.raises(edgernn.EdgernnError, match=r"gru-2-128-t-1-from-c\.edgernn: no such file"):
         compare_libraries(words, standalone_mode=False)
+
+
+def test_training_steps_are_timed_with_low_rank_weights(tmp_path):
+    words = ["gru", "--rank", "2", "--steps", "3", "--batch", "2", "--hidden-size", "4", "--threads", "1"]
+    result = CliRunner().invoke(training_steps.main, [*words, "--repeats", "1", "--out", str(tmp_path / "times.json")])
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "times.json").read_text())
+    assert report["sizes"] == {"T": 3, "B": 2, "I": 2, "H": 4, "rank": 2}
+    assert set(report["ms"]) == {"torch.nn.GRU", "gru, loop", "gru, fused"}
+    assert all(time > 0 for time in report["ms"].values())
+    result = CliRunner().invoke(training_steps.main, ["mingru", "--rank", "2"])
+    assert result.exit_code == 2
+    assert "mingru has no recurrent weights to factorise" in result.output

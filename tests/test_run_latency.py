@@ -15,7 +15,7 @@ from edgernn.training import recipe as recipes
 from edgernn.training import run_latency
 from edgernn.training.paper_table import markdown
 from edgernn.training.reproduce import reproduce
-from edgernn.training.table_latency import latencies
+from edgernn.training.table_latency import latencies, measured
 from tests.training_helpers import without_pictures
 
 TABLE = """title = "Two sums"
@@ -117,12 +117,13 @@ def test_all_models_of_a_sweep_are_timed_in_turns(table, tmp_path):
     # calls with whole sequences from Python, as an earlier version timed them
     earlier = {"machine": processor(), "models": {row: str(run) for row, run in models.items()}, "errors": {}}
     (tmp_path / "latency.json").write_text(json.dumps({**earlier, "microseconds": dict.fromkeys(models, 1e6)}))
+    assert measured(tmp_path)["call"] == "a call with one test sequence from Python"
     report = latencies(tmp_path, models)
-    assert report["call"] == "steps called from C"
+    assert report["call"] == "test sequences streamed step by step, called from C"
     assert {row: 0.01 < time < 1e3 for row, time in report["microseconds"].items()} == dict.fromkeys(models, True)
     assert report["errors"] == {}
     assert json.loads((tmp_path / "latency.json").read_text()) == report
-    assert latencies(tmp_path, models) == report
+    assert latencies(tmp_path, models) == measured(tmp_path) == report
 
 
 def test_models_are_timed_again_only_when_asked(table, monkeypatch):

@@ -33,7 +33,7 @@ _COMPUTED = {
     "gmean": ("accuracy", "skip_percent"),
     "flops": ("flops_paper", "steps_a_sequence"),
     "neurons_updated": ("neurons", "skip_percent"),
-    "work": ("macs_executed", "block_macs"),
+    "work": ("macs_executed",),
 }
 
 
@@ -65,7 +65,8 @@ def figure(result: dict[str, Any], column: str) -> float | None:
     if column == "flops":
         return float(result["flops_paper"] * result["steps_a_sequence"])
     if column == "work":
-        return float(result["macs_executed"] + result["block_macs"])
+        # an earlier version had no blocks
+        return float(result["macs_executed"] + result.get("block_macs", 0))
     if column == "neurons_updated":
         return float(result["neurons"] * (1 - result["skip_percent"] / 100))
     value = result[column]

@@ -18,8 +18,8 @@ from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.training.run_directory import LATENCY, RESULT
 
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
-# what a timed call does; a file of an earlier version timed calls of `Session.run`, whose fixed time hid small models
-_CALL = "steps called from C"
+# how a model is timed, now and in files of an earlier version, which do not say so
+_CALL, _EARLIER = "test sequences streamed step by step, called from C", "a call with one test sequence from Python"
 
 
 def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
@@ -37,23 +37,24 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
         runs: Dict from the name of a row to the directory of a finished run.
 
     Returns:
-        A dict with "machine", "call" and three dicts whose keys are names of rows: "microseconds" (latency per step),
-        "models" (run directory) and "errors" (why a model could not be exported or packed).
+        A dict with "machine", "call" (a text that says what was timed) and three dicts whose keys are names of rows:
+        "microseconds" (latency per step), "models" (run directory) and "errors" (why a model is not timed: it cannot be
+        exported or packed, or the native library is missing).
     """
     models = {name: str(run) for name, run in runs.items()}
     cached = _read_cached(out / LATENCY)
-    if cached.get("models") == models and cached.get("machine") == processor():
+    if (cached.get("models"), cached.get("machine"), cached.get("call")) == (models, processor(), _CALL):
         return cached
     calls, steps, errors = {}, {}, {}
     for name, run in runs.items():
         try:
             model = exported(run)
-            stepper = Stepper(pack(read_model(model), model), 1)
+            x = read_arrays(run / EXAMPLE, ("x",))["x"]
+            calls[name] = streamed(Stepper(pack(read_model(model), model), 1), x)
         except EdgernnError as error:
             errors[name] = str(error)
             continue
-        x = read_arrays(run / EXAMPLE, ("x",))["x"]
-        calls[name], steps[name] = streamed(stepper, x), x.shape[0] * x.shape[1]
+        steps[name] = x.shape[0] * x.shape[1]
     medians = {
         name: statistics.median(statistics.median(block) for block in blocks)
         for name, blocks in interleaved(calls, _ROUNDS).items()
@@ -72,10 +73,11 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 def measured(out: Path) -> dict[str, Any]:
     """Read the latencies that `latencies` has written to latency.json in the folder `out`; measure nothing.
 
-    The dict has the keys that `latencies` describes. Without a valid file, "machine" is None and the other values are
-    empty dicts.
+    The dict has the keys that `latencies` describes. Without a valid file, "machine" and "call" are None and the other
+    values are empty dicts.
     """
-    return _read_cached(out / LATENCY) or {"machine": None, "models": {}, "microseconds": {}, "errors": {}}
+    nothing = {"machine": None, "call": None, "models": {}, "microseconds": {}, "errors": {}}
+    return _read_cached(out / LATENCY) or nothing
 
 
 def exported(run: Path) -> Path:
@@ -113,4 +115,4 @@ def _read_cached(path: Path) -> dict[str, Any]:
     except EdgernnError:
         return {}
     whole = isinstance(cached, dict) and {"models", "microseconds", "errors"} <= cached.keys()
-    return cached if whole and cached.get("call") == _CALL else {}
+    return {"call": _EARLIER, **cached} if whole else {}

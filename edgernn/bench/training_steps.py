@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.recurrent import recurrent_weights
+from edgernn.errors import UsageError
 from edgernn.files import write_json
 from edgernn.layer import RecurrentLayer
 from edgernn.machine import processor
@@ -120,13 +121,16 @@ def main(
     x = torch.randn(steps, batch, input_size)
     runs = {"torch.nn.GRU": both_ways(nn.GRU(input_size, hidden_size), x)}
     for name in cells or ("gru", "pru", "sarnn"):
-        cell, rule = resolve(name)
-        kinds = {f"{name}, loop": cell} if loop else {}
-        kinds |= {f"{name}, fused": cell}
-        kinds |= {f"{name} as a user's own, fused": type("Own", (cell,), {"name": f"my-{name}"})} if custom else {}
+        cell_type, rule = resolve(name)
+        kinds = {f"{name}, loop": cell_type} if loop else {}
+        kinds |= {f"{name}, fused": cell_type}
+        kinds |= {f"{name} as a user's own, fused": type("Own", (cell_type,), {"name": f"my-{name}"})} if custom else {}
         for key, kind in kinds.items():
-            weights = recurrent_weights(rank)
-            layer = RecurrentLayer(kind(input_size, hidden_size, recurrent=weights), rule(input_size, hidden_size))
+            try:
+                cell = kind(input_size, hidden_size, recurrent=recurrent_weights(rank))
+            except UsageError as error:
+                raise click.UsageError(str(error)) from None
+            layer = RecurrentLayer(cell, rule(input_size, hidden_size))
             if key.endswith("fused"):
                 layer.unroller = CpuUnroller(layer)
             runs[key] = both_ways(layer, x)

@@ -69,6 +69,8 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
         "searched": list(sweep.searched),
         "confidence": CONFIDENCE,
         "latency_machine": latency["machine"],
+        "latency_call": latency["call"],
+        "latency_errors": latency["errors"],
         "rows": records,
     }
 
@@ -167,9 +169,10 @@ def _about(report: dict[str, Any]) -> list[str]:
         lines.append(f"Among rows that differ only in {searched}, the best one there is chosen for the fronts{by}.")
     if report["latency_machine"]:
         lines.append(
-            f"Latency: {report['latency_machine']}, time of a call with one test sequence on one thread, divided by "
-            "its steps, for the best seed on the validation split."
+            f"Latency: {report['latency_call']}, on one thread of {report['latency_machine']}, divided by the number "
+            "of steps, for the best seed on the validation split."
         )
+    lines += [f"Not timed: {name}: {error}." for name, error in report["latency_errors"].items()]
     if any(row["failed"] for row in report["rows"]):
         lines.append("**Some runs failed. Means are over the other runs, which may favour a row.**")
     return lines
