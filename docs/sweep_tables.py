@@ -140,7 +140,7 @@ def _way(row: dict[str, Any], report: dict[str, Any]) -> str:
 
 def _timed(report: dict[str, Any]) -> str:
     """Return a sentence that says how the times of a report were measured."""
-    # as in a report of an earlier version
+    # the call is missing from reports of an earlier version
     call = report.get("latency_call", "a call with one test sequence from Python")
     text = f"Times: {call}, divided by the number of steps, on one thread of {report['latency_machine']}."
     untimed = report.get("latency_errors", {})
