@@ -3,7 +3,7 @@
 
 from edgernn.cell_files import is_cell_file, load_cell
 from edgernn.cells import CELLS, Cell
-from edgernn.errors import nearest
+from edgernn.errors import UsageError, nearest
 from edgernn.imputers import IMPUTERS, Imputer
 from edgernn.rules import RULES, UpdateRule
 
@@ -56,6 +56,32 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
     if name_or_type not in RULES:
         raise nearest("rule", name_or_type, RULES)
     return cell, RULES[name_or_type]
+
+
+def check_built_in(where: str, cell: str, rule: str | None = None, imputer: str | None = None) -> None:
+    """Check that names from a file that is not trusted are those of classes of edgernn.
+
+    Call it before `resolve`, which executes the Python file that FILE.py:CLASS names.
+
+    Args:
+        where: Path of the file that has the names, for the error message.
+        cell: Name of the cell.
+        rule: Name of the update rule, or None.
+        imputer: Name of the imputer, or None.
+
+    Raises:
+        UsageError: A name is none of edgernn's.
+    """
+    for kind, name, known in (
+        ("a cell", cell, [*CELLS, *COMBINATIONS, *IMPUTING]),
+        ("an update rule", rule, [None, *RULES]),
+        ("an imputer", imputer, [None, *IMPUTERS]),
+    ):
+        if name not in known:
+            raise UsageError(
+                f"{where}: expected {kind} of edgernn, got {name!r:.50}, whose Python file is not in the exported "
+                "file; name the run directory instead"
+            )
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:

@@ -14,10 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from edgernn import __version__
-from edgernn.cells import CELLS, Cell
+from edgernn.cells import Cell
 from edgernn.config import InputConfig, ModelConfig, RuleConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.delta_graph import delta_config, remove_unused
+from edgernn.export.exported_model import build_model, check_shape, model_config
 from edgernn.export.graph import (
     add_layer,
     add_sum,
@@ -29,16 +30,13 @@ from edgernn.export.graph import (
 from edgernn.export.kernels import without_kernel
 from edgernn.export.model_graph import ModelGraph
 from edgernn.export.trace import layer_weights, op_attributes
-from edgernn.imputers import IMPUTERS
 from edgernn.layer import RecurrentLayer
-from edgernn.model import SequenceModel
-from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.rules import Always, Delta
 from edgernn.runtime.info import read_info
 from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.weights import Weights
-from edgernn.settings import load, record
+from edgernn.settings import record
 from edgernn.weight_types import WEIGHTS
 
 # metadata about the quality and the work of the model before it got new thresholds
@@ -159,25 +157,15 @@ def find_exported_layers(proto: onnx.ModelProto, size: int, path: Path) -> Expor
 def _config(info: dict[str, Any], path: Path) -> ModelConfig:
     """Return the configuration in a file's metadata, without front end, embedding and head.
 
-    The Python file of a user-defined cell is not read. Raises UsageError if the cell, the rule or the imputer is none
-    of edgernn's, or the rule is not always or delta.
+    Raises UsageError if the rule is not always or delta, and the errors of `model_config`.
     """
-    layer = info["model"]["layer"]
-    cell, rule, imputer = layer["cell"]["name"], layer["rule"]["name"], layer.get("imputer")
+    rule = info["model"]["layer"]["rule"]["name"]
     if rule not in (Always.name, Delta.name):
         raise UsageError(
             f"{path}: expected a model with the rule always or delta, got the rule {rule!r:.50}, under which it was "
             "trained to skip updates; use it as it is, or export a model with the rule always"
         )
-    if cell not in {*CELLS, *COMBINATIONS, *IMPUTING} or imputer not in (None, *IMPUTERS):
-        raise UsageError(
-            f"{path}: expected a cell of edgernn, got {cell!r:.50}, whose Python file is not in the exported file; "
-            "calibrate the run directory"
-        )
-    try:
-        config = load(ModelConfig, info["model"], str(path))
-    except EdgernnError as error:
-        raise _unreadable(path, error) from None
+    config = model_config(info, path)
     parts = replace(config.layer, recurrent=replace(config.layer.recurrent, density=None))
     if rule == Delta.name:
         parts = replace(parts, rule=RuleConfig(Delta.name))
@@ -192,31 +180,16 @@ def _config(info: dict[str, Any], path: Path) -> ModelConfig:
     )
 
 
-def _unreadable(path: Path, error: Exception) -> EdgernnError:
-    reason = " ".join(str(error).split())
-    return EdgernnError(
-        f"{path}: model in its edgernn metadata: expected the description of a model, got one with the error "
-        f"'{reason:.200}'; export the model again"
-    )
-
-
 def _layers(config: ModelConfig, path: Path) -> dict[str, RecurrentLayer]:
     """Return the layers of a configuration in evaluation mode, as a dict by the name of their node."""
-    try:
-        model = SequenceModel(config).eval()
-    except Exception as error:  # constructors of cells raise errors of many types for wrong options
-        raise _unreadable(path, error) from None
+    model = build_model(config, path)
     return dict(zip(layer_names(model), model.recurrent_layers(), strict=True))
 
 
 def _check_weights(name: str, layer: RecurrentLayer, weights: Weights, path: Path) -> None:
     """Raise EdgernnError unless the file has each weight of a layer in the layer's shape."""
     for key, weight in layer_weights(layer).items():
-        shape = weights[f"{name}.{key}"].values.shape
-        if shape != tuple(weight.shape):
-            raise EdgernnError(
-                f"{path}: {name}.{key}: expected shape {tuple(weight.shape)}, got {shape}; export the model again"
-            )
+        check_shape(weights, f"{name}.{key}", weight, path)
 
 
 def _check_node(node: onnx.NodeProto, expected: onnx.NodeProto, layer: RecurrentLayer, path: Path) -> None:

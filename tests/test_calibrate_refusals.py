@@ -66,7 +66,7 @@ BROKEN = {
         lambda p, info: info["model"].update(further=1),
         "expected the description of a model, got one with the error",
     ),
-    "imputer": (lambda p, info: info["model"]["layer"].update(imputer="mine"), "expected a cell of edgernn"),
+    "imputer": (lambda p, info: info["model"]["layer"].update(imputer="mine"), "expected an imputer of edgernn"),
     "layers": (lambda p, info: info["model"].update(layers=3), "expected states of 3 layers in the graph"),
     "missing weight": (lambda p, info: p.graph.initializer.remove(p.graph.initializer[0]), "expected the weight"),
     "shape": (set_weight("layer0.W", (3, 3)), r"layer0.W: expected shape \(99, 3\), got \(3, 3\)"),
