@@ -14,8 +14,9 @@ from edgernn.export.exported_model import read_exported
 from edgernn.runtime import PostProcessing
 from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import read_wav
-from edgernn.runtime.zoo import entries, find_model
+from edgernn.runtime.zoo import ENTRY, entries, find_model
 from edgernn.settings import fields_of
+from edgernn.training.evaluate_model import task_of_entry
 from edgernn.training.tasks import Keywords
 from tests.words import RATE, write_arabic, write_english_test_set, write_noise
 
@@ -76,10 +77,17 @@ def test_the_page_has_the_defaults_of_the_code():
 
 def test_the_models_of_the_page_can_be_tested_again_on_their_settings():
     """`edgernn evaluate NAME` takes the settings of the test from the command in the entry of a model."""
-    for name in set(re.findall(r"`edgernn evaluate ([a-z-]+) ", PAGE)):
-        model, info = read_exported(find_model(Path(name)))
+    names = set(re.findall(r"`edgernn evaluate ([a-z-]+) ", PAGE))
+    assert names
+    for name in names:
+        path = find_model(Path(name))
+        model, info = read_exported(path)
+        task, source, seed = task_of_entry(path.with_name(ENTRY), {"room": 10})
+        assert isinstance(task, Keywords)
+        assert (task.stream, task.room, task.noise_folder) == (3, 10, "speech-noise")
+        assert (source, seed, task.output) == (None, 0, model.config.head.output)
+        assert task.input_size == model.config.frontend.hop == model.config.input.size
         entry = next(entry for entry in entries() if entry["name"] == name)
-        assert "stream=3" in entry["command"]
         assert model.config.layer.cell.name == entry["cell"]
         assert len(info["classes"]) == 41
 

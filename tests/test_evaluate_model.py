@@ -13,9 +13,11 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export import to_onnx
 from edgernn.export.exported_model import read_exported
+from edgernn.export.graph import build
 from edgernn.store import load_model
 from edgernn.training import train
 from edgernn.training.evaluate_model import evaluate_model
+from edgernn.training.score import open_task, scorer
 from tests.training_helpers import SMALL, without_pictures
 from tests.words import write_arabic
 
@@ -65,7 +67,7 @@ def test_settings_of_the_test_replace_those_of_the_training(run, capsys):
     assert evaluate_model(run, {"room": 0.05})["metrics"]["accuracy"] == result["accuracy"]
 
 
-def test_a_model_of_the_zoo_is_tested_by_the_command_in_its_entry(run, data, tmp_path, monkeypatch):
+def test_a_model_of_the_zoo_is_tested_by_the_command_in_its_entry(run, data, tmp_path, monkeypatch, capsys):
     zoo = tmp_path / "models"
     (zoo / "words").mkdir(parents=True)
     shutil.copy(run / "model.onnx", zoo / "words")
@@ -81,6 +83,12 @@ def test_a_model_of_the_zoo_is_tested_by_the_command_in_its_entry(run, data, tmp
     write_arabic(other / "arabic-speech-commands", words=("left", "stop"), train=6, held_out=3)
     with pytest.raises(EdgernnError, match=r"expected data with its classes left, right, .* got left, stop"):
         evaluate_model(Path("words"), data=other)
+    monkeypatch.delenv("EDGERNN_DATA", raising=False)
+    assert main(["evaluate", "words"]) == 1
+    assert main(["evaluate", "words", "--data", str(other)]) == 1
+    assert "expected data with its classes" in capsys.readouterr().err
+    assert main(["evaluate", "words", "--data", str(data), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == metrics
     (zoo / "words/entry.json").unlink()
     with pytest.raises(UsageError, match=r"expected a file beside a run's config\.json"):
         evaluate_model(zoo / "words/model.onnx", data=data)
@@ -108,11 +116,134 @@ def test_a_file_becomes_the_model_that_it_was_made_of(options, weights, tmp_path
     assert difference == 0 if weights == "float32" else 0 < difference < 0.1
 
 
-def test_a_model_whose_file_has_other_tensors_is_refused(tmp_path):
-    model = edgernn.SequenceModel("gru", 3, 8, 2, block="linear")
-    to_onnx(model.eval(), tmp_path / "m.onnx")
-    with pytest.raises(EdgernnError, match="the file has it in another form; name the run directory instead"):
-        read_exported(tmp_path / "m.onnx")
+@pytest.fixture(scope="module")
+def bits(tmp_path_factory):
+    """A short training on generated data, with an entry as models of the zoo have it."""
+    path = tmp_path_factory.mktemp("runs") / "bits"
+    settings = {"hidden_size": 4, "batch_size": 10, "steps": 2, "train_size": 20, "test_size": 20}
+    with pytest.MonkeyPatch.context() as patch:
+        without_pictures(patch)
+        train("memorization", "gru", out=path, settings=settings)
+    return path
+
+
+def entry_of(run, folder, change=lambda command: None):
+    """Write an entry.json with the changed command of a run, and an exported file beside it; return the file."""
+    command = json.loads((run / "config.json").read_text())["command"]
+    change(command)
+    folder.mkdir(exist_ok=True)
+    (folder / "entry.json").write_text(json.dumps({"command": command, "files": {}}))
+    model, _ = load_model(run)
+    (folder / "model.onnx").write_bytes(build(model, portable=False).SerializeToString())
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bits": 1}, r"output_size: expected 2, as in the training, got 1; leave out bits, or train again"),
+        ({"noise": 4, "bits": 3}, r"output_size: expected 2, .* got 3; leave out noise, bits, or train again"),
+    ],
+)
+def test_settings_that_change_the_outputs_are_refused(bits, settings, message):
+    with pytest.raises(UsageError, match=message):
+        evaluate_model(bits, settings)
+
+
+def test_clips_and_streams_do_not_replace_each_other(run, data, tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match="output: expected all, as in the training, got last; leave out stream"):
+        evaluate_model(run, {"stream": 0})
+    without_pictures(monkeypatch)
+    settings = {"hidden_size": 4, "steps": 1, "batch_size": 4, "hop": 160}
+    train("keywords", "gru", out=tmp_path / "clips", data=data, settings=settings)
+    with pytest.raises(UsageError, match="output: expected last, as in the training, got all; leave out stream"):
+        evaluate_model(tmp_path / "clips", {"stream": 3, "room": 0.02})
+
+
+def test_inputs_of_another_size_are_refused(bits, monkeypatch):
+    monkeypatch.setattr("edgernn.training.tasks.Memorization.input_size", 7)
+    with pytest.raises(UsageError, match=r"input_size: expected 1, .* got 7; give the data set of the training"):
+        evaluate_model(bits)
+    monkeypatch.setattr("edgernn.training.tasks.Memorization.input_size", 1)
+    monkeypatch.setattr("edgernn.training.tasks.Memorization.vocabulary", 9)
+    with pytest.raises(UsageError, match=r"vocabulary: expected None, .* got 9"):
+        evaluate_model(bits)
+
+
+def set_option(name, value):
+    def change(command):
+        command[command.index(name) + 1] = value
+
+    return change
+
+
+def without_option(name):
+    def change(command):
+        index = command.index(name)
+        del command[index : index + 2]
+
+    return change
+
+
+BROKEN = {
+    "words": (lambda c: c.clear(), r"a list of the words of `edgernn train`, got \[\]"),
+    "numbers": (lambda c: c.append(3), "a list of the words of `edgernn train`"),
+    "no task": (without_option("--task"), "the option --task, got none"),
+    "no cell": (without_option("--cell"), "the option --cell, got none"),
+    "no value": (lambda c: c.__setitem__(slice(2, None), ["--task"]), "a value after --task, got none"),
+    "seed": (set_option("--seed", "one"), "a whole number after --seed, got 'one'"),
+    "long seed": (set_option("--seed", "9" * 5000), "a whole number after --seed, got '999"),
+    "negative seed": (set_option("--seed", "-1"), "command: seed: expected a whole number of at least 0, got -1"),
+    "task": (set_option("--task", "memorisation"), "command: unknown task 'memorisation'"),
+    "setting": (lambda c: c.append("bitz=2"), "command: unknown setting 'bitz'"),
+    "no setting": (lambda c: c.append("bits"), "command: settings: expected KEY=VALUE"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_command_in_an_entry_is_refused(case, bits, tmp_path):
+    change, message = BROKEN[case]
+    model = entry_of(bits, tmp_path / "m", change)
+    with pytest.raises(EdgernnError, match=rf"entry\.json: command: .*{message.removeprefix('command: ')}"):
+        evaluate_model(model)
+
+
+@pytest.mark.parametrize("content", [{"files": {}}, [], {"command": None}, {"command": "edgernn train"}])
+def test_an_entry_without_a_command_is_refused(content, bits, tmp_path):
+    model = entry_of(bits, tmp_path / "m")
+    (tmp_path / "m/entry.json").write_text(json.dumps(content))
+    with pytest.raises(EdgernnError, match=r"entry\.json: command: expected a list of the words of `edgernn train`"):
+        evaluate_model(model)
+
+
+@pytest.mark.parametrize("option", ["--cell", "--rule"])
+def test_an_entry_executes_no_python_file(option, bits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("x.py").write_text("open('executed', 'w').close()\n")
+
+    def change(command):
+        command[2:2] = ["--rule", "always"]
+        set_option(option, "x.py:A")(command)
+
+    model = entry_of(bits, tmp_path / "m", change)
+    with pytest.raises(UsageError, match=r"entry\.json: expected an? (cell|update rule) of edgernn, got 'x\.py:A'"):
+        evaluate_model(model)
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("key", ["test_size", "task.test_size"])
+def test_a_setting_replaces_that_of_the_entry_under_each_of_its_names(key, bits, tmp_path):
+    result = evaluate_model(entry_of(bits, tmp_path / "m"), {key: "40"})
+    assert (result["settings"]["test_size"], result["settings"]["train_size"]) == (40, 20)
+    assert result["metrics"] == pytest.approx(evaluate_model(bits, {"test_size": 40})["metrics"], rel=1e-5)
+
+
+def test_the_task_of_a_run_has_the_length_of_its_steps(run):
+    """Calibration, int8 export and `models add` open the task and score models by these functions."""
+    task = open_task(run)
+    assert (task.input_size, next(task.test.chunks()).x.shape[-1]) == (160, 160)
+    result, _ = stored(run)
+    assert scorer(run)(load_model(run)[0]) == (pytest.approx(result["accuracy"]), True)
 
 
 def test_a_run_without_audio_is_tested_too(tmp_path, monkeypatch):

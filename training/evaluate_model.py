@@ -8,17 +8,19 @@ from typing import Any
 
 import torch
 
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.exported_model import read_exported
 from edgernn.files import read_json
+from edgernn.names import check_built_in
 from edgernn.runtime.zoo import ENTRY, find_model
-from edgernn.settings import bind, fields_of, split_words
+from edgernn.settings import split_words
 from edgernn.store import CONFIG, load_model
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.plan import choose
-from edgernn.training.score import open_task
-from edgernn.training.tasks import Task, find_task
+from edgernn.training.score import open_task, with_settings
+from edgernn.training.tasks import Task
 
 
 def evaluate_model(
@@ -31,7 +33,7 @@ def evaluate_model(
             trained model.
         settings: Settings of the task that replace those of the training, as a dict from name to value, such as
             {"room": 10}.
-        data: Folder of data sets. Default: that of the training, or the environment variable EDGERNN_DATA.
+        data: Folder of data sets. Default: that of the training for a run, or the environment variable EDGERNN_DATA.
 
     Returns:
         JSON-compatible dict: "model" (the run directory or the file), "task", "cell", "rule", "settings" (all settings
@@ -39,8 +41,10 @@ def evaluate_model(
         value) and "series" (a dict from name to a list of numbers, as in series.json).
 
     Raises:
-        UsageError: A setting is unknown or invalid, or the folder of the file has neither a run nor an entry.json.
-        EdgernnError: The model or the data cannot be read, or the classes of the data are not those of the model.
+        UsageError: A setting is unknown or invalid, a setting or the data give the task inputs or outputs of another
+            size than the model's, the file has a user-defined cell, or its folder has neither a run nor an entry.json.
+        EdgernnError: The model, its entry.json or the data cannot be read, or the classes of the data are not those of
+            the model.
     """
     path = find_model(model)
     settings = settings or {}
@@ -51,6 +55,7 @@ def evaluate_model(
     else:
         network, info = read_exported(path)
         classes = info.get("classes")
+        classes = classes if isinstance(classes, list) else None
     if (folder / CONFIG).is_file():
         task = open_task(folder, data, settings)
     elif (folder / ENTRY).is_file():
@@ -60,11 +65,14 @@ def evaluate_model(
             f"{model}: expected a file beside a run's {CONFIG} or beside an {ENTRY}, which name its task, got neither; "
             "name the run directory"
         )
+    remedy = "give the data set of the training with --data"
+    if settings:
+        remedy = f"leave out {', '.join(settings)}, or train again"
     if list(classes or ()) != list(task.classes or ()):
         raise EdgernnError(
-            f"{model}: expected data with its classes {_joined(classes)}, got {_joined(task.classes)}; give the data "
-            "set of the training with --data"
+            f"{model}: expected data with its classes {_joined(classes)}, got {_joined(task.classes)}; {remedy}"
         )
+    _check_sizes(model, network.config, task, remedy)
     attach(network, "auto", "cpu")
     metrics = evaluate(network, task, task.test)
     with torch.no_grad():
@@ -82,18 +90,89 @@ def evaluate_model(
 
 
 def open_entry(path: Path, settings: Mapping[str, object], data: Path | None = None) -> Task:
-    """Open the task of a trained model with the settings and the seed of the training's command in its entry.json."""
-    words = read_json(path)["command"][2:]
+    """Open the task of a trained model, with the settings and the seed of the training's command in its entry.json.
+
+    Args:
+        path: The entry.json.
+        settings: Settings of the task that replace those of the command, as a dict from short or dotted name to value.
+        data: Folder of data sets, ignored if the model was trained on a user's own file or folder. Default: the
+            environment variable EDGERNN_DATA.
+
+    Returns:
+        The task, with its data.
+
+    Raises:
+        UsageError: A setting is unknown or invalid, or the cell or the rule of the command is none of edgernn's.
+        EdgernnError: The file has no valid command of a training, or the data cannot be read.
+    """
+    task, source, seed = task_of_entry(path, settings)
+    task.open(source or data, seed)
+    return task
+
+
+def task_of_entry(path: Path, settings: Mapping[str, object]) -> tuple[Task, Path | None, int]:
+    """Create the task of a trained model from the command in its entry.json, without data.
+
+    Args:
+        path: The entry.json.
+        settings: Settings of the task that replace those of the command, as a dict from short or dotted name to value.
+
+    Returns:
+        The task, the path of the user's own data if the command has one, and the seed.
+
+    Raises:
+        UsageError: A setting is unknown or invalid, or the cell or the rule of the command is none of edgernn's.
+        EdgernnError: The file has no valid command of a training.
+    """
+    options, words = _command(path)
+    cell, rule = options["--cell"], options.get("--rule")
+    check_built_in(str(path), cell, rule)
+    try:
+        seed = int(options.get("--seed", "0"))
+    except ValueError:
+        raise _invalid(path, f"a whole number after --seed, got {options['--seed']!r:.50}") from None
+    try:
+        choice = choose(options["--task"], cell, rule, split_words(words), seed)
+    except EdgernnError as error:
+        raise EdgernnError(f"{path}: command: {error}") from None
+    values = asdict(choice.task)  # type: ignore[call-overload]
+    return with_settings(type(choice.task), values, settings, choice.model), choice.source, seed
+
+
+def _command(path: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the options and the KEY=VALUE words of the training's command in an entry.json."""
+    entry = read_json(path)
+    command = entry.get("command") if isinstance(entry, dict) else None
+    is_training = isinstance(command, list) and command[:2] == ["edgernn", "train"]
+    if command is None or not is_training or not all(isinstance(word, str) for word in command):
+        raise _invalid(path, f"a list of the words of `edgernn train`, got {command!r:.50}")
     options: dict[str, str] = {}
+    words = command[2:]
     while words and words[0].startswith("--"):
+        if len(words) == 1:
+            raise _invalid(path, f"a value after {words[0]:.50}, got none")
         options[words[0]], words = words[1], words[2:]
-    task = options["--task"]
-    # refuses settings of the training, which an evaluation does not use
-    bind(settings, task=fields_of(find_task(task)[0]))
-    seed = int(options.get("--seed", 0))
-    choice = choose(task, options["--cell"], options.get("--rule"), {**split_words(words), **settings}, seed)
-    choice.task.open(choice.source or data, seed)
-    return choice.task
+    for name in ("--task", "--cell"):
+        if name not in options:
+            raise _invalid(path, f"the option {name}, got none")
+    return options, words
+
+
+def _invalid(path: Path, text: str) -> EdgernnError:
+    return EdgernnError(f"{path}: command: expected {text}; add the model again with: edgernn models add")
+
+
+def _check_sizes(model: Path, config: ModelConfig, task: Task, remedy: str) -> None:
+    """Raise UsageError if the inputs or outputs of a task are not those of the model, and say what to do: `remedy`."""
+    trained = {
+        "input_size": config.input.size,
+        "output_size": config.head.size,
+        "output": config.head.output,
+        "vocabulary": config.input.vocabulary,
+    }
+    for name, expected in trained.items():
+        if (value := getattr(task, name)) != expected:
+            raise UsageError(f"{model}: {name}: expected {expected}, as in the training, got {value}; {remedy}")
 
 
 def _joined(classes: object) -> str:

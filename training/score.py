@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from edgernn.config import ModelConfig
 from edgernn.model import SequenceModel
@@ -30,12 +31,34 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
     """
     config = read_config(run)
     kind, source = find_task(config.get("source") or config["task"]["name"])
-    changed = bind(settings or {}, task=fields_of(kind))["task"]
-    task = kind(**config["task"]["settings"] | {path[0]: value for path, value in changed.items()})
-    # a task with audio takes the length of a step and the sample rate from the model
-    task.adapted(load(ModelConfig, config["model"], str(run / CONFIG)))
+    model = load(ModelConfig, config["model"], str(run / CONFIG))
+    task = with_settings(kind, config["task"]["settings"], settings or {}, model)
     folder = data or (Path(config["data"]) if config.get("data") else None)
     task.open(source or folder, config["seed"])
+    return task
+
+
+def with_settings(
+    kind: type[Task], values: Mapping[str, Any], settings: Mapping[str, object], model: ModelConfig
+) -> Task:
+    """Create the task of a trained model, without its data.
+
+    Args:
+        kind: Class of the task.
+        values: All settings of the training's task, as a dict from the name of a field to its value.
+        settings: Settings that replace some of them, as a dict from short or dotted name to value.
+        model: Configuration of the model.
+
+    Returns:
+        The task, not opened yet.
+
+    Raises:
+        UsageError: A setting is unknown or invalid.
+    """
+    changed = bind(settings, task=fields_of(kind))["task"]
+    task = kind(**{**values, **{path[0]: value for path, value in changed.items()}})
+    # a task with audio takes the length of a step and the sample rate from the model
+    task.adapted(model)
     return task
 
 
