@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from edgernn.cell_files import kept_word, load_kept
+from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.files import read_json, write_bytes
@@ -112,8 +112,13 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
             "name a run of another task"
         )
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
-    if (cell := load_kept(folder, config)) is not None:
-        layer = settings.layer
+    layer = settings.layer
+    if (cell := load_kept(folder, config)) is None and is_cell_file(layer.cell.name):
+        raise EdgernnError(
+            f"{folder / CONFIG}: model.layer.cell.name: expected a cell of edgernn, got the Python file "
+            f"{layer.cell.name!r:.50}, which is not the run's copy {KEPT} and is not executed; train again"
+        )
+    if cell is not None:
         layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=cell))
         settings = dataclasses.replace(settings, layer=layer)
     model = SequenceModel(settings)

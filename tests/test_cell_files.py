@@ -169,6 +169,18 @@ def test_a_run_is_used_without_the_file(tmp_path, capsys):
         load_model(run)
 
 
+def test_a_run_executes_no_other_file_than_its_copy(tmp_path):
+    train("adding", "gru", out="run", settings=STEPS)
+    Path("other.py").write_text("open('executed', 'w').close()\n")
+    config = json.loads(Path("run/config.json").read_text())
+    config["model"]["layer"]["cell"]["name"] = "other.py:A"
+    Path("run/config.json").write_text(json.dumps(config))
+    with pytest.raises(EdgernnError, match=r"expected a cell of edgernn, got the Python file 'other\.py:A'"):
+        load_model(Path("run"))
+    assert main(["evaluate", "run"]) == 1
+    assert not Path("executed").exists()
+
+
 def test_a_changed_copy_is_not_executed(tmp_path):
     train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
     marker = tmp_path / "executed"
