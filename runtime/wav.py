@@ -17,6 +17,8 @@ _BYTES = 2
 # formats of samples in a chunk "fmt "; an extensible one has the format in its first two bytes after 24 others
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 _SUBFORMAT = 24
+# size of the longest chunk "fmt " that is known, an extensible one
+_FORMAT = 40
 # the 16-bit sample that stands for 1.0
 FULL_SCALE = 2**15
 # largest file in bytes: 18 hours at 16 kHz
@@ -58,12 +60,15 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
         raise EdgernnError(f"{path}: expected one channel, got {header.channels}; {conversion(rate)}")
     if header.rate != rate:
         raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}")
-    count, present = header.size // _BYTES, (len(content) - header.begin) // _BYTES
-    if count > present:
+    present = len(content) - header.begin
+    if header.size > present:
+        # the last byte of an odd size counts as a missing sample
+        expected = -(-header.size // _BYTES)
         raise EdgernnError(
-            f"{path}: expected {count} samples as its header says, got {present}; the file is truncated: copy or "
-            "record it again"
+            f"{path}: expected {expected} samples as its header says, got {present // _BYTES}; the file is truncated: "
+            "copy or record it again"
         )
+    count = header.size // _BYTES
     if not count:
         raise EdgernnError(f"{path}: expected samples, got none; record it again")
     return np.frombuffer(content, "<i2", count, header.begin).astype(np.int16)
@@ -103,7 +108,7 @@ def _read_header(content: bytes) -> _Header:
         ValueError: The file is not a wav file with PCM samples, or its header is damaged; the message is the reason.
     """
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise ValueError("it does not begin with RIFF")
+        raise ValueError("it does not begin with RIFF, a size and WAVE")
     sizes: tuple[int, int, int] | None = None
     at = 12
     while at + 8 <= len(content):
@@ -114,18 +119,19 @@ def _read_header(content: bytes) -> _Header:
                 raise ValueError("no format before the samples")
             return _Header(*sizes, begin=at, size=size)
         if name == b"fmt ":
-            sizes = _read_format(content[at : at + size], size)
+            sizes = _read_format(content, at, size)
         # chunks have even sizes
         at += size + size % 2
     raise ValueError("a truncated header")
 
 
-def _read_format(chunk: bytes, size: int) -> tuple[int, int, int]:
-    """Return channels, samples per second and bits of a sample from a chunk "fmt " that should have `size` bytes."""
-    if len(chunk) < size:
+def _read_format(content: bytes, at: int, size: int) -> tuple[int, int, int]:
+    """Return channels, samples per second and bits of a sample from the chunk "fmt " of `size` bytes at this index."""
+    if size > len(content) - at:
         raise ValueError("a truncated header")
     if size < 16:
         raise ValueError("unknown format")
+    chunk = content[at : at + min(size, _FORMAT)]
     kind, channels, rate, bits = struct.unpack_from("<HHI6xH", chunk)
     if kind == _EXTENSIBLE and size >= _SUBFORMAT + 2:
         (kind,) = struct.unpack_from("<H", chunk, _SUBFORMAT)

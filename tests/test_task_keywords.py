@@ -14,12 +14,11 @@ from edgernn.training.plan import choose
 from edgernn.training.tasks import Folder, Keywords, OwnWords
 from edgernn.training.tasks.mixing import background_clips, mixed, noise_clips, quiet_frames, shifted
 from edgernn.training.tasks.recordings import PARTS, noise_parts, word_files
+from tests.broken_wavs import BROKEN, broken_wav
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import data_folder, without_pictures
 from tests.words import (
-    BROKEN,
     RATE,
-    broken_wav,
     tone,
     write_arabic,
     write_english,

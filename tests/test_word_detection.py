@@ -3,6 +3,7 @@
 
 import json
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.export import to_onnx
 from edgernn.runtime import Session
 from edgernn.runtime.run_stream import run_stream
-from edgernn.runtime.wav import read_wav
+from edgernn.runtime.wav import _read_header, read_wav
 from edgernn.runtime.wav import write_wav as write_float_wav
 from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
-from tests.words import BROKEN, RATE, broken_wav, replace_header, tone, write_extensible_wav, write_wav
+from tests.broken_wavs import BROKEN, broken_wav, replace_header
+from tests.words import RATE, tone, write_extensible_wav, write_wav
 
 CLASSES = ["left", "right", "_unknown_", "_silence_"]
 
@@ -180,7 +182,7 @@ def test_chunks_of_a_wav_file(tmp_path):
         (16, struct.pack("<I", 14), "unknown format"),
         (16, struct.pack("<I", 2**31), "a truncated header"),
         (20, struct.pack("<H", 0xFFFE), "unknown format: 65534"),
-        (8, b"AVI ", "it does not begin with RIFF"),
+        (8, b"AVI ", "it does not begin with RIFF, a size and WAVE"),
     ):
         path = write_wav(tmp_path / "b.wav", samples)
         replace_header(path, begin, content)
@@ -189,6 +191,45 @@ def test_chunks_of_a_wav_file(tmp_path):
     replace_header(write_wav(tmp_path / "b.wav", samples), 34, struct.pack("<H", 12))
     with pytest.raises(EdgernnError, match="expected samples of 16 bits, got 12; convert it with"):
         read_wav(tmp_path / "b.wav", RATE)
+
+
+def test_sizes_of_samples_that_are_odd(tmp_path):
+    """The last byte of an odd size is no sample, but the file must have it."""
+    path = write_wav(tmp_path / "r.wav", np.array([1, 2, 3]))
+    for size, outcome in (
+        (6, [1, 2, 3]),
+        (5, [1, 2]),
+        (3, [1]),
+        (1, "expected samples, got none"),
+        (7, "4 samples .* 3;"),
+    ):
+        replace_header(path, 40, struct.pack("<I", size))
+        if isinstance(outcome, list):
+            assert read_wav(path, RATE).tolist() == outcome
+        else:
+            with pytest.raises(EdgernnError, match=outcome):
+                read_wav(path, RATE)
+    # a header of 3 bytes with 2 present
+    path.write_bytes(path.read_bytes()[:46])
+    replace_header(path, 40, struct.pack("<I", 3))
+    with pytest.raises(EdgernnError, match="expected 2 samples as its header says, got 1; the file is truncated"):
+        read_wav(path, RATE)
+
+
+def test_a_long_format_is_not_copied(tmp_path):
+    samples = tone("left")
+    plain = write_wav(tmp_path / "r.wav", samples).read_bytes()
+    added = 10_000_000
+    form = struct.pack("<I", 16 + added) + plain[20:36] + bytes(added)
+    content = plain[:16] + form + plain[36:]
+    path = tmp_path / "long.wav"
+    path.write_bytes(content)
+    assert (read_wav(path, RATE) == samples).all()
+    tracemalloc.start()
+    assert _read_header(content).begin == 44 + added
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100_000
 
 
 def test_a_header_that_claims_gigabytes_allocates_nothing(tmp_path):

@@ -92,10 +92,12 @@ static void CheckSize(const Audio* audio, uint64_t bytes) {
   if (fstat(fileno(audio->file), &info) != 0 || !S_ISREG(info.st_mode) || at < 0) return;
   const uint64_t left = (uint64_t)info.st_size - (uint64_t)at;
   if (bytes > left) {
+    /* the last byte of an odd size counts as a missing sample */
     Fail(
         "%s: expected %llu samples as its header says, got %llu; the file is truncated: copy or "
         "record it again",
-        audio->name, (unsigned long long)(bytes / kBytes), (unsigned long long)(left / kBytes));
+        audio->name, (unsigned long long)((bytes + 1) / kBytes),
+        (unsigned long long)(left / kBytes));
   }
   if (bytes == 0) Fail("%s: expected samples, got none; record it again", audio->name);
 }
@@ -119,7 +121,7 @@ Audio OpenAudio(const char* name, int64_t rate) {
     CheckSize(&audio, bytes);
     if (!is_input || (bytes > 0 && bytes < most_bytes)) audio.left = bytes / kBytes;
   } else if (!is_input) {
-    FailFormat(&audio, "it does not begin with RIFF");
+    FailFormat(&audio, "it does not begin with RIFF, a size and WAVE");
   }
   return audio;
 }

@@ -26,9 +26,10 @@ from tests.apps import (
     run,
     serving,
 )
+from tests.broken_wavs import BROKEN, broken_wav
 from tests.test_word_detection import random_scores
 from tests.tone_model import CLASSES, tones, write_tone_model
-from tests.words import BROKEN, RATE, broken_wav, tone, write_extensible_wav, write_wav
+from tests.words import RATE, tone, write_extensible_wav, write_wav
 
 SPOKEN = ("left", "stop", "go", "right", "left")
 
