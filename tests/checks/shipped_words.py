@@ -13,17 +13,8 @@ from edgernn.runtime.word_detection import PostProcessing
 from edgernn.runtime.zoo import find_model
 from tests.apps import ROOT, need, need_wasm, run
 from tests.checks.word_apps import lines_of, on_the_page
-from tests.spoken_words import (
-    CLEAR,
-    HOP,
-    RATE,
-    TOLERANCE,
-    alike,
-    detected_in_c,
-    detected_in_node,
-    missing_data,
-    write_spoken,
-)
+from tests.measure_spoken_words import TOLERANCE, alike, detected_in_c, detected_in_node
+from tests.spoken_words import CLEAR, HOP, RATE, missing_data, write_spoken
 
 
 @pytest.fixture(scope="module", params=["english-room-delta", "english-room-gru"])
