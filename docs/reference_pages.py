@@ -59,8 +59,8 @@ def cells(titles: dict[str, str]) -> str:
 def _without_recurrent(input_size: int, hidden_size: int) -> list[str]:
     """Return the names of the cells that have no recurrent weights R with these numbers of inputs and neurons."""
     with torch.device("meta"):
-        cells = {name: cell(input_size, hidden_size) for name, cell in CELLS.items()}
-    return [name for name, cell in cells.items() if not any(gate.h for gate in cell.gates)]
+        layers = {name: cell(input_size, hidden_size) for name, cell in CELLS.items()}
+    return [name for name, cell in layers.items() if not any(gate.h for gate in cell.gates)]
 
 
 def _listed(names: list[str], word: str) -> str:
