@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import edgernn
-from edgernn.training.confidence import metric_interval
+from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.tasks import CLASSIFICATION, Ecg, Objective, Sequences, Task
 from edgernn.training.tasks.confusion import Confusion
 from edgernn.training.tasks.ecg import BeatTally
@@ -59,6 +59,7 @@ def test_the_interval_of_a_share_is_that_of_the_binomial_distribution(counted):
     assert sum(halves) / 20 == pytest.approx(1.96 * math.sqrt(0.16 / 1000), rel=0.1)
     assert inside >= 16
     assert interval.method == "jackknife over 50 groups of the test sequences"
+    assert not interval.by_record
     assert "too narrow for those of new ones" in interval.scope
     # the files of a test set may be sorted by class
     task.test.y = task.test.y.sort()[0]
@@ -86,10 +87,30 @@ def test_sequences_of_one_recording_are_left_out_together():
     task.test.origins = torch.arange(1000).repeat(20)
     copies = metric_interval(zeros(), task)
     assert copies.method == "jackknife over 1000 records of the test"
+    assert copies.by_record
     assert copies.high - copies.low == pytest.approx(alone.high - alone.low, rel=0.35)
     task.test.origins = None
     mixed = metric_interval(zeros(), task)
     assert mixed.high - mixed.low < (copies.high - copies.low) / 3
+
+
+def test_the_scope_follows_from_the_groups_and_not_from_their_text():
+    task = Guess(count=200)
+    task.open(None, 0)
+    assert metric_interval(zeros(), task).scope.startswith("The interval treats the test sequences as independent.")
+    task.test.origins = torch.arange(200) // 10
+    assert metric_interval(zeros(), task).scope is None
+    for by_record in (True, False):
+        interval = Interval(0.1, 0.2, "bootstrap", by_record)
+        assert (interval.scope is None) == by_record
+
+
+def test_an_empty_part_has_no_interval():
+    task = Guess(count=100)
+    task.open(None, 0)
+    assert metric_interval(zeros(), task, Sequences(torch.ones(0, 3, 1), torch.zeros(0).long())) is None
+    half = Sequences(task.test.x[:50], task.test.y[:50])
+    assert metric_interval(zeros(), task, half) != metric_interval(zeros(), task)
 
 
 def test_few_sequences_have_no_interval():

@@ -2,26 +2,22 @@
 """Confidence interval of a trained model's metric on the test sequences of its task."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from edgernn.model import SequenceModel
 from edgernn.training.statistics import CONFIDENCE
 from edgernn.training.tasks import Batch, Split, Task
 from edgernn.training.tasks.base import Means, Objective
 
-# a function that takes x and returns the outputs y first, such as a `SequenceModel`
-Predictor = Callable[[Tensor], tuple[Tensor, object]]
 # outputs of a model for some test sequences, in batches
 Group = list[tuple[Tensor, Batch]]
 # number of groups of sequences that are left out in turn
 GROUPS = 50
 # least number of groups for an interval
 FEWEST = 10
-# ends of `Interval.method`
-_BY_RECORD, _BY_GROUP = "records of the test", "groups of the test sequences"
 
 
 @dataclass(frozen=True)
@@ -32,16 +28,18 @@ class Interval:
         low: Lower end.
         high: Upper end.
         method: How it was computed, in words, such as "jackknife over 50 groups of the test sequences".
+        by_record: True if each record of the test, such as a patient, was left out as a whole.
     """
 
     low: float
     high: float
     method: str
+    by_record: bool
 
     @property
     def scope(self) -> str | None:
-        """Sentence that says for which other test sequences the interval holds; None if it was taken over records."""
-        if self.method.endswith(_BY_RECORD):
+        """Sentence that says for which other test sequences the interval holds; None if it is one over records."""
+        if self.by_record:
             return None
         return (
             "The interval treats the test sequences as independent. Sequences of one speaker or another common origin "
@@ -49,7 +47,7 @@ class Interval:
         )
 
 
-def metric_interval(model: Predictor, task: Task, split: Split | None = None) -> Interval | None:
+def metric_interval(model: SequenceModel, task: Task, split: Split | None = None) -> Interval | None:
     """Estimate the 95 % confidence interval of the main metric, as if test sequences of the same kind were drawn anew.
 
     A grouped jackknife: the test sequences are divided into m groups. θ_i is the metric without group i. The variance
@@ -72,11 +70,12 @@ def metric_interval(model: Predictor, task: Task, split: Split | None = None) ->
     """
     from scipy.stats import t
 
-    split = split or task.test
+    split = task.test if split is None else split
+    if not len(split):
+        return None
     groups = _groups(model, split)
     everything, left = _metric(task, split, groups)
     by_record = left is not None or split.origins is not None
-    method = _BY_RECORD if by_record else _BY_GROUP
     if left is None:
         left = [_metric(task, split, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
     count = len(left)
@@ -85,16 +84,16 @@ def metric_interval(model: Predictor, task: Task, split: Split | None = None) ->
     mean = sum(left) / count
     deviation = math.sqrt((count - 1) / count * sum((value - mean) ** 2 for value in left))
     half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation
-    return Interval(everything - half, everything + half, f"jackknife over {count} {method}")
+    parts = "records of the test" if by_record else "groups of the test sequences"
+    return Interval(everything - half, everything + half, f"jackknife over {count} {parts}", by_record)
 
 
-def _groups(model: Predictor, split: Split) -> list[Group]:
+def _groups(model: SequenceModel, split: Split) -> list[Group]:
     """Run the model on the test sequences, and divide them into groups for a jackknife (see `metric_interval`).
 
     Each group of the returned list is a list of (outputs, batch) pairs.
     """
-    if isinstance(model, nn.Module):
-        model.eval()
+    model.eval()
     count = min(GROUPS, len(split))
     size = math.ceil(len(split) / count)
     with torch.no_grad():
