@@ -17,6 +17,8 @@ from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_j
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
 from edgernn.progress import Progress
+from edgernn.runtime.firmware.equations import kind_of_rule
+from edgernn.runtime.info import update_words
 from edgernn.runtime.zoo import CARD, ENTRY, FILES, zoo_folder
 from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
@@ -127,7 +129,7 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
         "higher_is_better": result["higher_is_better"],
         "interval": as_dict(interval),
         "sequences": len(task.test),
-        "further": {key: result[key] for key in task.further if key in result},
+        "card_metrics": {key: result[key] for key in task.card_metrics if key in result},
         "parts": with_intervals(parts, model, task),
         **{key: result[key] for key in _WORK if key in result},
         "files": files,
@@ -244,20 +246,20 @@ def card_sections(entry: Mapping[str, Any]) -> list[str]:
     Returns:
         The lines.
     """
-    metric, parts = entry["metric"], entry["parts"]
+    metric, parts, words = entry["metric"], entry["parts"], update_words(kind_of_rule(entry["rule"]))
     lines = ["## Quality", "", f"{metric} on the test sequences: {_with_interval(entry)}."]
     scope = entry["interval"] and Interval(**entry["interval"]).scope
     if scope and entry["data"]:
         # sequences that a task generates are independent
         lines += ["", scope]
-    for name, value in entry["further"].items():
+    for name, value in entry["card_metrics"].items():
         lines += ["", f"{name} on the same sequences: {value:.4g}."]
     lines += ["", f"The work above is the mean over all {entry['sequences']:,} test sequences."]
     for part, figures in parts.items():
         text = (
             f"{metric}_{part}, over the {figures['sequences']:,} sequences of `{part}` alone: "
-            f"{_with_interval(figures)}. There, {figures['skip_percent']:.1f} % of the neurons are skipped, and "
-            f"{figures['macs_executed']:,.0f} multiply-adds a step executed."
+            f"{_with_interval(figures)}. There, {words.skipped}: {figures['skip_percent']:.1f} %, and "
+            f"multiply-adds a step executed: {figures['macs_executed']:,.0f}."
         )
         lines += ["", text]
     if entry["room"]:
@@ -271,7 +273,7 @@ def card_sections(entry: Mapping[str, Any]) -> list[str]:
             for name, figures in entry["classes"].items()
         ]
     measured = [metric, *(f"{metric}_{part}" for part in parts)]
-    heading = f"| file | weights | bytes | {' | '.join(measured)} | updates skipped | µs a step |"
+    heading = f"| file | weights | bytes | {' | '.join(measured)} | {words.skipped} | µs a step |"
     lines += ["", "## Files", "", heading, f"|---|---|---:|{'---:|' * len(measured)}---:|---:|"]
     for file, figures in entry["files"].items():
         took = "" if figures["us_a_step"] is None else f"{figures['us_a_step']:.3g}"

@@ -89,12 +89,21 @@ class UpdateWords:
     skipped: str
 
 
-def update_words(rule: str) -> UpdateWords:
-    """Return the names of what a rule updates and skips, from the rule's name.
+def update_words(kind: str | None) -> UpdateWords:
+    """Return the names of what an update rule updates and skips.
 
-    Most rules skip neurons. Under delta all neurons change, and products do not read all values of h anew.
+    Most rules skip neurons. Under a rule of the kind COLUMN all neurons change, and products do not read all values of
+    h anew.
+
+    Args:
+        kind: Name of the rule's kind (`edgernn.rules.Kind`), or None if it is unknown, as that of a user's own rule.
+
+    Returns:
+        The names; for an unknown kind, names that are right for all rules.
     """
-    if rule == "delta":
+    if kind is None:
+        return UpdateWords("updates", "updates skipped")
+    if kind == "COLUMN":
         return UpdateWords("values of h sent", "values of h not sent")
     return UpdateWords("neurons updated", "neurons skipped")
 

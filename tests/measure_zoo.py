@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the trained models again from their files: `python -m tests.measure_zoo [NAME ...]`, without a training.
 
-Writes sequences, further metrics, the figures on parts of the test, and a missing interval to the entries of models/,
-and the sections of their cards that come from the entries. EDGERNN_DATA is the folder of data sets. A model whose
-metric on the test sequences is not the one in its entry is refused. With --times it measures the times of the entries,
-of the cards and of bench.md instead; nothing else may run on the machine, and times are comparable only if all models
-are measured in one call.
+Writes sequences, the metrics of the card, the figures on parts of the test, and a missing interval to the entries of
+models/, and the sections of their cards that come from the entries. EDGERNN_DATA is the folder of data sets. A model
+whose metric on the test sequences is not the one in its entry is refused. With --times it measures the times of the
+entries, of the cards and of bench.md instead; nothing else may run on the machine, and times are comparable only if all
+models are measured in one call.
 """
 
 import argparse
@@ -66,12 +66,12 @@ def measure(entry: dict[str, Any]) -> dict[str, Any]:
     print(entry["name"], figures[metric], entry["value"], figures["skip_percent"], entry["skip_percent"])
     updated: dict[str, Any] = {}
     for key, value in entry.items():
-        if key not in ("folder", "sequences", "further", "parts"):
+        if key not in ("folder", "sequences", "card_metrics", "parts"):
             updated[key] = value
         if key == "interval":
             updated[key] = value or as_dict(metric_interval(model, task))
             updated["sequences"] = len(task.test)
-            updated["further"] = {name: figures[name] for name in task.further}
+            updated["card_metrics"] = {name: figures[name] for name in task.card_metrics}
             updated["parts"] = with_intervals(parts, model, task)
     return updated | {"files": files}
 

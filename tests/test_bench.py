@@ -30,7 +30,10 @@ from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.random_models import random_model
+from edgernn.rules import RULES, Kind
 from edgernn.runtime import Session, library_path
+from edgernn.runtime.firmware.equations import kind_of_rule
+from edgernn.runtime.info import update_words
 from edgernn.settings import fields_of
 from tests.kernel_builds import ISA, need
 from tests.models import exported
@@ -83,6 +86,17 @@ def test_report_holds_every_figure(tmp_path):
         assert word in text
     report["info"]["model"]["layer"]["rule"]["name"] = "delta"
     assert f"| values of h not sent | {report['skip_percent']:.1f} % |" in markdown(report)
+    # a user's own rule
+    report["info"]["model"]["layer"]["rule"]["name"] = "mine"
+    assert f"| updates skipped | {report['skip_percent']:.1f} % |" in markdown(report)
+
+
+def test_the_kind_of_a_rule_says_what_it_skips():
+    for name, rule in RULES.items():
+        # known without torch, too
+        assert kind_of_rule(name) == rule.kind.name
+        skipped = "values of h not sent" if rule.kind is Kind.COLUMN else "neurons skipped"
+        assert update_words(rule.kind.name).skipped == skipped
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

@@ -15,6 +15,8 @@ from edgernn.bench.measure import Settings
 from edgernn.cli.frame import main
 from edgernn.cli.models import model_rows
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.rules import RULES
+from edgernn.runtime.info import update_words
 from edgernn.runtime.zoo import entries, find_model, zoo_folder
 from edgernn.training import train
 from edgernn.training.tasks import Adding, Sequences
@@ -61,6 +63,13 @@ def test_the_repository_has_models_with_entries_of_their_files():
         assert all(file["bytes"] == (folder / name).stat().st_size for name, file in entry["files"].items())
         card = (folder / "model.md").read_text(encoding="utf-8")
         assert f"| file | {(folder / 'model.onnx').stat().st_size:,} bytes |" in card
+        # so are the names of what the rule skips
+        words = update_words(RULES[entry["rule"]].kind.name)
+        assert f"\n| {words.skipped} | {entry['skip_percent']:.1f} % |\n" in card
+        assert (f"; `updates` (T, B), {words.updated}; `macs`" in card) == RULES[entry["rule"]].can_skip
+        report = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
+        benchmark = (folder / "bench.md").read_text(encoding="utf-8")
+        assert f"\n| {words.skipped} | {report['skip_percent']:.1f} % |\n" in benchmark
         # the sections are those that the entry gives today
         assert card.endswith("\n\n" + "\n".join(card_sections(entry)) + "\n")
     assert sum(file.stat().st_size for file in (ROOT / "models").rglob("*") if file.is_file()) <= MOST
@@ -74,7 +83,7 @@ def test_an_entry_has_what_the_card_says(run, zoo):
     assert entry["files"]["model-int8.onnx"]["mse"] == pytest.approx(result["mse"], rel=0.1)
     assert entry["interval"]["low"] < entry["value"] < entry["interval"]["high"]
     assert (entry["macs"], entry["skip_percent"]) == (result["macs"], result["skip_percent"])
-    assert (entry["sequences"], entry["further"], entry["parts"]) == (60, {}, {})
+    assert (entry["sequences"], entry["card_metrics"], entry["parts"]) == (60, {}, {})
     card = (zoo / "small/model.md").read_text()
     assert f"{entry['interval']['low']:.4g} to {entry['interval']['high']:.4g}" in card
     assert "\n    edgernn train" not in card or "Made by" in card
@@ -138,8 +147,14 @@ def test_a_part_of_the_test_has_its_own_figures(zoo):
     (entry,) = entries(zoo)
     for file in entry["files"].values():
         file["mse_first"] = value
-    entry |= {"parts": parts, "further": {"mae": 0.25}}
+    entry |= {"parts": parts, "card_metrics": {"mae": 0.25}}
     card = "\n".join(card_sections(entry))
+    assert f"There, neurons skipped: {first['skip_percent']:.1f} %, and multiply-adds a step executed: " in card
+    assert "| mse | mse_first | neurons skipped | µs a step |" in card
+    delta = "\n".join(card_sections({**entry, "rule": "delta"}))
+    assert f"There, values of h not sent: {first['skip_percent']:.1f} %, and multiply-adds a step executed: " in delta
+    assert "| mse | mse_first | values of h not sent | µs a step |" in delta
+    assert "neurons" not in delta
     assert f"mse_first, over the 20 sequences of `first` alone: {value:.4g}, 95 % confidence interval" in card
     assert "mae on the same sequences: 0.25." in card
     assert "| file | weights | bytes | mse | mse_first |" in card

@@ -76,8 +76,8 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     """Plot a sequence and, below it, which neurons are updated at which step, in black.
 
     A row of the lower plot is a neuron, or a group of neurons that are always updated together. The rows of several
-    layers are stacked, the first layer on top. Under the rule delta, all neurons change, and black shows which values
-    of h products read anew.
+    layers are stacked, the first layer on top. Under a rule of the kind COLUMN, such as delta, all neurons change, and
+    black shows which values of h products read anew.
 
     Args:
         path: The image file to write.
@@ -103,7 +103,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     below.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
     below.set_ylabel(_row_title(model))
     below.locator_params(integer=True)
-    skipped = update_words(model.rule_type.name).skipped
+    skipped = update_words(model.rule_type.kind.name).skipped
     below.set_xlabel(f"time step ({skipped}: {100 * (1 - updated):.1f} %)")
     save(figure, path)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.files import write_json, write_text
+from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import block, layer_sizes, update_words
 
 
@@ -16,7 +17,7 @@ def markdown(report: dict[str, Any]) -> str:
     sizes += (
         f"I={model['input']['size']}, H={model['hidden_size']}, {model['layers']} layer{'s' * (model['layers'] > 1)}"
     )
-    last = layer_sizes(info)[-1]
+    last, words = layer_sizes(info)[-1], update_words(kind_of_rule(model["layer"]["rule"]["name"]))
     sizes += f", the last one of {last}" * (last != model["hidden_size"])
     sizes += ", bidirectional" * model["bidirectional"]
     sizes += f", {block(info)} blocks" if block(info) else ""
@@ -52,7 +53,7 @@ def markdown(report: dict[str, Any]) -> str:
         *([f"| macs of the front end | {costs['frontend_macs']:,} |"] if costs["frontend_macs"] else []),
         *([f"| macs of the blocks | {costs['block_macs']:,} |"] if costs["block_macs"] else []),
         f"| flops_paper | {costs['flops_paper']:,.0f} |",
-        f"| {update_words(model['layer']['rule']['name']).skipped} | {report['skip_percent']:.1f} % |",
+        f"| {words.skipped} | {report['skip_percent']:.1f} % |",
     ]
     checks = ", ".join(f"{name} {error:.1e}" for name, error in report["verified"].items())
     return "\n".join([*lines, "", f"Verified before timing (worst error): {checks or 'one backend only'}."]) + "\n"

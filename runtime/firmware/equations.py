@@ -178,6 +178,12 @@ def built_in_rules() -> dict[str, RuleTable]:
     return {name: _rule_table(entry) for name, entry in _tables()["rules"].items()}
 
 
+def kind_of_rule(name: str) -> str | None:
+    """Return the kind of the built-in update rule with this name, such as COLUMN, or None if there is none."""
+    rule = built_in_rules().get(name)
+    return None if rule is None else rule.kind
+
+
 def cell_table(lists: Mapping[str, Any]) -> CellTable:
     """Build the table of a cell from its description in equations.json or in a packed model.
 

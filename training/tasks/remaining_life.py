@@ -82,7 +82,7 @@ class RemainingLife(Task):
     help = "Predict the cycles that an engine has left (needs C-MAPSS FD001)."
     defaults = {"epochs": 15, "hidden_size": 48, "batch_size": 100, "lr": 2e-3, "clip": 1.0, "lambda": 1e-4}  # noqa: RUF012
     objective = Objective("rmse", False, _capped_error, lambda y, target: {})
-    further = ("rmse_uncapped",)
+    card_metrics = ("rmse_uncapped",)
     input_size, output_size = _CHANNELS, 1
 
     def open(self, source: Path | None, seed: int) -> None:
