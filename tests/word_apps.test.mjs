@@ -11,6 +11,7 @@ import { test } from "node:test";
 import { Listening, Playback } from "../examples/browser/listening.mjs";
 import { Resampler } from "../examples/browser/resampler.mjs";
 import { readWav } from "../examples/browser/wav.mjs";
+import { drawWords } from "../examples/browser/words_chart.mjs";
 import { WordDetector } from "../examples/word_detector.mjs";
 
 test("words are those of edgernn.runtime.word_detection", () => {
@@ -98,6 +99,20 @@ test("a wav file is read to the samples that the other programs read, and every 
     if (samples === null) assert.equal(read, null, path);
     else assert.deepEqual(read, Float32Array.from(samples, (sample) => sample / 32768), path);
   }
+});
+
+test("the page names updates by a word that is right for all rules", () => {
+  const texts = [];
+  const methods = { fillText: (text) => texts.push(text), measureText: () => ({ width: 0 }) };
+  const g = new Proxy({}, { get: (_, name) => methods[name] ?? (() => {}), set: () => true });
+  globalThis.getComputedStyle = () => ({ getPropertyValue: () => "#000000 #000000 #000000" });
+  globalThis.document = { documentElement: {} };
+  globalThis.window = { devicePixelRatio: 1 };
+  drawWords({ clientWidth: 600, clientHeight: 400, getContext: () => g }, [], 0, 0.02);
+  assert.deepEqual(texts.slice(0, 2), ["Features", "Updates, %"]);
+  const page = readFileSync(new URL("../examples/browser/words.html", import.meta.url), "utf8");
+  assert.match(page, /<dt>updates, last 10 s<\/dt>/);
+  assert.doesNotMatch(page, /neurons updated/i);
 });
 
 test("tones above half of the rate are removed", () => {

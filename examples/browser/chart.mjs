@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws three panels over the last steps: the input, the output, and the share of neurons updated.
+// Draws three panels over the last steps: the input, the output, and the share of updates.
 
 const WINDOW = 200; // steps
 const LEFT = 58;
@@ -60,7 +60,7 @@ export function draw(canvas, rows, names, count) {
   panel(plot, top, heights[1], "Output", output);
   top += heights[1] + HEAD;
   const shares = { name: "", values: shown.map((row) => 100 * row.share), bars: true };
-  panel(plot, top, heights[2], "Neurons updated, %", [shares], 0);
+  panel(plot, top, heights[2], "Updates, %", [shares], 0);
   axis(plot, top + heights[2]);
 }
 

@@ -87,7 +87,7 @@ class Run {
     return this.microseconds.length > 0 ? quantiles(this.microseconds).median : (1000 * milliseconds) / steps;
   }
 
-  /** Returns the kept rows as CSV: x, y and the number of neurons updated, with an empty line between sequences. */
+  /** Returns the kept rows as CSV: x, y and the number of updates, with an empty line between sequences. */
   csv() {
     const { x, y, updates } = this.rows[0];
     const names = [...x.map((_, c) => this.names[c] ?? `x${c}`), ...Array.from(y, (_, c) => `y${c}`)];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Detects spoken words in the sound of the microphone or of a file, with a packed model that reads audio, and shows the
-// features, the words and the neurons that each step updates.
+// features, the words and the share of updates at each step.
 //
 // Parameters of the address: ?speed=max reads a file at maximum speed, without playing it.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws the last seconds of audio: the features with the detected words above them, and the share of neurons updated.
+// Draws the last seconds of audio: the features with the detected words above them, and the share of updates.
 
 import { openCanvas } from "./chart.mjs";
 
@@ -37,7 +37,7 @@ export function drawWords(canvas, rows, count, seconds) {
   spectrogram(plot, HEAD + LABEL, heights[0]);
   labels(plot, HEAD, LABEL + heights[0]);
   const top = 2 * HEAD + LABEL + heights[0];
-  title(plot, top, "Neurons updated, %");
+  title(plot, top, "Updates, %");
   shares(plot, top, heights[1]);
   axis(plot, top + heights[1]);
 }
