@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and picture of word models in a room, for the page docs/how-to/detect-words.md.
 
-`python -m tests.measure_rooms` writes the figures to docs/results/room.json.
+`python -m tests.measure_rooms` writes the figures to docs/results/room.json, and `python -m tests.measure_room` the
+times to docs/results/room-times.json.
 """
 
 from pathlib import Path
@@ -32,26 +33,26 @@ def _table(rows: list[list[str]]) -> str:
 
 def rooms() -> dict[str, str]:
     """Return the generated parts of the page, as a dict from the names of their markers to their texts."""
-    return {"room": _room(), "room-work": _work(), "room-variants": _variants()}
+    return {"room": _room(), "room-work": _work(), "room-variants": _variants(), "room-times": _times()}
 
 
 def _room() -> str:
     """Return the table of the detections in ten hours."""
-    rooms = [model["room"] for model in _models().values()]
+    metrics = [model["room"] for model in _models().values()]
     known = {entry["name"]: entry for entry in entries(ROOT / "models")}
     threshold = read_report("room")["threshold"]
     chosen = [known[name] for name in _models()]
     cells = [entry["cell"] + (f" + {entry['rule']}" if entry["rule"] != "always" else "") for entry in chosen]
-    stricter = [figures["stricter"] for figures in rooms]
+    stricter = [figures["stricter"] for figures in metrics]
     return _table(
         [
             ["cell and rule", *cells],
-            ["isolated words", *(_percent(figures["accuracy_words"]) for figures in rooms)],
-            ["isolated words and silence", *(_percent(figures["accuracy"]) for figures in rooms)],
-            ["hits", *(_percent(figures["room_hits"]) for figures in rooms)],
-            ["wrong words", *(_percent(figures["room_wrong"]) for figures in rooms)],
-            ["missed", *(_percent(figures["room_missed"]) for figures in rooms)],
-            ["false alarms an hour", *(f"{figures['room_false_alarms_an_hour']:.1f}" for figures in rooms)],
+            ["isolated words", *(_percent(figures["accuracy_words"]) for figures in metrics)],
+            ["isolated words and silence", *(_percent(figures["accuracy"]) for figures in metrics)],
+            ["hits", *(_percent(figures["room_hits"]) for figures in metrics)],
+            ["wrong words", *(_percent(figures["room_wrong"]) for figures in metrics)],
+            ["missed", *(_percent(figures["room_missed"]) for figures in metrics)],
+            ["false alarms an hour", *(f"{figures['room_false_alarms_an_hour']:.1f}" for figures in metrics)],
             [
                 f"at a threshold of {threshold:g}: hits, wrong words, false alarms an hour",
                 *(
@@ -85,8 +86,8 @@ def _work() -> str:
             ["updates a second", *counts("room", "room_updates_a_second")],
             ["updates skipped in the room, and between words", *skipped],
             ["multiply-adds a second of the layers", *counts("room", "room_macs_a_second")],
-            ["of the dense model's", *shares(0)],
-            ["of the dense model's, with the front end in both", *shares(front)],
+            ["share of the dense model's multiply-adds", *shares(0)],
+            ["share of the dense model's multiply-adds, with the front end in both", *shares(front)],
             [
                 "multiply-adds a second of the layers in an hour with one word",
                 *counts("one_word", "room_macs_a_second"),
@@ -129,6 +130,37 @@ def _variants() -> str:
     for metrics in report["untrained"]:
         add(f"`theta_x={metrics['theta_x']} theta_h={metrics['theta_h']}`, not trained further", metrics)
     return "\n".join(lines)
+
+
+def _times() -> str:
+    """Return the table of the times of a second of audio, and how the times of the models compare."""
+    report = read_report("room-times")
+    lines = ["| | whole model | recurrent part |", "|---|---:|---:|"]
+    for row in report["rows"]:
+        cells = (f"{row[part]:,.0f}" if part in row else "" for part in ("whole", "recurrent"))
+        lines.append(f"| `{row['model']}`, {row['way']} | {' | '.join(cells)} |")
+    times = {(row["model"], row["way"]): row for row in report["rows"]}
+    skipping = [row for row in report["rows"] if row["model"] != _DENSE]
+    one_call, each_step = (times[_DENSE, f"ONNX Runtime, {way}"] for way in ("one call", "a call for each step"))
+    how = (
+        f"Microseconds for a second of audio, medians of {report['rounds']} interleaved rounds on one thread of an "
+        f"{report['processor']}, {report['instruction_set']}, of the first minute of the room, which has more words "
+        f"than the hour: `{report['command']}`. In C all models run step by step."
+    )
+    text = (
+        "The recurrent part of the models that skip takes "
+        f"{_ratios(each_step, skipping, 'recurrent', '.0f')} times less than that of the dense model in ONNX Runtime, "
+        "if both run step by step, as a stream does. One call for the whole recording, which a stream cannot make, "
+        f"takes {_ratios(one_call, skipping, 'recurrent', '.1f')} times as long as they do, and "
+        f"{_ratios(one_call, skipping, 'whole', '.1f')} with the front end."
+    )
+    return "\n".join([filled(how), "", *lines, "", filled(text)])
+
+
+def _ratios(row: dict[str, Any], others: list[dict[str, Any]], part: str, form: str) -> str:
+    """Format the least and the largest ratio of a row's time to the times of other rows, such as "12 to 15"."""
+    values = [row[part] / other[part] for other in others]
+    return f"{min(values):{form}} to {max(values):{form}}"
 
 
 def draw_detections(path: Path) -> None:

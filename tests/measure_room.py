@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times word models on a recording: `python -m tests.measure_room room.wav`, with the room.wav of a run.
+"""Times word models on a recording: `python -m tests.measure_room room.wav --out FILE`, with the room.wav of a run.
 
-Prints the microseconds for a second of audio, medians of interleaved rounds on one thread: of the packed models, step
-by step in C, with and without their audio front end, and of the dense model in ONNX Runtime, in one call and step by
-step.
+Writes the microseconds for a second of audio to the JSON file FILE, medians of interleaved rounds on one thread: of the
+packed models, step by step in C, and of the dense model in ONNX Runtime, in one call and step by step. Models are timed
+with and without their audio front end, in ONNX Runtime step by step without it only. Nothing else may run on the
+machine.
 """
 
 import argparse
 import ctypes
 import dataclasses
 import json
+import shlex
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +26,15 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 
+import edgernn
 from edgernn.bench.baseline import baseline
 from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
 from edgernn.frontends import FrontendConfig
+from edgernn.machine import processor
 from edgernn.model import SequenceModel
 from edgernn.runtime.info import read_info
+from edgernn.runtime.library import instruction_set
 from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.wav import FULL_SCALE, read_wav
 from edgernn.runtime.weights import read_weights
@@ -38,8 +45,26 @@ from tests.step_times import run_steps, timer
 DENSE = "arabic-room-gru"
 MODELS = (DENSE, "arabic-room-sarnn", "arabic-room-delta")
 ROUNDS = 15
+# how a model runs
+IN_C, ONE_CALL, EACH_STEP = "C", "ONNX Runtime, one call", "ONNX Runtime, a call for each step"
 
 Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """A row of the report.
+
+    Attributes:
+        model: Name of the model.
+        way: How it runs: IN_C, ONE_CALL or EACH_STEP.
+        timed: Functions that run the recording and return microseconds: of the "whole" model, and of its "recurrent"
+            part alone.
+    """
+
+    model: str
+    way: str
+    timed: Mapping[str, Callable[[], float]]
 
 
 def without_frontend(model: SequenceModel) -> SequenceModel:
@@ -86,40 +111,80 @@ def in_onnxruntime(content: bytes, x: Array, *, steps: bool) -> Callable[[], flo
     return run
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wav", type=Path, help="Recording: mono, with the sample rate of the models.")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+def prepare(wav: Path) -> tuple[list[TimedRow], float]:
+    """Prepare what is timed on a recording.
+
+    Args:
+        wav: Recording of one channel, with the sample rate of the models.
+
+    Returns:
+        The rows of the report, with functions that return microseconds, and the seconds of the recording.
+    """
     folder = zoo_folder()
     assert folder is not None
     library = timer()
-    runs: dict[str, Callable[[], float]] = {}
+    rows: list[TimedRow] = []
     for name in MODELS:
         model, _ = read_exported(folder / name / "model.onnx")
         front = model.frontend
         assert front is not None
         rate, hop = front.config.sample_rate, front.config.hop
-        samples = read_wav(arguments.wav, rate)
+        samples = read_wav(wav, rate)
         x = samples[: len(samples) // hop * hop].reshape(-1, hop).astype(np.float32) / FULL_SCALE
         with torch.no_grad():
             start = front.initial_state(1, torch.zeros(1))
             features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()
         bare = without_frontend(model)
-        runs |= {f"{name} in C": in_c(library, model, x), f"its recurrent part, {name}": in_c(library, bare, features)}
         if name == DENSE:
             whole, part = reference(model, front=True), reference(bare, front=False)
-            runs |= {
-                "ONNX Runtime, one call": in_onnxruntime(whole, x, steps=False),
-                "its recurrent part, one call": in_onnxruntime(part, features, steps=False),
-                "its recurrent part, a call for each step": in_onnxruntime(part, features, steps=True),
-            }
-    seconds = len(samples) / rate
-    rounds: dict[str, list[float]] = {key: [] for key in runs}
+            for way, steps in ((ONE_CALL, False), (EACH_STEP, True)):
+                timed = {} if steps else {"whole": in_onnxruntime(whole, x, steps=False)}
+                rows.append(TimedRow(name, way, timed | {"recurrent": in_onnxruntime(part, features, steps=steps)}))
+        rows.append(
+            TimedRow(name, IN_C, {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)})
+        )
+    return rows, len(samples) / rate
+
+
+def report(rows: Sequence[TimedRow], seconds: float, command: str) -> dict[str, Any]:
+    """Time all rows in interleaved rounds.
+
+    Args:
+        rows: What is timed, see `prepare`.
+        seconds: Seconds of the recording.
+        command: The command that measures.
+
+    Returns:
+        The report: command, version, processor, number of rounds, and in "rows" the microseconds for a second of audio.
+    """
+    times: dict[tuple[int, str], list[float]] = {}
     for _ in range(ROUNDS):
-        for key, run in runs.items():
-            rounds[key].append(run() / seconds)
-    print(json.dumps({key: round(float(np.median(values)), 1) for key, values in rounds.items()}, indent=2))
+        for i, row in enumerate(rows):
+            for part, run in row.timed.items():
+                times.setdefault((i, part), []).append(run() / seconds)
+    return {
+        "command": command,
+        "edgernn": edgernn.__version__,
+        "processor": processor(),
+        "instruction_set": instruction_set(),
+        "rounds": ROUNDS,
+        "rows": [
+            {"model": row.model, "way": row.way}
+            | {part: round(float(np.median(times[i, part])), 1) for part in row.timed}
+            for i, row in enumerate(rows)
+        ],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wav", type=Path, help="Recording: mono, with the sample rate of the models.")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write.")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    command = shlex.join(["python", "-m", "tests.measure_room", *sys.argv[1:]])
+    text = json.dumps(report(*prepare(arguments.wav), command), indent=2)
+    arguments.out.write_text(text + "\n", encoding="utf-8")
 
 
 def reference(model: SequenceModel, *, front: bool) -> bytes:

@@ -71,27 +71,40 @@ def test_verdicts_follow_from_the_entries(tables, models):
 
 
 def test_an_engine_verdict_names_both_cases(tables):
-    entry = {"name": "x", "value": 14.0, "further": {"rmse_uncapped": 15.0}}
+    entry = {"name": "x", "value": 14.0, "card_metrics": {"rmse_uncapped": 15.0}}
     assert tables._engine_row(entry)[3] == (
         "reached if the published lives are capped; missed: by 0.07 cycles if they are not"
     )
-    assert tables._engine_row({**entry, "further": {"rmse_uncapped": 14.5}})[3] == "reached"
+    assert tables._engine_row({**entry, "card_metrics": {"rmse_uncapped": 14.5}})[3] == "reached"
 
 
 def test_room_figures_are_those_of_their_page(tables):
     report, times = (json.loads((ROOT / f"docs/results/{name}.json").read_text()) for name in ("room", "room-times"))
-    page = (ROOT / times["page"]).read_text(encoding="utf-8")
-    for name, took in times["us_a_second"].items():
-        assert re.search(rf"`{name}`[^\n]*\| {took} \|", page), name
-    rows, dense = tables._room_rows(), report["runs"][0]
+    page = (ROOT / "docs/how-to/detect-words.md").read_text(encoding="utf-8")
+    took = {row["model"]: row["whole"] for row in times["rows"] if row["way"] == "C"}
+    assert took.pop("arabic-room-gru") > 0
     # the dense model that was trained as long as the others
-    assert dense["room_macs_a_second"] == dense["room_macs_a_second_dense"]
-    assert len(rows) == 2 * len(times["us_a_second"])
+    (dense,) = [run for run in report["runs"] if run["room_macs_a_second"] == run["room_macs_a_second_dense"]]
+    rows = tables._room_rows()
+    assert len(rows) == 2 * len(took) == 4
+    for row in rows[1::2]:
+        name = row[0].split("`")[1]
+        assert re.search(rf"`{name}`, C \| {took[name]:.0f} \|", page), name
+        assert row[1].startswith(f"{took[name]:.0f} µs a second, {took[name] / 1e4:.3f} % of real time, ")
+        assert "`python -m tests.measure_room`" in row[1]
     for row in rows[::2]:
         room = report["models"][row[0].split("`")[1]]["room"]
         share = room["room_macs_a_second"] / dense["room_macs_a_second"]
         assert ("multiply-adds by" in row[3]) == (share > 0.06)
         assert f"{100 * room['room_hits']:.1f} % hits (dense {100 * dense['room_hits']:.1f} %)" in row[1]
+
+
+def test_the_dense_run_is_found_by_its_settings(tables):
+    dense, skipping = {"settings": {"epochs": "30"}}, {"settings": {"theta_x": "0.4", "epochs": "30"}}
+    assert tables._dense_run([skipping, dense, skipping]) is dense
+    for runs in ([skipping], [dense, skipping, dense]):
+        with pytest.raises(ValueError, match=f"expected one run without theta_x, got {len(runs) - 1}"):
+            tables._dense_run(runs)
 
 
 def test_the_part_of_words_has_neither_silence_nor_unknown_words():
