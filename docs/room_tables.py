@@ -103,7 +103,7 @@ def _work() -> str:
         f"`{_PICTURED}` executes {cheapest + front:,.0f} multiply-adds a second in the room, and the dense model "
         f"{dense['room_macs_a_second'] + front:,.0f}: {shares(front)[position]} of the work, "
         f"or {shares(0)[position]} without the front end. In digital silence it executes {quiet + front:,.0f}, of "
-        f"which the front end is {_percent(front / (quiet + front))}: it skips nothing, also in silence."
+        f"which the front end is {_percent(front / (quiet + front))}. The front end skips nothing, also in silence."
     )
     return f"{table}\n\n{filled(text)}"
 

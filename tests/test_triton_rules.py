@@ -53,7 +53,7 @@ def test_both_forms_equal_the_loop(cell: str, rule: str, form: KernelForm, monke
 
 @both_forms
 @pytest.mark.parametrize(
-    ("cell", "rule"), [("lstm", "always"), ("irc-sru", "selective"), ("gru", "delta"), ("gru", "topk")]
+    ("cell", "rule"), [("lstm", "always"), ("irc-gru", "selective"), ("gru", "delta"), ("gru", "topk")]
 )
 def test_low_rank_weights_equal_the_loop(
     cell: str, rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
