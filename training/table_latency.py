@@ -76,7 +76,7 @@ def measured(out: Path) -> dict[str, Any]:
     The dict has the keys that `latencies` describes. Without a valid file, "machine" and "call" are None and the other
     values are empty dicts.
     """
-    nothing = {"machine": None, "call": None, "models": {}, "microseconds": {}, "errors": {}}
+    nothing: dict[str, Any] = {"machine": None, "call": None, "models": {}, "microseconds": {}, "errors": {}}
     return _read_cached(out / LATENCY) or nothing
 
 
