@@ -161,6 +161,7 @@ def test_training_kernels_give_the_same_gradients(cell):
         torch.testing.assert_close(fused, looped, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_thresholds_are_searched_behind_the_blocks():
     model = random_model("gru", 3, 16, rule="delta", layers=2, block="gated", skip=0.5)
     with torch.no_grad():

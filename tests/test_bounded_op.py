@@ -34,6 +34,7 @@ def shim(tmp_path_factory):
 
 
 @pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.slow
 def test_steps_of_every_rule(shim, batch, tmp_path):
     paths = [tmp_path / f"{cell}-{rule}.onnx" for cell, rule in MODELS]
     for path, model in zip(paths, MODELS, strict=True):

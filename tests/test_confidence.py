@@ -46,6 +46,7 @@ def zeros():
 
 
 @pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.slow
 def test_the_interval_of_a_share_is_that_of_the_binomial_distribution(counted):
     task = Guess(counted=counted)
     halves, inside = [], 0

@@ -26,6 +26,7 @@ def audio(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_samples_and_exports_what_streams_them(audio, tmp_path, capsys):
     run, model = tmp_path / "run", tmp_path / "model.onnx"
     train = ["train", "--task", str(audio), "--cell", "sarnn", "--out", str(run), *SETTINGS, "steps=60"]

@@ -203,6 +203,7 @@ def test_a_rule_skips_and_lambda_makes_it_skip_more(digits, tmp_path):
 
 @pytest.mark.usefixtures("_no_pictures")
 @pytest.mark.parametrize(("cell", "changes"), [("sarnn", {}), ("lstm", {"update": "gated"}), ("skiprnn", {})])
+@pytest.mark.slow
 def test_stopped_and_resumed_equals_whole(digits, tmp_path, cell, changes):
     # an optimisee has two steps: one stop is between them, the other before the next optimisee
     run(digits, tmp_path / "whole", cell, **changes)

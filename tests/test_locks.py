@@ -98,6 +98,7 @@ def test_a_file_where_a_folder_is_wanted_is_named(tmp_path):
             train("adding", "gru", out=place, settings={**SMALL, "steps": 1})
 
 
+@pytest.mark.slow
 def test_a_second_training_is_refused_and_the_first_goes_on(tmp_path):
     first = command_line("train", *ENDLESS, "--out", "run", cwd=tmp_path)
     try:

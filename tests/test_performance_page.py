@@ -108,6 +108,7 @@ def test_a_report_holds_every_case_with_its_contenders(report):
     assert set(report["peers"]) >= {"ONNX Runtime", "LiteRT", "JAX"}
 
 
+@pytest.mark.slow
 def test_a_case_of_delta_skips_columns(inline, tmp_path):
     targets = (Target("edgernn gru", 1.1),)
     cases = [

@@ -264,6 +264,7 @@ def test_a_table_before_anything_is_trained(train_here, capsys):
         sweep(train_here, run=False, export=True)
 
 
+@pytest.mark.slow
 def test_models_of_the_front_are_complete_after_any_stop(train_here, monkeypatch):
     say(train_here, "seeds = 2", "seeds = 1")
     report = sweep(train_here, latency=False, export=True)

@@ -196,6 +196,7 @@ def test_bad_settings_are_refused(settings, message):
 SETTINGS = {"hidden_size": 32, "steps": 200, "batch_size": 8, "lr": 0.01, "stream": 3.0, "room": 0.05, "talk": 0.2}
 
 
+@pytest.mark.slow
 def test_a_run_hears_a_room_and_its_file_detects_the_words(folder, tmp_path, monkeypatch, capsys):
     without_pictures(monkeypatch)
     run = tmp_path / "run"
