@@ -17,7 +17,7 @@ background/performance.md   reports of `edgernn bench --suite`, docs/results/per
 background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK.json
 background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
-how-to/detect-words.md      tables and a picture measured by `python -m tests.measure_rooms` and `measure_room`
+how-to/detect-words.md      tables and a picture measured by `python -m tests.measure_rooms` and `measure_room_times`
 how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
                             `measure_firmware`

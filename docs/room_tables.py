@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and picture of word models in a room, for the page docs/how-to/detect-words.md.
 
-`python -m tests.measure_rooms` writes the figures to docs/results/room.json, and `python -m tests.measure_room` the
-times to docs/results/room-times.json.
+`python -m tests.measure_rooms` writes the figures to docs/results/room.json, and `python -m tests.measure_room_times`
+the times to docs/results/room-times.json.
 """
 
 from pathlib import Path

@@ -7,6 +7,7 @@ from edgernn.names import parts
 from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.paper_table import number
+from edgernn.training.table_latency import EARLIER_CALL
 from edgernn.training.tasks import TASKS
 from measured_tables import compared, filled, read_report
 
@@ -141,11 +142,11 @@ def _way(row: dict[str, Any], report: dict[str, Any]) -> str:
 def _timed(report: dict[str, Any]) -> str:
     """Return a sentence that says how the times of a report were measured."""
     # the call is missing from reports of an earlier version
-    call = report.get("latency_call", "a call with one test sequence from Python")
+    call = report.get("latency_call", EARLIER_CALL)
     text = f"Times: {call}, divided by the number of steps, on one thread of {report['latency_machine']}."
     untimed = report.get("latency_errors", {})
     cells = sorted({row["cell"] for row in report["rows"] if row["name"] in untimed})
-    return text + (f" Models that need whole sequences are not timed: {', '.join(cells)}." if cells else "")
+    return text + (f" Not timed: {', '.join(cells)}." if cells else "")
 
 
 def _is_dense(row: dict[str, Any]) -> bool:

@@ -97,7 +97,7 @@ def _room_rows() -> list[Row]:
             (
                 f"`{name}`, in C, a stream of 16 kHz",
                 f"{took:.0f} µs a second, {busy:.3f} % of real time, on an {times['processor']}, "
-                f"{times['instruction_set']}: `python -m tests.measure_room`",
+                f"{times['instruction_set']}: `python -m tests.measure_room_times`",
                 f"at most {_REAL_TIME:.0f} % of real time: a target of this project",
                 _verdict(_above(busy, _REAL_TIME, "points")),
             )

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.measure_room import DENSE, EACH_STEP, IN_C, MODELS, ONE_CALL, ROUNDS, TimedRow, report
+from tests.measure_room_times import DENSE, EACH_STEP, IN_C, MODELS, ONE_CALL, ROUNDS, TimedRow, report
 from tests.source_tree import ROOT, load_script
 
 FILE = "docs/results/room-times.json"
@@ -52,7 +52,7 @@ def test_the_report_has_medians_for_a_second_of_audio():
 def test_the_stored_times_have_the_form_of_the_report():
     times = stored()
     assert times.keys() == report([], 1.0, "").keys()
-    assert times["command"].startswith("python -m tests.measure_room ")
+    assert times["command"].startswith("python -m tests.measure_room_times ")
     assert times["command"].endswith(f" --out {FILE}")
     expected = [(DENSE, ONE_CALL), (DENSE, EACH_STEP), *((name, IN_C) for name in MODELS)]
     assert [(row["model"], row["way"]) for row in times["rows"]] == expected

@@ -91,7 +91,7 @@ def test_room_figures_are_those_of_their_page(tables):
         name = row[0].split("`")[1]
         assert re.search(rf"`{name}`, C \| {took[name]:.0f} \|", page), name
         assert row[1].startswith(f"{took[name]:.0f} µs a second, {took[name] / 1e4:.3f} % of real time, ")
-        assert "`python -m tests.measure_room`" in row[1]
+        assert "`python -m tests.measure_room_times`" in row[1]
     for row in rows[::2]:
         room = report["models"][row[0].split("`")[1]]["room"]
         share = room["room_macs_a_second"] / dense["room_macs_a_second"]

@@ -19,7 +19,8 @@ from edgernn.training.run_directory import LATENCY, RESULT
 
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 # how a model is timed, now and in files of an earlier version, which do not say so
-_CALL, _EARLIER = "test sequences streamed step by step, called from C", "a call with one test sequence from Python"
+_CALL = "test sequences streamed step by step, called from C"
+EARLIER_CALL = "a call with one test sequence from Python"
 
 
 def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
@@ -115,4 +116,4 @@ def _read_cached(path: Path) -> dict[str, Any]:
     except EdgernnError:
         return {}
     whole = isinstance(cached, dict) and {"models", "microseconds", "errors"} <= cached.keys()
-    return {"call": _EARLIER, **cached} if whole else {}
+    return {"call": EARLIER_CALL, **cached} if whole else {}

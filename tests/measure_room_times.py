@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times word models on a recording: `python -m tests.measure_room room.wav --out FILE`, with the room.wav of a run.
+"""Times word models on a recording: `python -m tests.measure_room_times WAV --out FILE`, with room.wav of a run.
 
 Writes the microseconds for a second of audio to the JSON file FILE, medians of interleaved rounds on one thread: of the
 packed models, step by step in C, and of the dense model in ONNX Runtime, in one call and step by step. Models are timed
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    command = shlex.join(["python", "-m", "tests.measure_room", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "tests.measure_room_times", *sys.argv[1:]])
     text = json.dumps(report(*prepare(arguments.wav), command), indent=2)
     arguments.out.write_text(text + "\n", encoding="utf-8")
 
