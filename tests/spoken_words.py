@@ -31,8 +31,8 @@ def missing_data() -> str | None:
     root = data_folder(None)
     if root is None:
         return "EDGERNN_DATA is not set"
-    missing = [folder for folder in FOLDERS if not (root / folder).is_dir()]
-    return f"no folder {missing[0]} in {root}" if missing else None
+    missing = [folder for folder in FOLDERS if next((root / folder).rglob("*.wav"), None) is None]
+    return f"no wav files in {root / missing[0]}" if missing else None
 
 
 def write_spoken(path: Path, seed: int) -> list[str]:
