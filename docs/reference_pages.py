@@ -147,7 +147,7 @@ def _keys(part: str) -> str:
             key, text = re.split(r"  +", line, maxsplit=1) if "  " in line else line.split(" ", 1)
             rows.append([key, text])
     table = [f"| {', '.join(f'`{key}`' for key in keys.split(', '))} | {escaped(text)} |" for keys, text in rows]
-    return "\n".join(["| key | meaning |", "|---|---|", *table])
+    return "\n".join(["| name | meaning |", "|---|---|", *table])
 
 
 def escaped(text: str) -> str:

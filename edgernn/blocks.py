@@ -4,11 +4,11 @@
 Set the block with `SequenceModel(..., block="linear")` or `block="gated"`; on the command line with `block=gated`. It
 goes with any cell and update rule. A bidirectional model and one with an imputer have no blocks.
 
-Saves: nothing. A block adds one (`linear`) or two (`gated`) matrices (H, H) to its layer. The block of the first layer
-also adds a matrix (H, I) if I and H differ. `block_macs` in results and reports counts the multiply-adds of these
-matrices in one step.
-Choose it for models of two layers or more, above all if the gates of the cell read only the input: `mingru`,
-`minlstm`, `lru` and `sru`.
+Saves: nothing. A block adds one (`linear`) or two (`gated`) matrices (H, H) to its layer. A block whose input has
+another size I than its layer also adds a matrix (H, I): that of the first layer, and with `last_size` that of the last
+one. `block_macs` in results and reports counts the multiply-adds of these matrices in one step.
+Choose it for models of two layers or more, above all if no matrix of the cell multiplies its state: `mingru`,
+`minlstm`, `lru`, `sru` and `t-lstm`.
 """
 
 import torch

@@ -12,6 +12,10 @@ model.safetensors  the weights at the last checkpoint; in a finished run, the fi
                    the best evaluation). All other code reads this file
 example.npz        some test sequences: an array x (N, T, I)
 metrics.jsonl      one line per evaluation; a resumed run first cuts it back to the checkpoint
+learning.png       plots of the loss and the metric
+pattern.png        the neurons that are updated at each step of a test sequence, for a rule that skips
+samples.png        pictures that the network drew, or the loss curves of a learned optimiser, by task
+samples.txt        sentences that the network of the task sentence-vae completed
 detections.png     DET curve of a keyword model that was trained on streams
 room.wav           the first minute of the recording on which a keyword model is tested at detecting words;
                    room.csv lists the words in it

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FastGRNN, with a shared pre-activation for gate and candidate or with one for each.
 
-Saves: `fastgrnn` has one matrix each for input and state, a GRU three. The paper also makes them low-rank and sparse,
-which is an option of any cell here (`rank`, `density`).
+Saves: `fastgrnn` has one matrix each for input and state, a GRU three. The paper also makes both low-rank and sparse.
+Here, the options `rank` and `density` do so for the recurrent matrix of any cell that has one.
 Choose it for the smallest devices, where every kilobyte counts: `fastgrnn` computes gate and candidate from one sum.
 """
 

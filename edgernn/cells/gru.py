@@ -3,8 +3,8 @@
 
 Saves: a quarter of the weights and multiply-adds of an LSTM. It is the baseline for the lighter cells.
 Choose it if you want a cell that is known to train well. An update rule may skip neurons at a step: `gru` then skips
-all work of these neurons. `gru-before` still computes the reset gate of all neurons if any neuron is updated, so that
-this third of its work is not skipped.
+all work of these neurons. `gru-before` needs the reset gate of all neurons if any neuron is updated: W x of this gate
+in full, and of R h the columns of neurons that changed, or all of them if more than half did.
 """
 
 import torch

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells with an input residual or highway connection: their gates read the state only through a modified input v.
 
-Saves: one matrix (I, H) multiplies the state h instead of one matrix (H, H) per gate, and the gates have no biases.
-`irc-gru` has 4IH weights, a GRU 3IH + 3H². `irc-lstm` has 5IH and `ihc-lstm` I² + 6IH, an LSTM 4IH + 4H². If I = H,
-`irc-t-lstm` has half the weights of `t-lstm`, and `irc-sru` has as many as `sru`.
+Saves: one matrix (I, H) multiplies the state h instead of one matrix (H, H) per gate. `ihc-lstm` has two of them, and
+`irc-sru` and `irc-t-lstm` have none if I = H. The gates have no biases, except g of `ihc-lstm`. `irc-gru` has 4IH
+weights, a GRU 3IH + 3H². `irc-lstm` has 5IH and `ihc-lstm` I² + 6IH, an LSTM 4IH + 4H². If I = H, `irc-t-lstm` has half
+the weights of `t-lstm`, and `irc-sru` has as many as `sru`.
 The authors' code gives every forget gate a bias, which their equations do not have: the option `forget_bias` adds it.
 Choose these cells if H is larger than I, where they save most. Their drawback: the gates see the state only through I
 numbers.

@@ -14,9 +14,10 @@ divides R into blocks of 16 neighbouring neurons by one column, and keeps a shar
 (exclusive) to 1. Training sets the other blocks to zero on the schedule of `SequenceModel.prune`.
 
 Saves: a normalisation saves nothing, it helps training. `rank=r` needs r (rows + H) weights and multiply-adds instead
-of rows · H, and `density=d` needs d · rows · H. These are savings of inference: training kernels multiply by the whole
-matrix. On a CPU, `backend=auto` trains layers with a rank and more than 256 neurons in the torch loop, which multiplies
-by the factors.
+of rows · H. With `density=d`, d · rows · H weights are not zero. Kernels skip the zeros under the rules `always` and
+`skip` if that saves a quarter or more; files store them. Sparse weights need `weights=float32`. These are savings of
+inference: training kernels multiply by the whole matrix. On a CPU, `backend=auto` trains layers with a rank and more
+than 256 neurons in the torch loop, which multiplies by the factors.
 Choose `layer` for batches of any size and sequences of any length, and `recurrent-batch` for long sequences of one
 length and large batches. Choose rank or density for a state so wide that R is most of the model.
 """

@@ -4,9 +4,8 @@
 Saves: the work of the neurons that keep their value. The native kernels skip the weight rows of these neurons. At a
 skipped step, `skip` does not even read x. `delta` skips the weight columns of values of x and h that hardly changed.
 `topk` computes one gate of all neurons, and the other gates of a fixed number of them.
-A decision costs H multiply-adds (`skip`), H + I multiply-adds (`variable`), the product of a matrix (H, I) with x
-(`selective`), or one comparison per value of x and h (`delta`). `topk` reads a gate of the cell. `random`, `clockwork`
-and `phased` decide from the step index alone.
+A decision costs H multiply-adds (`skip`), H + I (`variable`) or H·I + H (`selective`), or one comparison per value of x
+and h (`delta`). `topk` reads a gate of the cell. `random`, `clockwork` and `phased` decide from the step index alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `delta` if values change slowly, or to make a trained
 dense model cheaper without training it again. Choose `topk` if the time of a step is to be bounded, and the cell has an

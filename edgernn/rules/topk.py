@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of the dynamic gated RNN, under which the neurons with the largest update gates change."""
+"""The rule of the dynamic gated RNN, under which the neurons change whose update gates let in most of the new value."""
 
 import torch
 from torch import Tensor

@@ -121,11 +121,12 @@ class Ecg(Task):
 
     positions=false: the model must find the beats. x (window, B, frame) is the signal in mV, `frame` samples per step.
     target (window, B) is 0 without a beat, and 1, 2 or 3 (N, S, V) at `width` steps whose middle is `delay` seconds
-    after a beat. A detected beat is a run of steps at which the model gives a class a higher probability than no beat.
-    A detected beat matches an annotated beat if they are at most 150 ms apart; a beat has at most one match. Every
-    window except the first of a record begins with `lead` or more steps of the window before it. These repeated steps
-    are left out of loss and metrics, so that every step of a record counts once. Background steps, at which nothing
-    happens, are those without a beat.
+    after a beat. A detected beat is a run of steps at which the model gives a class a higher probability than no beat,
+    where runs at most 0.1 s apart are one beat. Its time is the middle of these steps, less `delay`. A detected beat
+    matches an annotated beat if they are at most 150 ms apart; a beat has at most one match. Every window except the
+    first of a record begins with `lead` or more steps of the window before it. These repeated steps are left out of
+    loss and metrics, so that every step of a record counts once. Background steps, at which nothing happens, are those
+    without a beat.
 
     positions=true: the positions of the beats are known. A sequence has one beat. x (T, B, frame + 4): the signal from
     0.3 s before to 0.4 s after the beat, `frame` samples per step, and at each step the same four numbers: the seconds
