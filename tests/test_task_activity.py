@@ -50,7 +50,10 @@ def test_windows_count_every_step_once(length, lead):
         counted[first : begin + 10] += 1
         assert first == 0 if i == 0 else first - begin >= lead
     assert (counted == 1).all()
-    x, target = windows_of(np.arange(length)[:, None], np.arange(length), 10, lead)
+    quiet = np.arange(length) % 3 == 0
+    x, target, background = windows_of(np.arange(length)[:, None], np.arange(length), quiet, 10, lead)
+    # marks are those of the steps, also in a lead-in
+    assert (background == (x[..., 0] % 3 == 0)).all()
     assert target[target != UNCOUNTED].tolist() == list(range(length))
     assert (x[..., 0][target != UNCOUNTED] == target[target != UNCOUNTED]).all()
 
@@ -83,9 +86,13 @@ def test_parts_have_users_of_their_own_and_every_labelled_step(tmp_path):
 def test_background_is_unlabelled_or_rest(tmp_path):
     write_activity(tmp_path)
     task, resting = (opened(Activity(window=50, lead=10, rest=rest), tmp_path) for rest in (False, True))
-    batch = next(task.test.chunks())
-    assert torch.equal(task.background(batch), batch.target == -1)
-    assert torch.equal(resting.background(batch), (batch.target == -1) | (batch.target >= 3))
+    batch, rested = next(task.test.chunks()), next(resting.test.chunks())
+    counted = batch.target != UNCOUNTED
+    assert torch.equal(task.background(batch)[counted], batch.target[counted] == -1)
+    expected = (batch.target[counted] == -1) | (batch.target[counted] >= 3)
+    assert torch.equal(resting.background(rested)[counted], expected)
+    part = batch.part(1, 2)
+    assert torch.equal(task.background(part), task.background(batch)[:, 1::2])
 
 
 def test_loss_and_figures_leave_out_steps_without_a_label():

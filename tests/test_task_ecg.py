@@ -182,7 +182,14 @@ def test_parts_have_records_of_their_own(tmp_path):
     assert np.array_equal(task.test.x[counted].numpy(), signal)
     assert task.marks_background
     batch = next(task.test.chunks())
-    assert torch.equal(task.background(batch), batch.target == 0)
+    background, windows = task.background(batch), task.test.x.shape[0]
+    # a lead-in, whose steps are not counted, has the marks of the same steps in the window before it
+    assert torch.equal(background[batch.target != UNCOUNTED], batch.target[batch.target != UNCOUNTED] == 0)
+    marks = {}
+    for i in range(windows):
+        for step, mark in zip(batch.x[:, i], background[:, i], strict=True):
+            assert marks.setdefault(tuple(step.tolist()), bool(mark)) == mark
+    assert len(marks) < background.numel()
 
 
 def test_beats_with_positions(tmp_path):

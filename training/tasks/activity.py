@@ -9,7 +9,6 @@ from typing import Annotated
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training.data import find_either
@@ -18,7 +17,7 @@ from edgernn.training.formats import read_hapt
 from edgernn.training.tasks.base import Tally, Task
 from edgernn.training.tasks.confusion import IGNORED, LABELLED_STEPS, Confusion
 from edgernn.training.tasks.parts import Array, check_offsets, checked_array, finite, standardisation
-from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+from edgernn.training.tasks.sources import Sequences, Split, random_split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 # labels 1 to 6 of the data; 7 to 12 are transitions between postures, 0 is unlabelled
@@ -84,6 +83,7 @@ class Activity(Task):
         if len(train) < 2:
             raise EdgernnError(f"{path}: train_users: expected at least 2 users, got {len(train)}; get the file again")
         chosen = random_split(len(train), [max(1, len(train) // _VALIDATION)], seed)
+        background = np.isin(target, [IGNORED, *(_POSTURES if self.rest else ())])
         parts = {}
         for part, users in (("train", train[chosen[0]]), ("validation", train[chosen[1]]), ("test", test)):
             streams = np.flatnonzero(np.isin(user, users))
@@ -99,27 +99,22 @@ class Activity(Task):
                     f"{path}: expected recordings of at least window={self.window} steps, got one of {got} steps; "
                     "lower window"
                 )
-            pieces = [windows_of(x[stream], target[stream], self.window, self.lead) for stream in cuts]
-            inputs, targets = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
+            pieces = [
+                windows_of(x[stream], target[stream], background[stream], self.window, self.lead) for stream in cuts
+            ]
+            inputs, targets, marks = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
             if not (targets >= 0).any():
                 raise EdgernnError(
                     f"{path}: label: expected steps with a label from 1 to 6 in the {part} part, got none; get the "
                     "file again"
                 )
-            parts[part] = Sequences(inputs, targets, seed=seed, per_step=True)
+            parts[part] = Sequences(inputs, targets, seed=seed, per_step=True, background=marks)
         self.train, self.validation, self.test = parts.values()
         self.mean, self.std = standardisation(self.train.x)
 
     @property
     def marks_background(self) -> bool:
         return True
-
-    def background(self, batch: Batch) -> Tensor | None:
-        marks = batch.target == IGNORED
-        if self.rest:
-            for posture in _POSTURES:
-                marks |= batch.target == posture
-        return marks
 
     def tally(self, split: Split) -> Tally:
         return Confusion(ACTIVITIES)

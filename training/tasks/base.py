@@ -14,7 +14,7 @@ from edgernn.cells.base import State
 from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.training.tasks.sources import Batch, Source, Split
+from edgernn.training.tasks.sources import Batch, MarkedBatch, Source, Split
 
 # files that `Task.pictures` writes into the run's directory: samples, or the DET curve of detected words and a minute
 # of the test room with its words
@@ -209,7 +209,7 @@ class Task(abc.ABC):
         With the setting `background`, the penalty on neuron updates has another weight at these steps. The network must
         be a `SequenceModel`.
         """
-        return None
+        return batch.background if isinstance(batch, MarkedBatch) else None
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         """Compute the loss of a batch, and the state that is carried to the next training step.

@@ -3,36 +3,22 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from edgernn.runtime.wav import FULL_SCALE
 from edgernn.training.tasks.mixing import background_clips, mixed, quiet_frames, shifted, spoken_part
 from edgernn.training.tasks.recordings import Audio
-from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, EpochOrder, Source, Split
+from edgernn.training.tasks.sources import EVALUATION_BATCH, EpochOrder, MarkedBatch, Source, Split
 
 # stands for the index of a clip that is cut from the noise
 DRAWN = -1
 # random keys: order of an epoch, augmentation of a batch, and noise clips of the validation or test part
 _ORDER, _CHANGES, _FIXED = 61, 62, 63
-
-
-@dataclass(frozen=True)
-class MarkedBatch(Batch):
-    """A batch with the mask `background` (T, B), which is True at steps at which nothing happens, such as silence."""
-
-    background: Tensor = field(kw_only=True)
-
-    def to(self, device: str) -> Self:
-        return replace(super().to(device), background=self.background.to(device))
-
-    def part(self, first: int, every: int) -> Self:
-        return replace(super().part(first, every), background=self.background[:, first::every].contiguous())
 
 
 @dataclass(frozen=True)

@@ -35,18 +35,18 @@ class HeartPart(Sequences):
     """The training, validation or test part of the data: sequences, and the ECG records that they are cut from.
 
     Args:
-        x: Inputs (N, T, I).
-        y: Labels (N,), or (N, T) with one label per step.
+        arrays: Inputs (N, T, I) and labels (N,); or inputs, labels (N, T) of each step, and a mask (N, T) that is True
+            at steps without a beat.
         records: The ECG records, in the order in which their sequences follow each other in x.
         sizes: Number of sequences of each record.
         seed: Random seed of the order of the training sequences.
-        per_step: True if y has a label for each step.
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, records: Sequence[HeartRecord], sizes: Sequence[int], seed: int, per_step: bool
+        self, arrays: Sequence[Tensor], records: Sequence[HeartRecord], sizes: Sequence[int], seed: int
     ) -> None:
-        super().__init__(x, y, seed=seed, per_step=per_step)
+        x, y, background = (*arrays, None)[:3]
+        super().__init__(x, y, seed=seed, per_step=background is not None, background=background)
         self.records = records
         self.origins = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
 
@@ -125,8 +125,8 @@ class Ecg(Task):
     where runs at most 0.1 s apart are one beat. Its time is the middle of these steps, less `delay`. A detected beat
     matches an annotated beat if they are at most 150 ms apart; a beat has at most one match. Every window except the
     first of a record begins with `lead` or more steps of the window before it. These repeated steps are left out of
-    loss and metrics, so that every step of a record counts once. Background steps, at which nothing happens, are those
-    without a beat.
+    loss and metrics, so that every step of a record counts once, except in the metrics of the work, such as
+    skip_percent. Background steps, at which nothing happens, are those without a beat.
 
     positions=true: the positions of the beats are known. A sequence has one beat. x (T, B, frame + 4): the signal from
     0.3 s before to 0.4 s after the beat, `frame` samples per step, and at each step the same four numbers: the seconds
@@ -211,19 +211,16 @@ class Ecg(Task):
     def marks_background(self) -> bool:
         return not self.positions
 
-    def background(self, batch: Batch) -> Tensor | None:
-        return None if self.positions else batch.target == 0
-
     def tally(self, split: Split) -> Tally:
         assert isinstance(split, HeartPart)
         return BeatTally(None if self.positions else split.records, self.frame, self.delay)
 
     def _part(self, path: Path, records: list[HeartRecord], seed: int) -> HeartPart:
         pieces = [self._beats(record) if self.positions else self._windows(path, record) for record in records]
-        x, y = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
-        return HeartPart(x, y, records, [len(piece) for _, piece in pieces], seed, not self.positions)
+        arrays = [torch.from_numpy(np.concatenate(parts)) for parts in zip(*pieces, strict=True)]
+        return HeartPart(arrays, records, [len(piece[0]) for piece in pieces], seed)
 
-    def _windows(self, path: Path, record: HeartRecord) -> tuple[Array, Array]:
+    def _windows(self, path: Path, record: HeartRecord) -> tuple[Array, Array, Array]:
         target = step_targets(record, self.frame, self.delay, self.width)
         if len(target) < self.window:
             wanted = f"at least window={self.window} steps of {self.frame} samples"
@@ -231,7 +228,7 @@ class Ecg(Task):
                 f"{path}: record {record.name}: expected {wanted}, got {len(target)} steps; lower window"
             )
         x = record.signal[: len(target) * self.frame].reshape(-1, self.frame)
-        return windows_of(x, target, self.window, self.lead)
+        return windows_of(x, target, target == 0, self.window, self.lead)
 
     def _beats(self, record: HeartRecord) -> tuple[Array, Array]:
         """Cut a record into one sequence per beat; return the inputs (N, T, frame + 4) and the classes (N,).

@@ -23,7 +23,7 @@ from edgernn.runtime.word_detection import NOT_WORDS, SILENCE, UNKNOWN, Detector
 from edgernn.training.data import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import CLASSIFICATION, DETECTIONS, ROOM, ROOM_WORDS, Tally, Task
-from edgernn.training.tasks.clips import Changes, Clips, MarkedBatch
+from edgernn.training.tasks.clips import Changes, Clips
 from edgernn.training.tasks.confusion import LABELLED_STEPS, Confusion
 from edgernn.training.tasks.recordings import (
     BACKGROUND,
@@ -147,10 +147,6 @@ class Words(Task, ABC):
     @property
     def marks_background(self) -> bool:
         return True
-
-    def background(self, batch: Batch) -> Tensor | None:
-        assert isinstance(batch, MarkedBatch)
-        return batch.background
 
     def test_parts(self) -> Mapping[str, Split]:
         assert isinstance(self.test, Clips)

@@ -39,6 +39,19 @@ class Batch:
         return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous())
 
 
+@dataclass(frozen=True)
+class MarkedBatch(Batch):
+    """A batch with the mask `background` (T, B), which is True at steps at which nothing happens, such as silence."""
+
+    background: Tensor = field(kw_only=True)
+
+    def to(self, device: str) -> Self:
+        return replace(super().to(device), background=self.background.to(device))
+
+    def part(self, first: int, every: int) -> Self:
+        return replace(super().part(first, every), background=self.background[:, first::every].contiguous())
+
+
 class Source(abc.ABC):
     """Base class of the training data: an endless, reproducible series of batches."""
 
@@ -125,12 +138,21 @@ class Sequences(Source, Split):
 
     x is (N, T, I) of any numeric type, or (N, T) integers below `symbols`, which become one-hot vectors batch by batch
     (I = symbols). y is (N, ...), or (N, T, ...) with one target per step; integers of any type become int64.
+    background (N, T), if there is one, is True at steps at which nothing happens.
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, *, seed: int = 0, per_step: bool = False, symbols: int | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        seed: int = 0,
+        per_step: bool = False,
+        symbols: int | None = None,
+        background: Tensor | None = None,
     ) -> None:
         self.x, self.y, self.seed, self.per_step, self.symbols = x, y, seed, per_step, symbols
+        self.background = background
         self._order = EpochOrder(len(x), (_SHUFFLE, seed), lambda rng: rng.permutation(len(x)))
 
     def __len__(self) -> int:
@@ -147,19 +169,21 @@ class Sequences(Source, Split):
         return self._order.steps(batch_size)
 
     def batch(self, step: int, batch_size: int) -> Batch:
-        chosen = torch.from_numpy(self._order.chosen(step, batch_size))
-        return self._batch(self.x[chosen], self.y[chosen])
+        return self._batch(torch.from_numpy(self._order.chosen(step, batch_size)))
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
         """Iterate over all sequences once and in order, `size` at a time."""
-        for x, y in zip(torch.split(self.x, size), torch.split(self.y, size), strict=True):
-            yield self._batch(x, y)
+        for first in range(0, len(self), size):
+            yield self._batch(slice(first, first + size))
 
-    def _batch(self, x: Tensor, y: Tensor) -> Batch:
-        x = x.transpose(0, 1)
+    def _batch(self, chosen: Tensor | slice) -> Batch:
+        x, y = self.x[chosen].transpose(0, 1), self.y[chosen]
         x = x.float().contiguous() if self.symbols is None else one_hot(x, self.symbols)
         y = y if y.is_floating_point() else y.long()
-        return Batch(x, y.transpose(0, 1).contiguous() if self.per_step else y, per_step=self.per_step)
+        target = y.transpose(0, 1).contiguous() if self.per_step else y
+        if self.background is None:
+            return Batch(x, target, per_step=self.per_step)
+        return MarkedBatch(x, target, per_step=self.per_step, background=self.background[chosen].T.contiguous())
 
 
 class Generated(Source):

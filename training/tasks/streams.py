@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from edgernn.training.tasks.clips import DRAWN, Clips, MarkedBatch
+from edgernn.training.tasks.clips import DRAWN, Clips
 from edgernn.training.tasks.parts import Array
 from edgernn.training.tasks.rooms import Acoustics, Spoken
-from edgernn.training.tasks.sources import EpochOrder, Source
+from edgernn.training.tasks.sources import EpochOrder, MarkedBatch, Source
 from edgernn.training.tasks.windows import UNCOUNTED
 
 # a word stays the target for HOLD seconds after its end; the _RELEASE seconds that follow carry no loss

@@ -33,21 +33,23 @@ def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
     return windows
 
 
-def windows_of(x: Array, target: Array, window: int, lead: int) -> tuple[Array, Array]:
-    """Cut the inputs and targets of a recording into N windows (see `cut`).
+def windows_of(x: Array, target: Array, background: Array, window: int, lead: int) -> tuple[Array, Array, Array]:
+    """Cut a recording into N windows (see `cut`).
 
     Args:
         x: Inputs (length, I).
         target: Targets (length,).
+        background: Mask (length,), True at steps at which nothing happens.
         window: Number of steps of a window.
         lead: Number of steps of the lead-in, the first steps of a window, which repeat steps of the previous window.
 
     Returns:
-        Inputs (N, window, I), and targets (N, window). The targets of a lead-in are UNCOUNTED (-2), which the loss and
-        the metrics ignore.
+        Inputs (N, window, I), targets (N, window) and masks (N, window). The targets of a lead-in are UNCOUNTED (-2),
+        which the loss and the metrics ignore.
     """
     places = cut(len(x), window, lead)
     targets = np.stack([target[begin : begin + window] for begin, _ in places])
     for row, (begin, counted) in zip(targets, places, strict=True):
         row[: counted - begin] = UNCOUNTED
-    return np.stack([x[begin : begin + window] for begin, _ in places]), targets
+    inputs, masks = (np.stack([a[begin : begin + window] for begin, _ in places]) for a in (x, background))
+    return inputs, targets, masks
