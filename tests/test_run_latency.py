@@ -124,6 +124,11 @@ def test_all_models_of_a_sweep_are_timed_in_turns(table, tmp_path):
     assert report["errors"] == {}
     assert json.loads((tmp_path / "latency.json").read_text()) == report
     assert latencies(tmp_path, models) == measured(tmp_path) == report
+    # with other weights, or another native library, every model is timed again
+    for key, value in (("hashes", dict.fromkeys(models, "0")), ("library", None)):
+        stale = {**report, key: value, "microseconds": dict.fromkeys(models, 1e6)}
+        (tmp_path / "latency.json").write_text(json.dumps(stale))
+        assert max(latencies(tmp_path, models)["microseconds"].values()) < 1e3
 
 
 def test_models_are_timed_again_only_when_asked(table, monkeypatch):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latency of the models of a table of results, all timed together on this machine."""
 
+import hashlib
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,12 @@ from edgernn.export.export_run import default_file, export_run
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
 from edgernn.machine import processor
 from edgernn.runtime.info import read_model
+from edgernn.runtime.library import library_path
 from edgernn.runtime.packed import pack
 from edgernn.runtime.probes import streamed
 from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.store import WEIGHTS
 from edgernn.training.run_directory import LATENCY, RESULT
 
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
@@ -31,7 +34,8 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
     step, as an application on a device does. Each round times several calls of every model in turn. For each model, the
     median time of its calls is taken in each round, and then the median of these over the rounds. The latency is this
     median divided by the number of steps of the sequences. The result is written to latency.json in `out`. A later call
-    for the same runs on the same machine measures nothing and returns the content of this file.
+    for the same trained models on the same machine, with the same native library, measures nothing and returns the
+    content of this file.
 
     Args:
         out: Folder of the table.
@@ -40,11 +44,18 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
     Returns:
         A dict with "machine", "call" (a text that says what was timed) and three dicts whose keys are names of rows:
         "microseconds" (latency per step), "models" (run directory) and "errors" (why a model is not timed: it cannot be
-        exported or packed, or the native library is missing).
+        exported or packed, or the native library is missing). "hashes" has the SHA-256 of each model's weights, and
+        "library" that of the native library, or None without one.
     """
-    models = {name: str(run) for name, run in runs.items()}
+    timed = {
+        "machine": processor(),
+        "library": _library_hash(),
+        "call": _CALL,
+        "models": {name: str(run) for name, run in runs.items()},
+        "hashes": {name: _hash(run / WEIGHTS) for name, run in runs.items()},
+    }
     cached = _read_cached(out / LATENCY)
-    if (cached.get("models"), cached.get("machine"), cached.get("call")) == (models, processor(), _CALL):
+    if timed.items() <= cached.items():
         return cached
     calls, steps, errors = {}, {}, {}
     for name, run in runs.items():
@@ -61,9 +72,7 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
         for name, blocks in interleaved(calls, _ROUNDS).items()
     }
     result = {
-        "machine": processor(),
-        "call": _CALL,
-        "models": models,
+        **timed,
         "microseconds": {name: 1e6 * seconds / steps[name] for name, seconds in medians.items()},
         "errors": errors,
     }
@@ -108,6 +117,18 @@ def trained_weights(result: Mapping[str, Any]) -> str:
     """Return the type of weights that a run was trained for, from the content of its result.json."""
     # an earlier version trained for float32 alone
     return str(result.get("weights", "float32"))
+
+
+def _library_hash() -> str | None:
+    """Return the SHA-256 of the native library, or None if it is not installed."""
+    try:
+        return _hash(Path(library_path()))
+    except EdgernnError:
+        return None
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read_cached(path: Path) -> dict[str, Any]:
