@@ -19,10 +19,11 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training.agreement import Reported, agreement
-from edgernn.training.jobs import Job, processes
+from edgernn.training.jobs import Job, Outcome
 from edgernn.training.overview import overview
 from edgernn.training.paper_table import figure, markdown
 from edgernn.training.reproduce import reproduce, search
+from edgernn.training.worker_processes import processes
 from tests.training_helpers import SMALL, command_line, leftovers
 
 # every test trains the runs of a table
@@ -380,3 +381,20 @@ def test_a_killed_worker_is_replaced(tmp_path):
             outcomes += ended
     assert [outcome.lost for _, outcome in outcomes] == [True, True]
     assert outcomes[0][1].error == "its process was killed; it may have run out of memory"
+
+
+def test_the_death_of_a_worker_does_not_end_the_others(tmp_path):
+    runs = [
+        Job("adding", "gru", None, n, {**SMALL, "steps": steps}, tmp_path / str(n))
+        for n, steps in ((0, 10**6), (1, 40))
+    ]
+    with processes(2, 2, 1, None, "cpu") as pool:
+        pool.start(runs[0])
+        (first,) = multiprocessing.active_children()
+        pool.start(runs[1])
+        os.kill(first.pid, signal.SIGKILL)
+        outcomes = {}
+        while len(outcomes) < 2:
+            outcomes |= {job.seed: outcome for job, outcome in pool.ended(1.0)}
+    assert (outcomes[0].lost, outcomes[1]) == (True, Outcome())
+    assert runs[1].result() is not None

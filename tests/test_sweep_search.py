@@ -2,15 +2,18 @@
 """Sweeps whose search is decided with fewer seeds than the rows of the table have."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
 from edgernn.training.jobs import Outcome
+from edgernn.training.sweep import run_sweep
 from edgernn.training.sweep.sweep_plan import load_sweep
 from edgernn.training.table import trained
-from tests.test_sweep import SWEEP, Pretended
+from tests.test_sweep import SWEEP, Here, Pretended
+from tests.training_helpers import without_pictures
 
 
 def write(folder, text):
@@ -37,6 +40,35 @@ def test_further_seeds_are_trained_for_the_chosen_rows_alone(tmp_path):
         later = workers.begun[6:]
     assert [job.seed for job in later] == [0] * 6 + [1] * 3 + [2] * 3
     assert {job.out.name for job in later if job.seed} == {f"{name}-seed{n}" for name in better for n in (1, 2)}
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_in_the_search_and_finishes_later_may_be_chosen(tmp_path, monkeypatch):
+    text = SWEEP.replace("seeds = 2", "seeds = 2\nsearch-seeds = 1")
+    file = write(tmp_path, text.replace("lr = [0.01, 0.001]", "lr = [0.01, 1e-9]"))
+    failed = set()
+
+    class Failing(Here):
+        def start(self, job):
+            if job.out.name.endswith("lr=0.01-seed0") and job.out not in failed:
+                failed.add(job.out)
+                self.ends.append((job, Outcome("out of memory")))
+            else:
+                super().start(job)
+
+    @contextmanager
+    def on_ray(count, **_):
+        yield Failing()
+
+    without_pictures(monkeypatch)
+    monkeypatch.setattr(run_sweep, "on_ray", on_ray)
+    monkeypatch.setattr(run_sweep, "load", lambda address: None)
+    report = run_sweep.sweep(file, out=tmp_path / "runs", latency=False)
+    chosen = [row for row in report["rows"] if row["chosen"]]
+    assert [row["settings"]["lr"] for row in chosen] == [0.01] * 3
+    assert [row["seeds"] for row in chosen] == [[0, 1]] * 3
+    assert len(failed) == 3
+    assert all(row["failed"] == {} for row in report["rows"])
 
 
 @pytest.mark.slow

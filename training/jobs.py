@@ -5,15 +5,10 @@ A finished training is never repeated. An interrupted one resumes from its check
 """
 
 import abc
-import multiprocessing
-import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +19,7 @@ from edgernn.files import FULL, read_json
 from edgernn.machine import processor
 from edgernn.progress import Progress, in_words
 from edgernn.settings import fields_of, flat, record
-from edgernn.signals import Interrupted, blocking_interrupts, ignore_interrupts, number_of, raising
+from edgernn.signals import Interrupted, number_of, raising
 from edgernn.store import CONFIG, kept_cell, read_config
 from edgernn.training.config import TrainConfig
 from edgernn.training.known_runs import KnownRun, first_change
@@ -183,7 +178,11 @@ class Workers(abc.ABC):
         """
 
 
-def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManager[Workers]]) -> dict[Path, str]:
+# opens a pool of workers for a number of trainings
+Pool = Callable[[int], AbstractContextManager[Workers]]
+
+
+def run_missing(wanted: list[Job], workers: Pool) -> dict[Path, str]:
     """Run all trainings of a list that are not finished.
 
     A job whose worker process dies is resumed from its checkpoint. After 4 attempts (`TRIES`), it counts as failed.
@@ -213,7 +212,7 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
         raise Interrupted.by(number_of(stop), text) from None
 
 
-def _run(missing: deque[Job], total: int, workers: Callable[[int], AbstractContextManager[Workers]]) -> dict[Path, str]:
+def _run(missing: deque[Job], total: int, workers: Pool) -> dict[Path, str]:
     failed: dict[Path, str] = {}
     tries: Counter[Path] = Counter()
     progress, finished = Progress(every=60.0), total - len(missing)
@@ -291,108 +290,3 @@ def attempt(job: Job, data: Path | None, device: str) -> Outcome:
     except Exception as error:
         return Outcome(f"{type(error).__name__}: {error}")
     return Outcome()
-
-
-@contextmanager
-def processes(
-    count: int, jobs: int | None, threads: int, data: Path | None, device: str
-) -> Iterator["_ProcessWorkers"]:
-    """Open a pool of worker processes on this machine.
-
-    Args:
-        count: Number of jobs to train in all.
-        jobs: Maximal number of jobs at the same time. None: the number of processors divided by `threads`.
-        threads: Number of CPU threads of each job.
-        data: The folder of data sets; None to use the environment variable EDGERNN_DATA.
-        device: Device to train on: auto, cpu or cuda.
-
-    Yields:
-        The pool.
-
-    Raises:
-        UsageError: `jobs` is below 1.
-    """
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: expected at least 1, got {jobs}; choose a larger number")
-    slots = min(count, jobs or max(1, (os.cpu_count() or 1) // threads))
-    others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
-    with environment(thread_variables(threads)):
-        workers = _ProcessWorkers(partial(ProcessPoolExecutor, slots, context, ignore_interrupts), slots, data, device)
-        try:
-            yield workers
-        except BaseException:
-            # an interrupted worker saves its run; the signal may have reached only this process
-            for worker in set(multiprocessing.active_children()) - set(others):
-                worker.terminate()
-            raise
-        finally:
-            workers.close()
-
-
-class _ProcessWorkers(Workers):
-    def __init__(
-        self, make_pool: Callable[[], ProcessPoolExecutor], slots: int, data: Path | None, device: str
-    ) -> None:
-        self.slots, self._make_pool, self._rest = slots, make_pool, (data, device)
-        self._pool = make_pool()
-        self._running: dict[Future[Outcome], Job] = {}
-
-    def start(self, job: Job) -> None:
-        try:
-            future = self._submit(job)
-        except BrokenProcessPool:
-            # an idle process was killed
-            self._renew_pool()
-            future = self._submit(job)
-        self._running[future] = job
-
-    def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        done = wait(self._running, timeout=seconds, return_when=FIRST_COMPLETED).done
-        if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
-            # the pool ends its other processes, which save their runs
-            done = wait(self._running).done
-            self._renew_pool()
-        return [(self._running.pop(future), _outcome(future)) for future in done]
-
-    def close(self) -> None:
-        """Wait until all running trainings end, then end the worker processes; queued trainings are cancelled."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _submit(self, job: Job) -> Future[Outcome]:
-        # a submission may start a process
-        with blocking_interrupts():
-            return self._pool.submit(attempt, job, *self._rest)
-
-    def _renew_pool(self) -> None:
-        self.close()
-        self._pool = self._make_pool()
-
-
-def _outcome(future: Future[Outcome]) -> Outcome:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return Outcome("its process was killed; it may have run out of memory", lost=True)
-
-
-def thread_variables(threads: int) -> dict[str, str]:
-    """Return environment variables, a dict from name to value, that limit a new torch process to `threads` threads."""
-    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-
-
-@contextmanager
-def environment(ours: dict[str, str]) -> Iterator[None]:
-    """Set environment variables during a with statement, and restore their old values at its end.
-
-    `ours` is a dict from the name of a variable to its value.
-    """
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -15,7 +15,7 @@ from edgernn.files import write_json
 from edgernn.locks import hold_folder
 from edgernn.progress import Progress
 from edgernn.training.agreement import agreement, count_verdicts
-from edgernn.training.jobs import Job, origin, processes
+from edgernn.training.jobs import Job, origin
 from edgernn.training.known_runs import KnownRow, first_change, read_known_rows, shared_settings
 from edgernn.training.paper_table import MACHINE_COLUMNS, markdown
 from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
@@ -24,6 +24,7 @@ from edgernn.training.run_latency import measure_latency, summary
 from edgernn.training.series import join_series
 from edgernn.training.table import Failures, Row, results_of, save, trained
 from edgernn.training.table_pictures import draw_pictures
+from edgernn.training.worker_processes import processes
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of results of `edgernn reproduce` and `edgernn sweep`. The trainings of a row differ only in their seed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -13,7 +13,7 @@ from edgernn.errors import EdgernnError
 from edgernn.files import read_json, write_json, write_text
 from edgernn.locks import hold_folder
 from edgernn.store import CONFIG
-from edgernn.training.jobs import Job, Workers, run_missing
+from edgernn.training.jobs import Job, Pool, run_missing
 from edgernn.training.paper_table import figure
 from edgernn.training.recipe import Settings
 from edgernn.training.run_directory import RunDirectory
@@ -112,9 +112,7 @@ def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def trained(
-    rows: Sequence[Row], out: Path, workers: Callable[[int], AbstractContextManager[Workers]] | None
-) -> Iterator[Failures]:
+def trained(rows: Sequence[Row], out: Path, workers: Pool | None) -> Iterator[Failures]:
     """Train the unfinished runs of some rows, and hold the lock of their folder until the `with` block ends.
 
     The first seed of every row is trained first, then the second seed of every row, and so on. UsageError is raised

@@ -2,6 +2,8 @@
 """A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,12 @@ from typing import Any
 from edgernn.errors import EdgernnError
 from edgernn.files import EXAMPLE, write_bytes
 from edgernn.names import parts
-from edgernn.training.jobs import origin
+from edgernn.training.jobs import Pool, origin
 from edgernn.training.pictures import Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
-from edgernn.training.sweep.sweep_plan import LAMBDA, load_sweep
+from edgernn.training.sweep.sweep_plan import LAMBDA, Sweep, load_sweep
 from edgernn.training.sweep.sweep_table import COSTS, markdown, tabulate
-from edgernn.training.table import results_of, save, trained
+from edgernn.training.table import Failures, results_of, save, trained
 from edgernn.training.table_latency import exported, latencies, measured
 
 FRONT = "front"
@@ -69,13 +71,8 @@ def sweep(
         for copy, content in plan.cell_files.items():
             write_bytes(copy, content)
     workers = partial(on_ray, out=out, address=address, jobs=jobs, threads=threads, gpus=gpus, data=data)
-    pool, failures = workers if run else None, dict[Path, str]()
-    if plan.search_seeds < len(plan.seeds):
-        with trained(plan.narrowed(()).rows, out, pool) as failed:
-            failures |= failed
-        plan = plan.narrowed(plan.chosen())
-    with trained(plan.rows, out, pool) as failed:
-        failures |= failed
+    pool = workers if run else None
+    with _all_trained(plan, out, pool) as (plan, failures):
         chosen = plan.chosen()
         best = {row.name: row.best for row in plan.rows if row.best is not None and row.name in chosen}
         times = latencies(out, best) if latency and run and best else measured(out)
@@ -86,6 +83,37 @@ def sweep(
         }
         files = [*save(report, markdown(report), out), *_draw(report, out), *(_export(report, out) if export else [])]
         return {**report, "files": list(map(str, files))}
+
+
+@contextmanager
+def _all_trained(plan: Sweep, out: Path, pool: Pool | None) -> Iterator[tuple[Sweep, Failures]]:
+    """Train the runs of the search, then the further seeds of the rows that it chooses; hold the lock of the folder.
+
+    A run that failed in the search may finish when it is trained again, and change the choice. Then the further seeds
+    of the rows of the new choice are trained, too.
+
+    Args:
+        plan: The plan of the sweep.
+        out: Folder of the runs.
+        pool: As the argument `workers` of `trained`.
+
+    Yields:
+        The plan with all seeds of the chosen rows and the runs of the search of all others; and a dict from the run
+        directory of each failed run to its error message.
+    """
+    if plan.search_seeds == len(plan.seeds):
+        with trained(plan.rows, out, pool) as failures:
+            yield plan, failures
+        return
+    with trained(plan.narrowed(()).rows, out, pool):
+        chosen = plan.narrowed(()).chosen()
+    while True:
+        narrowed = plan.narrowed(chosen)
+        with trained(narrowed.rows, out, pool) as failures:
+            if narrowed.chosen() == chosen:
+                yield narrowed, failures
+                return
+        chosen = plan.narrowed(()).chosen()
 
 
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
