@@ -10,7 +10,6 @@ from typing import Any
 from edgernn.cli.models import model_rows
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
-from edgernn.training.paper_table import latency_line
 from edgernn.training.statistics import mean_difference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -134,8 +133,15 @@ def groups() -> str:
         f"interval, paired by seed, bold if the interval excludes 0. By {', '.join(commands[:-1])} and {commands[-1]}."
     )
     score_table = "\n".join([f"| score | {head}", line, *scores])
-    time_table = "\n".join([f"| time | {head}", line, *times])
-    return f"{score_table}\n\n{how}\n\n{time_table}\n\n{filled(latency_line(timed))}"
+    time_table = "\n".join([f"| time, as a share of a dense gru's | {head}", line, *times])
+    counts = " or ".join(sorted({str(count) for row in timed for count in row["sequences"]}))
+    machines = "; ".join(sorted({machine for row in timed for machine in row["machines"]}))
+    how_timed = filled(
+        "Each figure is the time of a sequence divided by that of a dense gru of the same sizes with random weights, "
+        f"timed in the same rounds: {counts} test sequences, streamed step by step from C, batch 1, one thread, on "
+        f"{machines}."
+    )
+    return f"{score_table}\n\n{how}\n\n{time_table}\n\n{how_timed}"
 
 
 def compared(values: list[float], base: list[float]) -> str:
