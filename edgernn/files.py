@@ -23,7 +23,7 @@ except ImportError:
 if TYPE_CHECKING:
     import numpy as np
 
-# file beside a model with inputs x (N, T, I) of its task and the expected outputs y
+# file beside a model with inputs x (N, T, I) of its task and the model's outputs y
 EXAMPLE = "example.npz"
 # the model that `edgernn export` writes to a run directory
 MODEL = "model.onnx"

@@ -93,7 +93,7 @@ def card(
         + ", ".join(f"`{s}.next`" for s in model.state_names)
         + f"{counts}. All floats are float32; {begins}; x is {_taken(model)}.",
         "",
-        f"`example.npz` holds inputs x {'(N, T)' if reads_words else '(N, T, I)'} and the right answers y.",
+        f"`example.npz` holds inputs x {'(N, T)' if reads_words else '(N, T, I)'} and the model's outputs y.",
     ]
     return "\n".join(lines) + "\n"
 
