@@ -231,7 +231,8 @@ def apps() -> str:
 {time["cpp_portable"]:.0f} without our library |
 | C | `make example-c` | {mb(sum(c.values()))}: our library {mb(c["library"])}, the model {mb(c["model"])}, \
 the program {mb(c["program"])}, memory {mb(c["memory"])} | {time["c"]:.2f} |
-| Node | `make example-node` | {mb(module)}: the module, and the model {mb(c["model"])} | {step["node"]:.2f} |
+| Node | `make example-node` | {mb(module + c["model"])}: the module {mb(module)}, the model {mb(c["model"])} | \
+{step["node"]:.2f} |
 | browser | `make example-browser` | {mb(wasm["bytes"]["page_gzipped"])} to load, gzipped, with an int8 model | \
 {step["chromium"]:.1f} |
 | Node, ONNX Runtime | `node examples/node/stream.mjs` | {mb(node["used"])} of the {mb(node["installed"])} that npm \
