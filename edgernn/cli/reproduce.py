@@ -84,7 +84,7 @@ def _trial(line: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the run directories and the table.  [default: runs/TABLE]",
+    help="Folder for the run directories and the table.  [default: runs/TABLE, or runs/TABLE-quick with --quick]",
 )
 @data_folder
 @training_device

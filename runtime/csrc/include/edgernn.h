@@ -73,7 +73,7 @@ EDGERNN_API const char* edgernn_message(void);
 EDGERNN_API EdgernnStatus edgernn_memory(const void* data, size_t bytes, int64_t batch,
                                          size_t* memory);
 
-/* Builds the model of `data` in `memory`, which is aligned to EDGERNN_ALIGNMENT bytes. */
+/* Builds the model of `data` in `memory`, which is aligned to EDGERNN_ALIGNMENT (64) bytes. */
 EDGERNN_API EdgernnStatus edgernn_open(const void* data, size_t bytes, int64_t batch, void* memory,
                                        size_t memory_bytes, EdgernnModel** model);
 
