@@ -59,7 +59,7 @@ def promises() -> str:
         (
             "Two commands never write to one place, and signals save a checkpoint",
             "`pytest tests/test_locks.py tests/test_signals.py`",
-            "the second command is refused with a sentence",
+            "the second command is refused with an error message",
         ),
         (
             "No file crashes a reader, asks for much memory, or ends in a traceback",
@@ -71,7 +71,7 @@ def promises() -> str:
             "No call of the op crashes or writes outside its memory, whatever its inputs are",
             "`make check-calls CALLS=1000000`",
             f"{calls['ran'] + calls['refused']:,} random calls under sanitizers: {calls['ran']:,} ran, "
-            f"{calls['refused']:,} were refused with a sentence",
+            f"{calls['refused']:,} were refused with an error message",
         ),
         (
             "Streams on many threads and in forked processes do not disturb each other",
@@ -79,7 +79,7 @@ def promises() -> str:
             "no report of ThreadSanitizer, for packed models and for the op",
         ),
         (
-            "Later versions read the files of earlier ones, or refuse them with a sentence",
+            "Later versions read the files of earlier ones, or refuse them with an error message",
             "`pytest tests/test_golden.py`",
             "the same outputs to 1e-5",
         ),
