@@ -64,7 +64,7 @@ def _word_rows(models: dict[str, dict[str, Any]]) -> list[Row]:
 
 
 def _room_rows() -> list[Row]:
-    """Compare the models of long recordings with a dense model that was trained as long as they, see room.json."""
+    """Compare the models of long recordings with the dense model that was trained further, see room.json."""
     report, times = read_report("room"), read_report("room-times")
     dense, rows = _room_figures(_dense_run(report["runs"])), []
     for timed in times["rows"]:

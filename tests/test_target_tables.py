@@ -83,7 +83,7 @@ def test_room_figures_are_those_of_their_page(tables):
     page = (ROOT / "docs/how-to/detect-words.md").read_text(encoding="utf-8")
     took = {row["model"]: row["whole"] for row in times["rows"] if row["way"] == "C"}
     assert took.pop("arabic-room-gru") > 0
-    # the dense model that was trained as long as the others
+    # the dense model that was trained further
     (dense,) = [run for run in report["runs"] if run["room_macs_a_second"] == run["room_macs_a_second_dense"]]
     rows = tables._room_rows()
     assert len(rows) == 2 * len(took) == 4
