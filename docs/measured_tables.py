@@ -96,11 +96,12 @@ def light() -> str:
     int8, step = cases["gru (2, 128), T=500, int8"]["contenders"], cases["gru (2, 128), T=1"]
     best = step["best_peer"]
     more = (
-        f"The first gru takes {int8['edgernn float32']['ratio']:.2f} of its time with int8 weights, and one step per "
-        f"call from Python {step['contenders'][best]['ratio']:.2f} of the time of {best}, the fastest other runtime "
-        f"there. The trained model in `models/adding-sarnn` skips {model['skip_percent']:.0f} %. It runs sequences of "
-        f"{model['settings']['steps']} steps {model['timings']['edgernn native']['times_faster_than_gru']:.1f} times "
-        "faster than ONNX Runtime's GRU, and without the native library at "
+        f"`gru (2, 128)` with int8 weights takes {int8['edgernn float32']['ratio']:.2f} of its float32 time. With one "
+        f"step per call from Python, it takes {step['contenders'][best]['ratio']:.2f} of the time of {best}, the "
+        "fastest of the other runtimes in that case. The trained model in `models/adding-sarnn` skips "
+        f"{model['skip_percent']:.0f} %. It runs sequences of {model['settings']['steps']} steps "
+        f"{model['timings']['edgernn native']['times_faster_than_gru']:.1f} times faster than ONNX Runtime's GRU, and "
+        "without the native library at "
         f"{model['timings']['edgernn portable']['times_faster_than_gru']:.2f} of the GRU's speed, on one core of "
         f"{model['machine']['cpu']}: `edgernn bench models/adding-sarnn/model.onnx`."
     )

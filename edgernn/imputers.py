@@ -118,9 +118,10 @@ class GRUD(Imputer):
     m_t is the mask (1: observed, 0: missing), and δ_t the time since each value was last observed, (B, F) each.
     Shapes: impute_d = d and impute_e = e (F,), impute_D = D (H, F), impute_g = g (H,); constant impute_mean (F,), by
     default 0. The imputer's state x_seen = x' starts at 0. F is the number of values. Of the states of a cell, such
-    as h and c, only the first decays. Che et al. write d as a diagonal matrix; the EINS paper has a full matrix. The
-    masks are inputs of the cell: every gate that reads x also reads the masks, with weights that Che et al. call V.
-    Their GRU multiplies h by the reset gate before the matrix product with R, as the cell `gru-before` does.
+    as h and c, only the first decays. Observed values are not estimated, so the imputation loss is 0.
+    Che et al. write d as a diagonal matrix; the EINS paper has a full matrix. The masks are inputs of the cell: every
+    gate that reads x also reads the masks, with weights that Che et al. call V. Their GRU multiplies h by the reset
+    gate before the matrix product with R, as the cell `gru-before` does.
     Source: Che et al., "Recurrent Neural Networks for Multivariate Time Series with Missing Values", 2018,
     https://arxiv.org/abs/1606.01865; System C.1 of the EINS paper.
     """

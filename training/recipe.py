@@ -7,7 +7,8 @@ has these keys:
 title, paper       content of the table, and where it is printed
 columns            names of the table's columns in the paper's order: keys of result.json, or computed ones such as
                    "gmean" (see `paper_table.figure`)
-seeds              number of trainings per row; paper-seeds: the number in the paper (optional)
+seeds              number of trainings per row; default 1
+paper-seeds        number of trainings per row in the paper (optional)
 note               remarks for a reader of the table (optional)
 interval           the meaning of the number after ± or in parentheses that the paper prints (optional)
 hours              time of all trainings on one CPU core, in hours (optional)

@@ -92,9 +92,9 @@ class RecurrentBatchNorm(nn.Module):
     N_t(p) = γ ⊙ (p - mean_t) / √(var_t + ε) + β
 
     In training, mean_t and var_t (biased) are those of the batch. Evaluation uses their moving averages, which are
-    updated with momentum 0.1. The averages are kept for the first `steps` time steps; in evaluation, later time steps
-    use those of the last one. An exported file holds one scale and one shift per time step, computed from γ, β and the
-    averages.
+    updated with momentum 0.1. The averages are kept for the first time steps, as many as the setting `norm_steps` says
+    (by default 1000); in evaluation, later time steps use those of the last one. An exported file holds one scale and
+    one shift per time step, computed from γ, β and the averages.
     Shapes: p (B, rows) for one step or (T, B, rows) for T steps. t (B, 1) has the index of the first of these steps for
     each sequence. γ = gain (rows,), initially 0.1, and β = shift (rows,), initially 0, are shared over time; ε = 1e-5.
     Only the cell state has a β, because the cell's biases are added to the products.
