@@ -7,7 +7,7 @@ README.md                   results on the adding task, from docs/results/sarnn-
 reference/cells, rules, imputers, frontends, weights, blocks
                             docstrings of the modules and classes, with the cost of each cell at one size; a paragraph
                             of a class docstring with " = " or " ≈ " in its first line is an equation
-reference/tasks.md          docstrings of the tasks
+reference/tasks.md          docstrings of the tasks and of their base classes
 reference/cli.md            help texts of the commands, from Click
 reference/c-api.md          the comments of runtime/csrc/include/edgernn.h
 reference/recipes.md, reference/files.md
@@ -50,6 +50,7 @@ from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs, table
 from edgernn.rules import RULES
 from edgernn.settings import as_word, options_of
+from edgernn.training.help import task_doc
 from edgernn.training.overview import overview, overview_table
 from edgernn.training.paper_table import markdown
 from edgernn.training.recipe import load_table, table_names
@@ -153,7 +154,7 @@ def page(name: str) -> str:
         parts += [f"At I = {SIZE[0]}, H = {SIZE[1]}:", table(entries)]
     for module in loaded:
         for item in _public(module):
-            parts += [f"## {getattr(item, 'name', item.__name__)}", *_class(item)]
+            parts += [f"## {getattr(item, 'name', item.__name__)}", *_class(inspect.getdoc(item) or "")]
             parts += _defaults({name: option.default for name, option in options_of(item).items()})
     return "\n\n".join(parts) + "\n"
 
@@ -166,7 +167,7 @@ def tasks() -> str:
         "[Your own data](../tutorials/own-data.md) are a task, too."
     ]
     for name, task in TASKS.items():
-        parts += [f"## {name}", *_class(task)]
+        parts += [f"## {name}", *_class(task_doc(task))]
         fields = dataclasses.fields(task)  # type: ignore[arg-type]
         parts += _defaults({field.name: field.default for field in fields})
     return "\n\n".join(parts) + "\n"
@@ -316,8 +317,8 @@ def _public(module: ModuleType) -> list[type]:
     return [item for item in classes if isinstance(vars(item).get("name"), str)]
 
 
-def _class(item: type) -> list[str]:
-    summary, *parts = re.split(r"\n\s*\n", inspect.getdoc(item) or "")
+def _class(doc: str) -> list[str]:
+    summary, *parts = re.split(r"\n\s*\n", doc)
     # the reader sets options by their words, and not by arguments
     parts = [part for part in parts if not part.startswith(("Args:", "Attributes:"))]
     return [escaped(summary), *(f"```text\n{part}\n```" if _is_equation(part) else _lines(part) for part in parts)]

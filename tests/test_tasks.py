@@ -2,6 +2,7 @@
 """Tasks: contents of batches, splits of data, and errors for invalid data."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from edgernn.rules import RULES
 from edgernn.settings import bind, fields_of, options_of
 from edgernn.training import TASKS, find_task
 from edgernn.training.config import TrainConfig
-from edgernn.training.tasks import CLASSIFICATION, REGRESSION, Arrays, Folder
+from edgernn.training.help import task_doc
+from edgernn.training.tasks import CLASSIFICATION, REGRESSION, Arrays, Folder, OwnWords
 from edgernn.training.tasks.sources import Sequences, random_split
 
 # every task
@@ -31,6 +33,14 @@ def test_settings_of_a_task_share_no_name_with_others(task):
 @pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Folder], ids=lambda t: t.name)
 def test_a_recipe_names_settings_of_the_config(task):
     bind(task.defaults, train=fields_of(TrainConfig), model=fields_of(ModelConfig))
+
+
+@pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Folder, OwnWords], ids=lambda t: t.name)
+def test_the_help_of_a_task_describes_each_setting_once(task):
+    settings = task_doc(task).partition("\n\nSettings:\n\n")[2].partition("\n\n")[0]
+    names = re.findall(r"`(\w+)`", " ".join(re.findall(r"^- (.*?):", settings, re.MULTILINE)))
+    assert sorted(names) == sorted(fields_of(task))
+    assert "ee `" not in task_doc(task)
 
 
 def test_unknown_task_suggests_the_nearest():

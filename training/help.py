@@ -2,6 +2,7 @@
 """Lists of settings for `edgernn train --help`."""
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 
 from edgernn.config import ModelConfig
@@ -9,10 +10,12 @@ from edgernn.names import resolve
 from edgernn.settings import Setting, as_word, expected, fields_of, flat, options_of, record
 from edgernn.training.config import TrainConfig
 from edgernn.training.plan import configure
-from edgernn.training.tasks import find_task
+from edgernn.training.tasks import Task, find_task
 
 # section of the help: title, introductory text, and a pair for each setting: NAME=DEFAULT, and its description
 Section = tuple[str, str, list[tuple[str, str]]]
+# paragraph of a task's docstring before the list of its settings
+_SETTINGS = "Settings:"
 
 
 def sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Iterator[Section]:
@@ -63,6 +66,27 @@ def model_sections(
         yield _named("rule", rule_type, options_of(rule_type).values())
 
 
+def task_doc(task: type[Task]) -> str:
+    """Return the docstring of a task, completed by those of its base classes.
+
+    The settings of a base class follow those of the task, in one list. Its other paragraphs, except the summary, follow
+    those of the task before the list, or after it.
+    """
+    before: list[str] = []
+    settings: list[str] = []
+    after: list[str] = []
+    for owner in task.__mro__[: task.__mro__.index(Task)]:
+        parts = re.split(r"\n\s*\n", inspect.cleandoc(owner.__doc__ or ""))
+        ends = (i for i, part in enumerate(parts) if part.startswith((_SETTINGS, "File", "Source")))
+        end = next(ends, len(parts))
+        before += parts[0 if owner is task else 1 : end]
+        has_settings = parts[end : end + 1] == [_SETTINGS]
+        settings += parts[end + 1 : end + 2] if has_settings else []
+        after += parts[end + 2 * has_settings :]
+    listed = [_SETTINGS, "\n".join(settings)] if settings else []
+    return "\n\n".join([*before, *listed, *after])
+
+
 def _tree(name: str, config: TrainConfig | ModelConfig) -> Iterator[Section]:
     settings = fields_of(type(config))
     defaults = flat(settings, record(config))
@@ -75,8 +99,9 @@ def _tree(name: str, config: TrainConfig | ModelConfig) -> Iterator[Section]:
 
 def _named(part: str, owner: type, settings: Iterable[Setting]) -> Section:
     name: str = owner.name  # type: ignore[attr-defined]
+    doc = task_doc(owner) if issubclass(owner, Task) else inspect.getdoc(owner) or ""
     rows = [_row(setting, setting.default) for setting in settings]
-    return f"Settings of the {part} {name}", inspect.getdoc(owner) or "", rows
+    return f"Settings of the {part} {name}", doc, rows
 
 
 def _row(setting: Setting, default: object) -> tuple[str, str]:

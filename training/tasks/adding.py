@@ -38,7 +38,6 @@ class Adding(Synthetic):
       first step itself if T < 20) and one step of the last half. Silent steps do not count here.
     - `silence`: Share of the steps that are silent: one stretch at a random place, in which value and marker are 0.
       These are the task's background steps. Default: none.
-    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, section
     4.5 (T = 500). Campos et al., "Skip RNN", ICLR 2018, use values=half markers=halves T=50; the error at which the

@@ -35,8 +35,7 @@ class Arrays(OwnData):
       (N, T, O) for O numbers per step. The loss and the main metric are the mean squared error.
 
     With predict=next y is not needed: the target is the next step of x. The validation part x_val and y_val and the
-    test part x_test and y_test are optional. For a part that the file lacks, the seed chooses a tenth of x. The input
-    is standardised per channel by mean and standard deviation of the training part.
+    test part x_test and y_test are optional. For a part that the file lacks, the seed chooses a tenth of x.
     """
 
     name = "npz"

@@ -46,7 +46,6 @@ class BinaryAddition(Synthetic):
     Settings:
 
     - `digits`: Number of digits, at most 62.
-    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
     Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
     Memories", appendix B: 16 digits, 32 neurons, gradient descent with a learning rate of 0.1. The paper names no loss.

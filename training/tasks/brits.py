@@ -49,7 +49,7 @@ class Mortality(Task):
 
     Settings:
 
-    - `direction`: forward: one model with an imputer (RITS by default), whose last output is the logit. both: `BRITS`,
+    - `direction`: forward: one model with an imputer (by default rits), whose last output is the logit. both: BRITS,
       one such model per direction, with imputed values and probabilities averaged. Only a run with
       direction=forward can be exported.
     - `consistency`: Weight of the consistency loss of two directions.
@@ -58,12 +58,14 @@ class Mortality(Task):
 
     Differences from the authors' code: the metrics are over the split alone, not over all stays; values are held out
     without replacement; the hours since the last observation start at 0, not 1, and follow from the mask of the
-    previous step; the backward direction counts these hours in the reversed sequence. `RITS` mixes two estimates of a
-    missing value with a weight β, which is the output of a sigmoid, as in the paper; the authors' code has no sigmoid.
+    previous step; the backward direction counts these hours in the reversed sequence. The imputer rits mixes two
+    estimates of a missing value with a weight β, which is the output of a sigmoid, as in the paper; the authors' code
+    has no sigmoid.
 
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572.
     Anonymous authors, "EINS: Long Short-Term Memory with Extrapolated Input Network Simplification", section 5.3 and
-    appendix C, which trains for 150 epochs. Data: see `Stays`; the 35 features are those of Cao et al.
+    appendix C, which trains for 150 epochs. Data: Silva et al., "Predicting In-Hospital Mortality of ICU Patients",
+    Computing in Cardiology, 2012; the 35 features are those of Cao et al.
     """
 
     direction: str = "forward"

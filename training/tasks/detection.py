@@ -23,11 +23,11 @@ _LEAST = 3
 class Detection(Task, ABC):
     """Binary classification of sequences by whether they contain an event, with balanced classes.
 
-    target (B,): 1 for a sequence with an event, else 0. The seed splits each class at random: 80 % of its sequences are
-    for training, 10 % for validation and 10 % for the test. Each part keeps all sequences of its smaller class, and
-    equally many sequences, chosen by the seed, of its larger class; all others are dropped. The model has one output
-    per class, and its loss is the softmax cross entropy. Hartvigsen et al. (the source below) use the binary cross
-    entropy of one logit; both losses are equal if the logit is the difference of the two outputs.
+    The seed splits each class at random: 80 % of its sequences are for training, 10 % for validation and 10 % for the
+    test. Each part keeps all sequences of its smaller class, and equally many sequences, chosen by the seed, of its
+    larger class; all others are dropped. The model has one output per class, and its loss is the softmax cross entropy.
+    Hartvigsen et al. (the source below) use the binary cross entropy of one logit; both losses are equal if the logit
+    is the difference of the two outputs.
 
     Settings:
 

@@ -36,7 +36,7 @@ _ROWS, _COLUMNS, _SEQUENCES, _MOST_CANVASES = 6, 16, 4, 16
 
 @dataclass
 class DrawImages(Task):
-    """Image generation task: train the network `Draw`, whose decoder may be any cell with any update rule.
+    """Image generation task: train DRAW, a variational autoencoder whose decoder may be any cell with any update rule.
 
     x (1, B, channels·height·width): pixel values 0 to 255 of an image, channel by channel and row by row. The task has
     no target. Metrics, means over the images in nats: reconstruction, the binary cross entropy of the image; kl, the
@@ -48,7 +48,12 @@ class DrawImages(Task):
     - `images`: mnist: digits, 28 x 28, binary. Each pixel is set to 0 or 255 once, at random with its grey value as
       probability, the same for every run. svhn: street view house numbers, 32 x 32 in three colours. Colour values
       divided by 255 are taken as probabilities, so that nll_bound is only useful to compare models.
-    - `glimpses`, `latent`, `read_size`, `write_size`, `encoder`: See `Draw`.
+    - `glimpses`: Number of steps (glimpses) in which an image is drawn.
+    - `latent`: Size of the vector of latent variables of each step.
+    - `read_size`, `write_size`: Number of filters per axis of the attention windows that read the image and that write
+      to it, at least 2.
+    - `encoder`: lstm: an LSTM, as Gregor et al. have; reported costs and updates leave it out. same: a layer like the
+      decoder, which they include.
 
     hidden_size is the number of neurons of the decoder and of the encoder. The defaults are those of a small run. The
     EINS and IRC papers use images=svhn glimpses=32 latent=100 hidden_size=800, and the EINS paper epochs=100.

@@ -52,13 +52,11 @@ class Folder(OwnData):
 
     The data may be split into parts by subfolders train, val and test, each of the form above. No other subfolder is
     then allowed. For a missing validation or test part, the seed chooses a tenth of the training part. Classes are
-    numbered in the order of their names, which config.json lists. The input is standardised per channel by mean and
-    standard deviation of the training part.
+    numbered in the order of their names, which config.json lists.
 
     Settings:
 
     - `T`: Read the first T rows of each file; every file must have at least T rows. Default: all rows.
-    - `predict`: See `OwnData`.
     """
 
     T: Annotated[int | None, Field(ge=1)] = None

@@ -31,22 +31,20 @@ _HELD_OUT = 12
 class LabelledImages(Task):
     """Base class of image classification into ten classes.
 
-    A subclass sets `folder`, the folder of its data set, and may override `steps`, which converts images to sequences.
-
-    x (T, B, I): pixel values 0 to 255, as in the file. The model standardises them to
-    (x / 255 - pixel_mean) / pixel_std. target (B,): the class, 0 to 9.
-    The seed splits the publisher's 60,000 training images into 55,000 for training and 5,000 for validation. The
-    publisher's 10,000 test images are for the test.
+    x has pixel values 0 to 255, as in the file. The model standardises them to (x / 255 - pixel_mean) / pixel_std.
+    target (B,): the class, 0 to 9. The seed splits the publisher's 60,000 training images into 55,000 for training and
+    5,000 for validation. The publisher's 10,000 test images are for the test.
 
     Settings:
 
     - `pixel_mean`, `pixel_std`: Mean and standard deviation by which pixel values, scaled to [0, 1], are standardised.
-      Default: 0 and 1, which leave them in [0, 1].
+      0 and 1 leave them in [0, 1].
     """
 
     pixel_mean: float = 0.0
     pixel_std: Annotated[float, Field(gt=0)] = 1.0
 
+    # folder of the data set in the data folder
     folder: ClassVar[str]
     defaults = {"epochs": 5, "hidden_size": 128, "batch_size": 100, "lr": 1e-3}  # noqa: RUF012
     objective = CLASSIFICATION
@@ -105,7 +103,7 @@ class LabelledImages(Task):
 
 @dataclass
 class MnistRows(LabelledImages):
-    """Classification of images of digits, one row of pixels per step: x (28, B, 28), see `LabelledImages`.
+    """Classification of images of digits, one row of pixels per step: x (28, B, 28).
 
     Source: LeCun, Cortes, Burges, the MNIST database.
     """
@@ -118,7 +116,7 @@ class MnistRows(LabelledImages):
 
 @dataclass
 class FashionRows(LabelledImages):
-    """Classification of images of clothing, one row of pixels per step: x (28, B, 28), see `LabelledImages`.
+    """Classification of images of clothing, one row of pixels per step: x (28, B, 28).
 
     The default pixel_mean and pixel_std are 1/2 each, as in appendix C of "DecayNet: A Study on the Cell States of
     Long-Short Term Memories" (anonymous authors).
@@ -140,8 +138,8 @@ class FashionRows(LabelledImages):
 class MnistPermuted(LabelledImages):
     """Classification of images of digits, one pixel per step in a fixed random order: x (784, B, 1).
 
-    Pixels, target and split are those of `LabelledImages`. Step t is pixel p_t of the flattened image. The permutation
-    p is the same for every image, and it does not depend on the seed of the run.
+    Step t is pixel p_t of the flattened image. The permutation p is the same for every image, and it does not depend on
+    the seed of the run.
 
     Settings:
 

@@ -70,9 +70,22 @@ class _WordFigures(Confusion):
 
 @dataclass
 class Words(Task, ABC):
-    """Base class of keyword spotting, the classification of recorded words, on a folder of wav files.
+    """Base class of keyword spotting on a folder of wav files. The class `Keywords` describes data and metrics.
 
-    The class `Keywords` describes data, metrics and settings.
+    Settings:
+
+    - `words`: The words to tell apart, separated by commas; all others are unknown. Default: the names of all folders.
+    - `seconds`: Length of a clip. A shorter file is padded with zeros; a longer one is cut to its loudest stretch.
+    - `silence`: Number of clips of silence, as a share of the clips of words; 0: none are added.
+    - `unknown`: Number of clips of unknown words in an epoch, as a share of the clips of words.
+    - `noise_folder`: Folder with wav files of noise. Default: `_background_noise_` of the data set, or generated noise.
+    - `noisy`: Probability that a training clip is mixed with noise.
+    - `snr_low`, `snr_high`: Lowest and highest signal-to-noise ratio in dB; the ratio is uniform between them.
+    - `shift`: Largest shift of a training clip in time, in seconds, earlier or later.
+    - `stream`: Train on streams of this many seconds instead of clips; 0: train on clips.
+    - `room`: With stream, total length in hours of the long recordings in the test.
+    - `talk`: With stream, share of the time of these recordings in which a word is spoken.
+    - `threshold`: With stream, least probability at which the metrics count a word as detected.
     """
 
     words: str | None = None
@@ -300,7 +313,7 @@ class Keywords(Words):
     of this name; it exists only if there are such files. `_silence_` has clips of noise at -70 to -10 dB of full scale,
     a tenth of them digital silence, and the files of a folder of this name. Training clips are shifted in time and
     mixed with noise, and parts of their features are masked (`mask_steps`, `mask_channels`). Validation and test clips
-    are unchanged. The noise of the test is not in the other parts, see `noise_parts`.
+    are unchanged. No other part has the noise of the test: every third recording, or the last fifth of one or two.
 
     Background steps, at which no word is heard, are all steps of clips of silence. In a clip of a word, they are the
     steps with at most 1/1000 of the power of its loudest step, before noise is mixed in. The metric
@@ -321,36 +334,23 @@ class Keywords(Words):
     Settings:
 
     - `corpus`: arabic-speech-commands, speech-commands or speech-commands-test.
-    - `words`: The words to tell apart, separated by commas; all others are unknown. Default: the names of all folders.
-    - `seconds`: Length of a clip. A shorter file is padded with zeros; a longer one is cut to its loudest stretch.
-    - `silence`: Number of clips of silence, as a share of the clips of words; 0: none are added.
-    - `unknown`: Number of clips of unknown words in an epoch, as a share of the clips of words.
-    - `noise_folder`: Folder with wav files of noise. Default: `_background_noise_` of the data set; without such a
-      folder, noise is generated.
-    - `noisy`: Probability that a training clip is mixed with noise.
-    - `snr_low`, `snr_high`: Lowest and highest signal-to-noise ratio in dB; the ratio is uniform between them.
-    - `shift`: Largest shift of a training clip in time, in seconds, earlier or later.
-    - `stream`: Train on streams of this many seconds instead of clips, see below; 0: train on clips.
-    - `room`: With stream, total length in hours of the long recordings in the test, see below.
-    - `talk`: With stream, share of the time of these recordings in which a word is spoken.
-    - `threshold`: With stream, least probability at which the metrics count a word as detected.
 
     With the setting `stream`, the model is trained on streams, and tested on clips and on long recordings. A stream has
     several words, cut from their clips and mixed at a random level into one stretch of noise or of digital silence.
-    `shift` has no effect. target (T, B) is the class at each step (`step_targets`). To classify a clip, the model's
-    probabilities are averaged over the last steps (`edgernn.runtime.word_detection`). The clip has the class with the
-    largest average at any step, or silence if no word reaches `threshold`. Validation and test clips are followed by
-    0.2 s of digital silence.
+    `shift` has no effect. target (T, B) is the class at each step: a word from its middle to 0.2 s after its end, no
+    class (and no loss) in the 0.1 s that follow, and silence elsewhere. To classify a clip, the model's probabilities
+    are averaged over the last steps. The clip has the class with the largest average at any step, or silence if no word
+    reaches `threshold`. Validation and test clips are followed by 0.2 s of digital silence.
 
-    The long recordings, a `Room`, have words of the test clips in the noise of the test. Their metrics begin with
-    room_. hits, wrong and missed are the shares of the words, without those of the class `_unknown_`, that are detected
-    as the right word, as another word, and not at all. The first detection from the start of a word until 0.5 s after
-    its end counts for the word. All other detections are false alarms (false_alarms_an_hour). hours is the length of
-    the recordings, and words is the number of spoken words, without those of the class `_unknown_`.
-    skip_percent_background is the percentage of skipped neuron updates between words. updates_a_second and
-    macs_a_second are neuron updates and multiply-adds per second of audio. series.json has the points of the detection
-    error tradeoff (DET) curve as room_threshold, room_hits and so on; detections.png shows the curve. room.wav is the
-    first minute of the recordings, and room.csv lists the words in it.
+    The long recordings have words of the test clips in the noise of the test. Their metrics begin with room_. hits,
+    wrong and missed are the shares of the words, without those of the class `_unknown_`, that are detected as the right
+    word, as another word, and not at all. The first detection from the start of a word until 0.5 s after its end counts
+    for the word. All other detections are false alarms (false_alarms_an_hour). hours is the length of the recordings,
+    and words is the number of spoken words, without those of the class `_unknown_`. skip_percent_background is the
+    percentage of skipped neuron updates between words. updates_a_second and macs_a_second are neuron updates and
+    multiply-adds per second of audio. series.json has the points of the detection error tradeoff (DET) curve as
+    room_threshold, room_hits and so on; detections.png shows the curve. room.wav is the first minute of the recordings,
+    and room.csv lists the words in it.
 
     Source: Ghandoura, Hjabo, Al Dakkak, "Building and Benchmarking an Arabic Speech Commands Dataset for
     Small-Footprint Keyword Spotting", Engineering Applications of Artificial Intelligence, 2021. Warden, "Speech
@@ -382,9 +382,9 @@ class Keywords(Words):
 class OwnWords(Words):
     """Keyword spotting on a user's own wav files in a folder, with one subfolder per word.
 
-    Metrics and settings are those of `Keywords`, without `corpus`. The subfolder `_background_noise_` may have noise.
-    A tenth of the files of each word, at least one, is for validation, and as many for the test. If the folder has
-    lists of the files of each part, or if file names contain the speaker, these decide the split; see `word_files`.
+    Metrics, streams and long recordings are those of the task keywords. The subfolder `_background_noise_` may have
+    noise. A tenth of the files of each word, at least one, is for validation, and as many for the test. If there are
+    lists (validation_list.txt, testing_list.txt) or speakers in file names (before _nohash_), these decide the split.
     """
 
     name = "wav"

@@ -68,21 +68,26 @@ class LearningToLearn(Task):
     Metrics, means over the optimisees: final_loss and final_accuracy, after the training, on all validation or test
     images; mean_loss, the minibatch loss averaged over all steps; late_loss, the minibatch loss averaged over the last
     fifth of the steps (updates 80 to 100 of 100 in the DecayNet paper, section 6.2). The test also trains the same
-    optimisees with standard optimisers (`HAND_MADE`) on the same minibatches. Their metrics have the optimiser's name
-    in front, such as sgd_final_loss. sgd_lr is the learning rate among `RATES` with the lowest final loss on the
-    validation images; a rate with an infinite loss or NaN in the test is passed over.
+    optimisees with the standard optimisers sgd, momentum, rmsprop and adam on the same minibatches. Their metrics have
+    the optimiser's name in front, such as sgd_final_loss. sgd_lr is the learning rate among 0.0001, 0.0003, 0.001 and
+    so on up to 10 with the lowest final loss on the validation images. A rate with an infinite loss or NaN in the test
+    is passed over.
 
     Settings:
 
-    - `optimisee`: mlp: a perceptron with 784 inputs, `width` hidden sigmoid neurons and 10 outputs, on MNIST. resnet:
-      `ResNet` on CIFAR-10. The pixels are standardised per channel by mean and standard deviation of the training
-      images.
-    - `width`: Hidden size of the mlp (default 20) or base width of the resnet (default 16).
-    - `depth`: Depth of the resnet (default 16).
-    - `first_weights`: Distribution of the initial weights of the mlp, a key of `STARTS` (default normal).
+    - `optimisee`: mlp: a perceptron with 784 inputs, `width` hidden sigmoid neurons and 10 outputs, on MNIST. resnet: a
+      residual network on CIFAR-10. The pixels are standardised per channel over the training images.
+    - `width`: Hidden size of the mlp (default 20), or channels of the first of three stages of the resnet (default 16).
+    - `depth`: Number of layers with weights of the resnet, even and at least 8 (default 16).
+    - `first_weights`: Initial parameters of the mlp. normal (default): N(0, 0.01²). uniform: U(-0.1, 0.1), biases 0.
     - `minibatch`: Batch size in the training of an optimisee.
-    - `update`, `inputs`, `propagations`: See `LearnedOptimizer`.
-    - `scale`: See `LearnedOptimizer` (default 0.1); only for update=additive and update=decayed.
+    - `update`: Formula by which the output h of the recurrent layers changes the parameters θ, whose gradient is ∇.
+      additive: θ + scale (w h + b). decayed, with a learning rate and a weight decay per parameter: (1 - η λ) θ - η ∇,
+      where (η, λ) = scale (w h + b). gated: θ is the cell state of an LSTM, whose gates read h. rates, with a learning
+      rate per parameter: θ - U h ⊙ ∇; the layers read all parameters at once, and fit optimisees of one size only.
+    - `inputs`: Output size of a linear map before the first layer. Default: 20 for gated, 28 for rates, else no map.
+    - `scale`: Factor of the updates additive and decayed (default 0.1).
+    - `propagations`: Number of times that the layers run on the same input before their output is used.
     - `run_steps`: Number of training steps of an optimisee, a multiple of `unroll`.
     - `unroll`: Number of successive training steps of an optimisee (an unroll) through which the loss of the learned
       optimiser is backpropagated at once (truncated backpropagation through time).

@@ -35,7 +35,6 @@ class Memorization(Synthetic):
     - `bits`: Number of bits.
     - `noise`: Number of noise steps.
     - `delta2`: Variance of the noise.
-    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
     Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, where bits is I, noise is N, delta2 is δ² and
     squared_error, eq 14, is called MSE.

@@ -23,8 +23,7 @@ TARGETS, NEXT = "targets", "next"
 class OwnData(Task):
     """Base class of tasks on a user's own sequences x (N, T, I): predict targets, or the next step.
 
-    The validation and the test part of the data are optional. A missing part is made from a random tenth of the
-    training part. The input is standardised per channel by mean and standard deviation of the training part.
+    The input is standardised per channel by mean and standard deviation of the training part.
 
     Settings:
 

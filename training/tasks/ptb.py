@@ -182,7 +182,10 @@ class NextWord(Task):
     Settings:
 
     - `embedding`: Size I of the word embedding.
-    - `bptt`, `vary_bptt`: See `WordStream`.
+    - `bptt`: Number of steps of a batch (truncated backpropagation through time).
+    - `vary_bptt`: Draw the number of steps of each training batch from a normal distribution with standard deviation 5
+      and mean bptt, or bptt / 2 for 5 % of the batches, but at least 5. The learning rate is scaled by steps / bptt.
+      Merity et al. 2017, section 4.1.
     - `ar`, `tar`: Weights of activation regularisation (mean square of the last layer's output, after dropout) and of
       temporal activation regularisation (mean square of its change from step to step). Merity et al. 2017,
       section 4.6.

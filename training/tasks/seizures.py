@@ -31,23 +31,21 @@ class Seizures(Detection):
 
     x (17, B, 1): a series of 178 samples, centred by the mean of all 178, then averaged over every 10; the last 8 are
     dropped. target (B,): 1 for a seizure (y = 1 in the file); 0 for the four other classes (y = 2 to 5). 2,300 series
-    show a seizure, and 2,300 of the other 9,200 are drawn. Parts, output and loss: see `Detection`.
+    show a seizure, and 2,300 of the other 9,200 are drawn.
 
     Settings:
 
-    - `split`: rows: series are split one by one, as in the paper (see `Detection`). This leaks: each recording is cut
-      into 23 series, so that most test recordings are also in the training part. recordings: all series of a recording
-      are in one part.
-    - `scale`: true: subtract the mean of the input in the training part and divide by its standard deviation. false:
-      only subtract the mean, as in the paper.
+    - `split`: rows: series are split one by one, as Hartvigsen et al. do. This leaks: each recording is cut into 23
+      series, so that most test recordings are also in the training part. recordings: all series of a recording are in
+      one part.
 
     File: data.csv or Epileptic Seizure Recognition.csv as UCI and others provide it, with an id, X1 … X178 and y; or
     epileptic_seizure_recognition.csv with recording and chunk in place of the id. The id X21.V1.791 is chunk 21 of the
     recording V1.791.
 
-    Source: see `Detection`. Data: Andrzejak et al., "Indications of nonlinear deterministic and finite-dimensional
-    structures in time series of brain electrical activity", Physical Review E 64, 2001; made into rows by Wu and Fokoue
-    for the UCI repository, 2017.
+    Source of the data: Andrzejak et al., "Indications of nonlinear deterministic and finite-dimensional structures in
+    time series of brain electrical activity", Physical Review E 64, 2001; made into rows by Wu and Fokoue for the UCI
+    repository, 2017.
     """
 
     split: str = "rows"

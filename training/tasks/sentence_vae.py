@@ -88,7 +88,7 @@ class Sentences(Source, Split):
 
 @dataclass
 class SentenceCodes(Task):
-    """Sentence autoencoding task: train `SentenceVAE`, a variational autoencoder whose encoder may be any cell.
+    """Sentence autoencoding task: train a variational autoencoder whose encoder may be any cell.
 
     x (T, B): word indices in the vocabulary of the training part, padded with 0. target (B,): the number of words of
     each sentence. Each line of the files is a sentence. The files are those of the task `ptb`: the Penn Treebank, or
@@ -97,9 +97,10 @@ class SentenceCodes(Task):
     -log p(sentence | z); kl, the KL divergence of the distribution of z from N(0, 1); nll, their sum, an upper bound of
     -log p(sentence). A further metric is the perplexity per word, e^(Σ nll / Σ (n + 1)), where the sums are over
     sentences and n + 1 is the number of words of a sentence, with its end counted as a word.
-    The file samples.txt of a run shows test sentences with their last words removed and completed again by the network
-    (`SentenceVAE.impute`). The model's setting weight_drop is the dropout rate of the recurrent weights of encoder and
-    decoder.
+    The encoder's last state gives the distribution of z, from which the decoder, a GRU with the initial state z,
+    predicts the sentence word by word. Reported costs and updates do not count the decoder. The file samples.txt of a
+    run shows test sentences with their last words removed and completed again by the network. The model's setting
+    weight_drop is the dropout rate of the recurrent weights of encoder and decoder.
 
     Settings:
 

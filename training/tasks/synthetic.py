@@ -24,7 +24,7 @@ class Synthetic(Task):
     Settings:
 
     - `train_size`: Number of training sequences, generated once, the same for every seed, and shuffled in each epoch.
-      Default: new sequences are generated for every batch.
+      none: new sequences are generated for every batch.
     - `test_size`: Number of validation sequences, and of test sequences.
     - `epoch_steps`: Number of batches that count as an epoch if train_size is not set.
     """

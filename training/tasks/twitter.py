@@ -24,11 +24,10 @@ class Twitter(Detection):
     """Detection of spikes ("buzz") in the discussion of topics on Twitter.
 
     x (15, B, 77): means of 5 successive rows of the file. target (B,): 1 if any of a sequence's 75 rows is labelled as
-    buzz. Sequences are successive and do not overlap; rows left at the end are dropped. Parts, output and loss: see
-    `Detection`.
+    buzz. Sequences are successive and do not overlap; rows left at the end are dropped.
 
-    The paper of Hartvigsen et al. (see `Detection`) has 776 sequences of each class. It leaves three points open. This
-    task resolves them as follows:
+    The paper of Hartvigsen et al. has 776 sequences of each class. It leaves three points open. This task resolves them
+    as follows:
 
     - "Centred around zero": the mean of each channel over the training part is subtracted.
     - Labels are not averaged: one row with buzz is enough.
@@ -38,7 +37,7 @@ class Twitter(Detection):
     File: Twitter-Absolute-Sigma-500.data of "Buzz in social media": 140,707 rows of 77 numbers and a label of 0 or 1,
     separated by commas, without a header.
 
-    Source: see `Detection`. Data: Kawala et al., "Prédictions d'activité dans les réseaux sociaux en ligne", 2013.
+    Source of the data: Kawala et al., "Prédictions d'activité dans les réseaux sociaux en ligne", 2013.
     """
 
     name = "twitter"

@@ -21,8 +21,8 @@ class Yahoo(Detection):
     """Detection of anomalies in windows of a time series.
 
     x (25, B, 1): the values of 25 successive steps. target (B,): 1 if any of them is an anomaly. Each of the 67 series
-    is cut into windows that do not overlap; steps left at its end are dropped. The paper of Hartvigsen et al. (see
-    `Detection`) has 418 windows of each class. Parts, output and loss: see `Detection`.
+    is cut into windows that do not overlap; steps left at its end are dropped. The paper of Hartvigsen et al. has 418
+    windows of each class.
 
     The series differ in scale by orders of magnitude. The paper mentions no rescaling of each series. Here, too, no
     series is rescaled by itself: the model standardises all series by one mean and standard deviation, those of the
@@ -30,8 +30,8 @@ class Yahoo(Detection):
 
     Files: real_1.csv to real_67.csv in a folder A1Benchmark, with columns timestamp, value, is_anomaly.
 
-    Source: see `Detection`. Data: Yahoo Webscope S5, "A Labeled Anomaly Detection Dataset", version 1.0, which Yahoo
-    provides under an agreement.
+    Source of the data: Yahoo Webscope S5, "A Labeled Anomaly Detection Dataset", version 1.0, which Yahoo provides
+    under an agreement.
     """
 
     name = "yahoo"
