@@ -59,6 +59,10 @@ def test_a_ratio_of_deviations():
     assert ratio.interval is None
     assert 0 < ratio.p < 0.05
     assert spread_ratio([1.0, 2.0], [3.0, 3.0]).value == math.inf
+    # two values are always equally far from their median, so that Brown-Forsythe would divide by 0
+    for first, second, value in (([1.0, 2.0], [3.0, 3.1], 10), ([1.0, 1.0], [3.0, 3.1], 0)):
+        ratio = spread_ratio(first, second)
+        assert (ratio.value, ratio.p) == (pytest.approx(value), None)
 
 
 def test_a_front_holds_what_nothing_beats():
@@ -156,3 +160,6 @@ def test_verdicts_on_a_claim_of_spread():
     assert claim.test(wide, narrow)["verdict"] == "holds here"
     assert claim.test(narrow, wide)["verdict"] == "the opposite holds here"
     assert claim.test(narrow, narrow)["verdict"] == "not shown here"
+    # no test is possible
+    assert claim.test(by_seed(90.0, 95.0), by_seed(95.0, 95.1))["verdict"] == "not shown here"
+    assert claim.test(wide, by_seed(95.0, 95.0))["verdict"] == "not shown here"

@@ -150,7 +150,7 @@ class Claim:
             None if a row has fewer than two seeds. Otherwise a dict with "test" (name of the test), "seeds" (number of
             seeds of each row), "value" (the difference of means, or the ratio of standard deviations; None if that is
             infinite), "interval" (95 % confidence interval of the difference; None for a ratio), "p" (p-value; None
-            if the values do not vary, see `Difference`) and "verdict" (a phrase such as "holds here").
+            if there is no test, see `Difference`) and "verdict" (a phrase such as "holds here").
         """
         if min(len(first), len(second)) < 2:
             return None
@@ -174,7 +174,9 @@ class Claim:
 
     def _verdict(self, difference: Difference) -> str:
         neutral = 1.0 if self.kind == "spread" else 0.0
-        shown = difference.value != neutral and (difference.p is None or difference.p < SIGNIFICANCE)
+        # without a p-value, two means differ by the same amount in all seeds, but a ratio of spreads is not tested
+        certain = self.kind != "spread" if difference.p is None else difference.p < SIGNIFICANCE
+        shown = certain and difference.value != neutral
         if self.kind == "no-more":
             if not shown:
                 return "not contradicted here"

@@ -230,10 +230,14 @@ def _tested(claim: dict[str, Any]) -> str:
         first, second = f"{first} ({claim['variant']})", f"{second} ({claim['than']})"
     unit = COLUMNS.get(claim["column"], (claim["column"].replace("_", " "), 1.0))[0]
     seeds = " and ".join(str(n) for n in dict.fromkeys(result["seeds"]))
-    p = "all values are equal" if result["p"] is None else f"p = {result['p']:.2g}"
-    test = f"{result['test']}, {seeds} seeds, {p}"
+    p = None if result["p"] is None else f"p = {result['p']:.2g}"
+    test = f"{result['test']}, {seeds} seeds, {p or 'all differences are equal'}"
     if claim["kind"] == "spread":
-        what = f"the standard deviation of {first} is {number(result['value'])} times that of {second}"
+        test = test if p else f"{seeds} seeds, which are too few for a test"
+        ratio = "infinite" if result["value"] is None else f"{number(result['value'])} times"
+        what = f"the standard deviation of {first} is {ratio} that of {second}"
+        if result["value"] is None:
+            what, test = f"the values of {second} are all equal, those of {first} are not", f"{seeds} seeds, no test"
     else:
         low, high = result["interval"]
         what = f"{first} less {second} is {number(result['value'])}, 95 % interval {number(low)} to {number(high)}"
