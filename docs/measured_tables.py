@@ -4,6 +4,7 @@
 import json
 import statistics
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +118,17 @@ def groups() -> str:
         for skip in dict.fromkeys(row["variant"]["skip"] for row in rows):
             by_size = {row["name"].rpartition("-")[2]: row for row in rows if row["variant"]["skip"] == skip}
             values = {
-                size: [factor * value for value in row["columns"][column]["values"]] for size, row in by_size.items()
+                size: {
+                    seed: factor * value
+                    for seed, value in zip(row["seeds"], row["columns"][column]["values"], strict=True)
+                }
+                for size, row in by_size.items()
             }
             single = values["1"]
             cells = [compared(values[size], single) if size in values else "-" for size in GROUP_SIZES]
-            scores.append(f"| {title} | {100 * skip:.0f} % | {sum(single) / len(single):.1f} | {' | '.join(cells)} |")
+            scores.append(
+                f"| {title} | {100 * skip:.0f} % | {statistics.fmean(single.values()):.1f} | {' | '.join(cells)} |"
+            )
             ratios = {size: f"{row['latency']['ratio']['mean']:.2f}" for size, row in by_size.items()}
             shown = [ratios.get(size, "-") for size in ("1", *GROUP_SIZES)]
             times.append(f"| {title.partition(',')[0]} | {100 * skip:.0f} % | {' | '.join(shown)} |")
@@ -145,12 +152,24 @@ def groups() -> str:
     return f"{score_table}\n\n{how}\n\n{time_table}\n\n{how_timed}"
 
 
-def compared(values: list[float], base: list[float]) -> str:
-    """Format a mean and its difference from the mean of `base`, with the interval of a paired t-test over seeds."""
-    difference = mean_difference(values, base, paired=True)
+def compared(values: Mapping[int, float], base: Mapping[int, float]) -> str:
+    """Format a mean and its difference from the mean of `base`, with the interval of a paired t-test over seeds.
+
+    Args:
+        values: Dict from seed to value.
+        base: Dict from seed to value. Seeds that only one of both has are left out of the difference.
+
+    Returns:
+        The text; the difference is bold if the interval excludes 0. Without two seeds in both, it is the mean alone.
+    """
+    mean = f"{statistics.fmean(values.values()):.1f}"
+    seeds = sorted(values.keys() & base.keys())
+    if len(seeds) < 2:
+        return mean
+    difference = mean_difference([values[seed] for seed in seeds], [base[seed] for seed in seeds], paired=True)
     low, high = difference.interval or (0.0, 0.0)
     text = f"{difference.value:+.1f} ± {(high - low) / 2:.1f}".replace("-", "−")
-    return f"{sum(values) / len(values):.1f}, {f'**{text}**' if low * high > 0 else text}"
+    return f"{mean}, {f'**{text}**' if low * high > 0 else text}"
 
 
 def packed() -> str:

@@ -85,7 +85,10 @@ def rivals(name: str) -> str:
     for rows in ways.values():
         equal = [row for row in rows if _worth(row, sign) >= least]
         best = min(equal, key=_work) if equal else max(rows, key=lambda row: _worth(row, sign))
-        shown.append((solved is not None or best is not dense, not equal, _work(best), best))
+        shown.append((True, not equal, _work(best), best))
+    if solved is None:
+        # the row with which all others are compared comes first, also if a smaller model of its cell is as good
+        shown = [(False, False, _work(dense), dense), *(entry for entry in shown if entry[3] is not dense)]
     heads = [f"{report['metric']}, %" if solved is None else report["metric"], "equal" if solved is None else "solved"]
     lines = [f"| way | neurons | {' | '.join(heads)} | skipped | multiply-adds | µs | kB |", f"|---|---|{'---:|' * 6}"]
     for _, unequal, _, row in sorted(shown, key=lambda entry: entry[:3]):
@@ -98,7 +101,7 @@ def rivals(name: str) -> str:
         elif row is dense:
             quality = f"{row['test']['mean']:.1f}"
         else:
-            quality = compared(row["test"]["values"], dense["test"]["values"])
+            quality = compared(_by_seed(row), _by_seed(dense))
         way = _way(row, report)
         lines.append(f"| {' | '.join([way, neurons, quality, 'no' if unequal else 'yes', skipped, *costs])} |")
     if solved is None:
@@ -162,13 +165,19 @@ def _work(row: dict[str, Any]) -> float:
     return float(row["work"]["mean"])
 
 
+def _by_seed(row: dict[str, Any]) -> dict[int, float]:
+    """Return a row's metric on the test split, as a dict from seed to value."""
+    return dict(zip(row["seeds"], row["test"]["values"], strict=True))
+
+
 def _cells(row: dict[str, Any], report: dict[str, Any]) -> list[str]:
-    interval = row["test"]["interval"]
+    mean, interval = row["test"]["mean"], row["test"]["interval"]
+    bounds = f" ({' to '.join(number(bound) for bound in interval)})" if interval else ""
     return [
         " + ".join(parts(row["cell"], row["rule"])),
         str(row["settings"]["hidden_size"]),
         ", ".join(f"{key}={value}" for key, value in _settings(row, report).items()),
-        f"{number(row['test']['mean'])} ({' to '.join(number(bound) for bound in interval)})" if interval else "",
+        f"{number(mean)}{bounds}",
         f"{row['skip_percent']['mean']:.0f} %",
         f"{row['work']['mean']:,.0f}",
         "" if row["latency"]["mean"] is None else number(row["latency"]["mean"]),

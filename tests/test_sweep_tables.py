@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the pages that compare models, from the results of sweeps."""
+
+import sys
+from statistics import fmean
+
+import pytest
+
+from edgernn.training.statistics import mean_difference, spread
+from tests.source_tree import ROOT, load_script
+
+
+@pytest.fixture(scope="module")
+def tables():
+    load_script(ROOT / "docs" / "generate.py")
+    return sys.modules["sweep_tables"]
+
+
+def row(size, validation, test, work, *, rule="always", **settings):
+    """The row of a chosen model in table.json; `test` is a dict from seed to accuracy."""
+    return {
+        "name": f"{rule}-{size}",
+        "cell": "gru",
+        "rule": rule,
+        "settings": {"hidden_size": size, **settings},
+        "seeds": list(test),
+        "chosen": True,
+        "front": [],
+        "validation": {"mean": validation},
+        "test": spread(list(test.values())),
+        "skip_percent": {"mean": 0.0},
+        "work": {"mean": work},
+        "latency": {"mean": None},
+        "bytes": {"mean": 1000.0},
+    }
+
+
+def report(rows):
+    return {
+        "command": "edgernn sweep x.toml",
+        "task": "mnist-rows",
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "seeds": [0, 1, 2],
+        "searched": ["lr"],
+        "latency_machine": "a machine",
+        "rows": rows,
+    }
+
+
+def lines(text):
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| gru")]
+
+
+def test_the_first_row_is_the_model_that_others_are_compared_with(tables, monkeypatch):
+    best = row(64, 98.0, {0: 97.0, 1: 98.0, 2: 98.5}, 200)
+    # as good on the validation split, and cheaper
+    small = row(32, 97.7, {0: 97.0, 1: 97.5, 2: 98.5}, 100)
+    monkeypatch.setattr(tables, "read_report", lambda name: report([small, best]))
+    first, second = lines(tables.rivals("x"))
+    assert first[:3] == ["gru", "64", f"{fmean((97.0, 98.0, 98.5)):.1f}"]
+    assert second[:2] == ["gru", "32"]
+    assert second[2].startswith(f"{fmean((97.0, 97.5, 98.5)):.1f}, −0.2 ± ")
+
+
+def test_models_are_paired_by_seed_where_some_failed(tables, monkeypatch):
+    dense = row(64, 98.0, {0: 97.0, 1: 98.0}, 200)
+    rival = row(64, 97.9, {1: 97.5, 0: 96.7, 2: 90.0}, 100, rule="selective")
+    alone = row(64, 97.9, {2: 91.0}, 100, rule="skip")
+    monkeypatch.setattr(tables, "read_report", lambda name: report([dense, rival, alone]))
+    _, *others = lines(tables.rivals("x"))
+    quality = {cells[0]: cells[2] for cells in others}
+    low, high = mean_difference([96.7, 97.5], [97.0, 98.0], paired=True).interval
+    assert quality["gru + selective"] == f"94.7, −0.4 ± {(high - low) / 2:.1f}"
+    assert quality["gru + skip"] == "91.0"
+    # one seed has a mean and no interval
+    (cells,) = (cells for cells in lines(tables.signal("x", every=True)) if cells[0] == "gru + skip")
+    assert cells[3] == "91"
