@@ -64,7 +64,7 @@ def naming(path: Path) -> Iterator[None]:
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path)
+    remove_leftovers(path)
     handle, temporary = _create(path)
     try:
         yield temporary
@@ -98,7 +98,7 @@ def _create(path: Path) -> tuple[int, Path]:
         os.close(handle)
 
 
-def _remove_leftovers(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of processes that were killed while writing `path`; keep those of running ones."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}{glob.escape(path.suffix)}"):
         with suppress(OSError), leftover.open("rb") as file:

@@ -20,6 +20,7 @@ from edgernn.progress import Progress
 from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
 from edgernn.runtime.zoo import CARD, ENTRY, FILES, zoo_folder
+from edgernn.signals import delaying
 from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import SETS, DataSet
@@ -76,9 +77,16 @@ def add_model(
                 f"{name}: expected at most {MOST:,} bytes in all models together, got {size:,} with this one; train a "
                 "smaller one, or remove another model"
             )
-        if target.exists():
-            target.rename(Path(temporary) / "replaced")
-        staged.rename(target)
+        replaced = Path(temporary) / "replaced"
+        with delaying():
+            if target.exists():
+                target.rename(replaced)
+            try:
+                staged.rename(target)
+            except OSError:
+                if replaced.exists():
+                    replaced.rename(target)
+                raise
     return {**entry, "folder": str(target), "bytes_of_all": size}
 
 

@@ -18,6 +18,9 @@ VARIABLE = "EDGERNN_MODELS"
 ENTRY, CARD = "entry.json", "model.md"
 # the file of each type of weights
 FILES = {"float32": MODEL, "int8": "model-int8.onnx"}
+# values of entry.json that the list of models shows, and figures of the whole test or of a part of it
+_FIELDS = {"task": str, "cell": str, "rule": str, "metric": str, "macs": int, "files": dict}
+_FIGURES = ("value", "skip_percent", "macs_executed")
 # end of the name of a model with int8 weights
 _INT8 = "-int8"
 
@@ -58,13 +61,31 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
     models = []
     for path in sorted(folder.glob(f"*/{ENTRY}")):
         entry = read_json(path)
-        if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
+        if missing := _missing(entry):
             raise EdgernnError(
-                f"{path}: expected a JSON object with the files of a model, got other JSON; add the model again with: "
-                "edgernn models add"
+                f"{path}: expected {missing} of a model, got other JSON; add the model again with: edgernn models add"
             )
         models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
     return models
+
+
+def _missing(entry: Any) -> str | None:
+    """Return what the content of an entry.json lacks for the list of models, or None."""
+    if not isinstance(entry, dict):
+        return "a JSON object with the figures"
+    if wrong := [name for name, kind in _FIELDS.items() if not isinstance(entry.get(name), kind)]:
+        return f"the value {wrong[0]!r}"
+    parts = entry.get("parts", {})
+    all_figures = [entry, *parts.values()] if isinstance(parts, dict) else [None]
+    for figures in all_figures:
+        if not isinstance(figures, dict) or not all(isinstance(figures.get(name), int | float) for name in _FIGURES):
+            return f"the numbers {', '.join(_FIGURES)}"
+        interval = figures.get("interval", {})
+        if interval is not None and not (isinstance(interval, dict) and {"low", "high"} <= interval.keys()):
+            return "an interval, or null,"
+    if not all(isinstance(file, dict) and {"weights", "bytes"} <= file.keys() for file in entry["files"].values()):
+        return "the weights and bytes of each file"
+    return None
 
 
 def find_model(model: Path) -> Path:

@@ -46,6 +46,14 @@ def zeros():
 
 
 @pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("count", [1, 9])
+def test_few_sequences_have_no_interval(count, counted):
+    task = Guess(count=count, counted=counted)
+    task.open(None, 0)
+    assert metric_interval(zeros(), task) is None
+
+
+@pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.slow
 def test_the_interval_of_a_share_is_that_of_the_binomial_distribution(counted):
     task = Guess(counted=counted)
@@ -112,12 +120,6 @@ def test_an_empty_part_has_no_interval():
     assert metric_interval(zeros(), task, Sequences(torch.ones(0, 3, 1), torch.zeros(0).long())) is None
     half = Sequences(task.test.x[:50], task.test.y[:50])
     assert metric_interval(zeros(), task, half) != metric_interval(zeros(), task)
-
-
-def test_few_sequences_have_no_interval():
-    task = Guess(count=9)
-    task.open(None, 0)
-    assert metric_interval(zeros(), task) is None
 
 
 @pytest.mark.parametrize("positions", [False, True])

@@ -195,11 +195,19 @@ def test_resuming_nothing_begins(tmp_path, uninterrupted):
     assert snapshot(tmp_path / "run") == uninterrupted
 
 
-def test_killed_before_the_config_was_there(tmp_path, uninterrupted):
+@pytest.mark.parametrize("resume", [True, False])
+def test_killed_before_the_config_was_there(tmp_path, uninterrupted, resume):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/.config.json.abc.json").write_text("{")
-    run(tmp_path / "run", resume=True)
+    (tmp_path / "run/.config.json.a1b2c3d4.json").write_text("{")
+    run(tmp_path / "run", resume=resume)
     assert snapshot(tmp_path / "run") == uninterrupted
+
+
+def test_a_hidden_file_of_another_program_stays(tmp_path):
+    (tmp_path / ".config.json.swp").touch()
+    with pytest.raises(UsageError, match=r"expected a new or empty directory, got .* with 1 files"):
+        run(tmp_path)
+    assert (tmp_path / ".config.json.swp").exists()
 
 
 def test_a_directory_in_use_is_refused(tmp_path):

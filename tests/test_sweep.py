@@ -4,9 +4,6 @@
 import errno
 import os
 import re
-import signal
-import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,12 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, MissingPackageError, UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.locks import hold_folder
-from edgernn.signals import Interrupted
 from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
-from edgernn.training.sweep import cluster, sweep
-from edgernn.training.sweep.cluster import interrupting
+from edgernn.training.sweep import sweep
 from edgernn.training.sweep.run_sweep import _export
 from edgernn.training.sweep.sweep_plan import load_sweep
 from edgernn.training.sweep.sweep_table import markdown
@@ -277,6 +272,13 @@ def test_models_of_the_front_are_complete_after_any_stop(train_here, monkeypatch
         assert (run / "model.md").stat().st_mtime_ns >= (run / "model.onnx").stat().st_mtime_ns
         assert (copy / "model.md").read_bytes() == (run / "model.md").read_bytes()
 
+    # a model of an earlier call that is not on a front any more
+    other = copy.parent / "other"
+    other.mkdir()
+    (other / "model.onnx").write_bytes(b"old")
+    sweep(train_here, latency=False, export=True)
+    assert not other.exists()
+
     (copy / "model.onnx").write_bytes(b"old")
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
@@ -342,59 +344,3 @@ def test_another_sweep_in_the_same_folder_is_refused(train_here):
             sweep(train_here)
         # a table of the finished runs may be printed meanwhile
         assert not any(row["seeds"] for row in sweep(train_here, run=False)["rows"])
-
-
-# Ray
-
-
-def test_without_ray_there_is_a_hint(file, monkeypatch):
-    # a module set to None cannot be imported, as if it were not installed
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingPackageError, match=r"edgernn sweep: needs ray; pip install 'edgernn\[cpu,sweep\]'"):
-        sweep(file)
-    assert not (file.parent / "runs/sweep").exists()
-
-
-@pytest.mark.parametrize("address", ["nowhere", "host:", ":1", "host:http", "host:99999"])
-def test_what_is_no_address_is_refused(file, address):
-    pytest.importorskip("ray")
-    with pytest.raises(UsageError, match="address: expected HOST:PORT, ray://HOST:PORT or auto, got"):
-        sweep(file, address=address)
-
-
-def test_an_address_that_does_not_answer_says_how_long_it_was_given(file, monkeypatch):
-    pytest.importorskip("ray")
-    monkeypatch.setattr(cluster, "ANSWER", 1.2)
-    begun = time.monotonic()
-    with pytest.raises(
-        EdgernnError, match=r"address: no answer from 127.0.0.1:9 in 1 s .*is `ray start --head --port=9`"
-    ):
-        sweep(file, address="127.0.0.1:9")
-    assert time.monotonic() - begun < 4
-
-
-def test_a_cluster_that_was_not_reached_leaves_rays_settings_as_it_was_imported(file, tmp_path, monkeypatch):
-    pytest.importorskip("ray")
-    (tmp_path / ".ray").mkdir()
-    (tmp_path / ".ray/auth_token").write_text("0123456789abcdef" * 4)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    with pytest.raises(UsageError, match="address: expected HOST:PORT"):
-        sweep(file, address="nowhere")
-    assert "RAY_AUTH_MODE" not in os.environ
-
-
-def test_a_machine_without_the_folder_or_of_another_version_says_so(tmp_path):
-    (job,) = jobs_of(tmp_path, 1)
-    import edgernn
-
-    arguments = (1, None, "cpu", tmp_path / "nowhere", edgernn.__version__)
-    assert "cannot see the folder" in cluster._run_job(job, tmp_path, *arguments).error
-    assert "expected edgernn 0.0.0, got" in cluster._run_job(job, tmp_path, *arguments[:-1], "0.0.0").error
-    assert not job.out.exists()
-
-
-def test_an_exit_of_rays_handler_is_an_interrupt():
-    with pytest.raises(Interrupted, match="interrupted") as caught, interrupting():
-        sys.exit(signal.SIGTERM)
-    assert caught.value.number == signal.SIGTERM

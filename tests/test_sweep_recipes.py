@@ -138,6 +138,11 @@ def test_parts_have_combinations_of_their_own(tmp_path):
         ('cells = ["gru"]\n', "", "parts: table 1: expected the key 'cells', which is missing"),
         ('cells = ["gru", "lstm"]', "cells = []", "parts: table 2: cells: expected a list of names"),
         ("group_size = [1, 4]", "group_sizes = [1, 4]", "group_sizes"),
+        (
+            "lr = [0.1, 0.01]",
+            'start_run = ["runs/a", "runs_a"]',
+            r"start_run: expected values that differ in letters, digits or ,.*, got 'runs/a' and 'runs_a'; change one",
+        ),
     ],
 )
 def test_mistakes_in_parts_are_named(old, new, message, tmp_path):

@@ -129,10 +129,19 @@ CHANGES = {
     "exp_user": (lambda d: d["exp_user"][:, :1], r"exp_user: expected shape \(streams, 2\), got \(12, 1\)"),
     "train_users": (
         lambda d: np.array([1, 2]),
-        "expected each user in only one of train_users and test_users, got user 2 in both",
+        r"test_users: expected each entry in one part of the data, got 2 in .*train_users, too; get the file again",
     ),
     "test_users": (lambda d: np.array([99]), "expected at least one recording of a user in the test part, got none"),
 }
+
+
+def test_a_user_who_is_listed_twice_is_refused(tmp_path):
+    """Else the user could be in the training and the validation part."""
+    write_activity(tmp_path, train_users=np.array([*TRAIN, sorted(TRAIN)[0]]))
+    with pytest.raises(
+        EdgernnError, match=rf"train_users: expected each .* got {sorted(TRAIN)[0]} twice; get the file"
+    ):
+        opened(Activity(window=50, lead=10), tmp_path)
 
 
 @pytest.mark.parametrize("name", CHANGES)

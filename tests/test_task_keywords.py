@@ -256,8 +256,13 @@ def test_bad_folders(tmp_path):
     with pytest.raises(EdgernnError, match="got none; add another class"):
         opened(OwnWords(), tmp_path / "left")
     english = write_english(tmp_path / "english")
-    (english / "testing_list.txt").write_text("left/00000000_nohash_0.wav\n")
+    (english / "testing_list.txt").write_text("left/00000001_nohash_0.wav\n")
     with pytest.raises(EdgernnError, match=r"right: expected wav files of the class 'right' in the test part"):
+        opened(OwnWords(), english)
+    (english / "testing_list.txt").write_text("left/00000000_nohash_0.wav\n")
+    with pytest.raises(
+        EdgernnError, match=r"got left/00000000_nohash_0\.wav in .*validation_list\.txt, too; remove one of the two"
+    ):
         opened(OwnWords(), english)
     (english / "testing_list.txt").write_text("left/none.wav\nleft/neither.wav\n")
     with pytest.raises(

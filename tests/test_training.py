@@ -173,6 +173,21 @@ def test_it_stops_when_solved_and_sparse_enough(tmp_path, monkeypatch, target, s
     assert result["steps"] == (2 if stopped == "solved" else 6)
 
 
+def test_the_best_evaluation_has_the_skip_target(tmp_path, monkeypatch):
+    figures = iter([(0.1, 60.0), (0.3, 90.0), (0.2, 70.0), (0.25, 85.0), (0.26, 99.0)])
+
+    def evaluate(*_):
+        mse, skipped = next(figures)
+        return {"macs_executed": 1.0, "skip_percent": skipped, "mse": mse}
+
+    monkeypatch.setattr("edgernn.training.loop.evaluate", evaluate)
+    settings = {**SMALL, "steps": 10, "eval_every": 2, "skip_target": 85.0, "keep": "best"}
+    assert train("adding", "sarnn", out=tmp_path / "run", settings=settings)["best_validation"] == 0.25
+    # the main metric is the first one, for plots of a run that is not finished
+    line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[0])
+    assert next(key for key in line if key not in ("step", "epoch", "loss")) == "mse"
+
+
 def test_a_rule_that_cannot_skip_needs_no_skip_target(tmp_path, monkeypatch):
     monkeypatch.setattr(Adding, "solved", 1e6)
     assert train("adding", "gru", out=tmp_path / "a", settings={**SMALL, "steps": 6, "eval_every": 2})["steps"] == 2

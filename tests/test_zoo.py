@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trained models of the repository: their names in commands, and new entries."""
 
+import errno
 import functools
 import json
 import shutil
@@ -216,8 +217,23 @@ def test_without_a_folder_names_are_paths(monkeypatch, tmp_path):
 def test_a_damaged_entry_is_named(zoo, tmp_path):
     shutil.copytree(zoo, tmp_path / "zoo")
     (tmp_path / "zoo/small/entry.json").write_text("[]")
-    with pytest.raises(EdgernnError, match=r"entry\.json: expected a JSON object with the files of a model"):
+    with pytest.raises(EdgernnError, match=r"entry\.json: expected a JSON object with the figures of a model"):
         entries(tmp_path / "zoo")
+    entry = json.loads((zoo / "small/entry.json").read_text())
+    part = {"interval": None, "value": 1.0, "skip_percent": 0.0, "macs_executed": 1.0}
+    for change, message in (
+        ({"files": {}, "metric": None}, "the value 'metric'"),
+        ({"value": "high"}, "the numbers value, skip_percent, macs_executed"),
+        ({"parts": {"words": {**part, "macs_executed": None}}}, "the numbers value, skip_percent, macs_executed"),
+        ({"parts": []}, "the numbers value, skip_percent, macs_executed"),
+        ({"interval": [0, 1]}, "an interval, or null,"),
+        ({"files": {"model.onnx": {"bytes": 1}}}, "the weights and bytes of each file"),
+    ):
+        (tmp_path / "zoo/small/entry.json").write_text(json.dumps({**entry, **change}))
+        with pytest.raises(EdgernnError, match=rf"entry\.json: expected {message} of a model, got other JSON; add"):
+            entries(tmp_path / "zoo")
+    (tmp_path / "zoo/small/entry.json").write_text(json.dumps({**entry, "parts": {"words": part}}))
+    assert len(model_rows(entries(tmp_path / "zoo"))) == 2
 
 
 def test_refused_additions_write_nothing(run, zoo, tmp_path, monkeypatch):
@@ -247,3 +263,19 @@ def test_a_model_is_replaced(run, zoo, monkeypatch):
     assert entry["folder"] == str(zoo / "small")
     assert not (zoo / "small/old").exists()
     assert entry["bytes_of_all"] == sum(file.stat().st_size for file in (zoo / "small").iterdir())
+
+
+def test_a_model_that_cannot_be_replaced_stays(run, zoo, monkeypatch):
+    monkeypatch.setattr(edgernn.zoo_entry, "Settings", functools.partial(Settings, rounds=1, warmup=0, block_ms=1))
+    before = {path: path.read_bytes() for path in zoo.rglob("*") if path.is_file()}
+    rename = Path.rename
+
+    def failing(path, target):
+        if target == zoo / "small" and path.parent.name.startswith(".small-") and path.name == "small":
+            raise OSError(errno.EIO, "Input/output error", str(target))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        add_model(run, "small", zoo, replace=True)
+    assert {path: path.read_bytes() for path in zoo.rglob("*") if path.is_file()} == before

@@ -77,6 +77,8 @@ def metric_interval(model: SequenceModel, task: Task, split: Split | None = None
     everything, left = _metric(task, split, groups)
     by_record = left is not None or split.origins is not None
     if left is None:
+        if len(groups) < FEWEST:
+            return None
         left = [_metric(task, split, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
     count = len(left)
     if count < FEWEST:

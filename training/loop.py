@@ -241,6 +241,8 @@ def _validate(
         "step": position.step,
         "epoch": position.step // plan.steps_per_epoch,
         "loss": position.loss_sum / position.loss_count,
+        # readers take the first metric for the main one
+        objective.metric: value,
         **metrics,
         "seconds": round(position.seconds, 3),
     }
@@ -259,11 +261,13 @@ def _validate(
     # before pruning ends, the weights do not have the run's final sparsity
     if not model.pruned(position.step, total):
         return
-    missed = 0.0
+    missed, target = 0.0, config.stop.skip_target
     if steering is not None:
         if not steering.warm(position.step):
             return
         missed = steering.missed(steered_percent(plan, metrics))
+    elif plan.can_skip and target is not None:
+        missed = max(0.0, target - metrics["skip_percent"])
     # evaluations with the wanted share compete; before the first one, the closest is the best
     closer, as_close = missed < position.missed, missed == position.missed
     if position.best is None or closer or (as_close and objective.better(value, position.best)):
@@ -272,9 +276,7 @@ def _validate(
             run.save_best(model)
     elif model.rounding.is_full(position.step, total):
         position.stale += 1
-    target = config.stop.skip_target if plan.can_skip else None
-    skips = missed == 0 and (target is None or metrics["skip_percent"] >= target)
-    if config.stop.solved and skips and task.is_solved(value):
+    if config.stop.solved and missed == 0 and task.is_solved(value):
         position.stopped = "solved"
     elif config.stop.patience is not None and position.stale >= config.stop.patience:
         position.stopped = "patience"

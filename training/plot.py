@@ -115,7 +115,7 @@ def _metric(run: Path, line: dict[str, Any]) -> str:
     if (run / RESULT).is_file():
         metric: str = read_json(run / RESULT)["metric"]
         return metric
-    # without a result.json, the main metric is the first one of a line
+    # without a result.json: the main metric is the first one of a line
     return next(key for key in line if key not in ("step", "epoch", "loss"))
 
 

@@ -40,7 +40,7 @@ from torch import Tensor
 from edgernn.cell_files import KEPT
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, naming, read_json, write_bytes, write_json, write_text
+from edgernn.files import EXAMPLE, naming, read_json, remove_leftovers, write_bytes, write_json, write_text
 from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
 from edgernn.store import CONFIG, WEIGHTS, load_weights, read_config, save_weights, write_tensors
@@ -119,8 +119,7 @@ class RunDirectory:
         Raises:
             UsageError: The directory is not empty and `resume` is false, or it has a run with other settings.
         """
-        if resume:
-            self._sweep()
+        self._sweep()
         names = {p.name for p in self.path.iterdir()} - {LOCK} if self.path.exists() else set()
         extra = files or {}
         if CONFIG not in names:
@@ -164,10 +163,8 @@ class RunDirectory:
             self._sweep()
 
     def _sweep(self) -> None:
-        # remove temporary files left by a kill
         for name in _FILES:
-            for leftover in self.path.glob(f".{name}.*"):
-                leftover.unlink(missing_ok=True)
+            remove_leftovers(self.path / name)
 
     def _check_same(self, record: dict[str, Any]) -> str | None:
         old = with_defaults(read_config(self.path))

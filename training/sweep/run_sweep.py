@@ -2,6 +2,7 @@
 """A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -173,9 +174,13 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
         EdgernnError: No row is on a Pareto front, because no run is finished.
     """
     models = []
-    for row in report["rows"]:
-        if not row["front"]:
-            continue
+    on_front = [row for row in report["rows"] if row["front"]]
+    if (out / FRONT).is_dir():
+        for folder in (out / FRONT).iterdir():
+            # a model that an earlier call exported, and that is no longer on a front
+            if folder.is_dir() and folder.name not in {row["name"] for row in on_front}:
+                shutil.rmtree(folder)
+    for row in on_front:
         folder = out / FRONT / row["name"]
         model = exported(Path(row["best"]))
         for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):

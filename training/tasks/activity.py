@@ -16,7 +16,7 @@ from edgernn.training.datasets.registry import SETS
 from edgernn.training.formats import read_hapt
 from edgernn.training.tasks.base import Tally, Task
 from edgernn.training.tasks.confusion import IGNORED, LABELLED_STEPS, Confusion
-from edgernn.training.tasks.parts import Array, check_offsets, checked_array, finite, standardisation
+from edgernn.training.tasks.parts import Array, check_apart, check_offsets, checked_array, finite, standardisation
 from edgernn.training.tasks.sources import Sequences, Split, random_split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
@@ -148,11 +148,8 @@ def _read(paths: Sequence[Path]) -> tuple[Array, Array, Array, Array, Array, Arr
     check_offsets(path, "offset", offset, len(exp_user), len(x))
     if len(label) and not 0 <= int(label.min()) <= int(label.max()) < _LABELS:
         raise EdgernnError(f"{path}: label: expected 0 to 12, got {label.min()} to {label.max()}; get the file again")
-    if len(both := np.intersect1d(train, test)):
-        raise EdgernnError(
-            f"{path}: expected each user in only one of train_users and test_users, got user {both[0]} in both; get "
-            "the file again"
-        )
+    parts = {f"{path}: train_users": train.tolist(), f"{path}: test_users": test.tolist()}
+    check_apart(parts, "get the file again")
     # unlabelled steps are background, transitions are not
     classes = np.array([IGNORED, *range(len(ACTIVITIES)), *[UNCOUNTED] * 6])
     return finite(f"{path}: x", x).numpy(), classes[label], offset, exp_user[:, 1], train, test

@@ -45,7 +45,8 @@ class HeartPart(Sequences):
     def __init__(
         self, arrays: Sequence[Tensor], records: Sequence[HeartRecord], sizes: Sequence[int], seed: int
     ) -> None:
-        x, y, background = (*arrays, None)[:3]
+        x, y, *marks = arrays
+        background = marks[0] if marks else None
         super().__init__(x, y, seed=seed, per_step=background is not None, background=background)
         self.records = records
         self.origins = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))

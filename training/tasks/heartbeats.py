@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
 from edgernn.training.formats import read_npz, read_wfdb
-from edgernn.training.tasks.parts import Array, check_offsets, checked_array
+from edgernn.training.tasks.parts import Array, check_apart, check_offsets, checked_array
 
 # sample rate in Hz; samples are in units of 1/200 mV above 1024
 RATE = 360
@@ -89,10 +89,7 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
             f"{path}: ann_symbol: expected {len(arrays['ann_sample'])} symbols, one for each entry of ann_sample, got "
             f"{len(arrays['ann_symbol'])}; get the file again"
         )
-    if both := sorted(set(arrays["ds1"].tolist()) & set(arrays["ds2"].tolist())):
-        raise EdgernnError(
-            f"{path}: expected each record in only one of ds1 and ds2, got {both[0]} in both; get the file again"
-        )
+    check_apart({f"{path}: {part}": arrays[part].tolist() for part in ("ds1", "ds2")}, "get the file again")
     parts = []
     for part in ("ds1", "ds2"):
         if missing := [name for name in arrays[part].tolist() if name not in names]:

@@ -2,6 +2,7 @@
 """Checks of stored arrays, their split into training, validation and test parts, and their standardisation."""
 
 import sys
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,24 @@ from edgernn.training.tasks.sources import random_split
 Array = npt.NDArray[Any]
 # one in 10 sequences is for validation, one in 10 for the test
 HELD_OUT = 10
+
+
+def check_apart(lists: Mapping[str, Sequence[Hashable]], remedy: str) -> None:
+    """Raise EdgernnError if an entry, such as a user, is in two of the lists, or twice in one.
+
+    Args:
+        lists: Dict from the name of each list, as errors show it, to its entries.
+        remedy: What to do, for the error.
+    """
+    seen: dict[Hashable, str] = {}
+    for name, entries in lists.items():
+        for entry in entries:
+            if entry in seen:
+                where = "twice" if seen[entry] == name else f"in {seen[entry]}, too"
+                raise EdgernnError(
+                    f"{name}: expected each entry in one part of the data, got {entry} {where}; {remedy}"
+                )
+            seen[entry] = name
 
 
 def finite(name: str, array: Array) -> Tensor:

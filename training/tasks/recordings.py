@@ -3,7 +3,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgernn.errors import EdgernnError
 from edgernn.runtime.wav import FULL_SCALE, conversion, read_wav
 from edgernn.training.formats import read_text
-from edgernn.training.tasks.parts import HELD_OUT
+from edgernn.training.tasks.parts import HELD_OUT, check_apart
 from edgernn.training.tasks.sources import random_split
 
 Audio = npt.NDArray[np.float32]
@@ -132,12 +132,11 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
     Returns:
         A dict from "train", "validation" and "test" to the recordings of this part.
     """
-    parts = {}
-    for part, name in zip(PARTS, TABLES, strict=True):
+    listed = {}
+    for name in TABLES:
         rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row][1:]
-        listed = [row[0].removeprefix(f"{DATASET}/") for row in rows]
-        parts[part] = _listed(root / name, listed, by_name)
-    return parts
+        listed[name] = [row[0].removeprefix(f"{DATASET}/") for row in rows]
+    return dict(zip(PARTS, _listed(root, listed, by_name), strict=True))
 
 
 def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
@@ -152,21 +151,32 @@ def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[
     Returns:
         A dict from "train", "validation" and "test" to the recordings of this part.
     """
-    held_out = {}
-    for part, name in zip(PARTS[1:], LISTS, strict=True):
-        held_out[part] = _listed(root / name, read_text(root / name).split("\n"), by_name)
+    listed = _listed(root, {name: read_text(root / name).split("\n") for name in LISTS}, by_name)
+    held_out = dict(zip(PARTS[1:], listed, strict=True))
     others = {file for members in held_out.values() for file in members}
     return {"train": [file for file in by_name.values() if file not in others], **held_out}
 
 
-def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> list[WordFile]:
-    stripped = [name.strip() for name in names if name.strip()]
-    if unknown := [name for name in stripped if name not in by_name]:
-        raise EdgernnError(
-            f"{table}: expected a list of files that exist, got {unknown[0]!r} ({len(unknown)} missing); unpack the "
-            "data set again"
-        )
-    return [by_name[name] for name in stripped]
+def _listed(root: Path, lists: Mapping[str, Iterable[str]], by_name: dict[str, WordFile]) -> Iterator[list[WordFile]]:
+    """Find the recordings that lists name; an unknown name, or one that is listed twice, raises EdgernnError.
+
+    Args:
+        root: The folder of the lists.
+        lists: Dict from the file name of each list to its lines.
+        by_name: Dict from WORD/FILE.wav to the recording.
+
+    Yields:
+        The recordings of each list.
+    """
+    stripped = {str(root / name): [line.strip() for line in lines if line.strip()] for name, lines in lists.items()}
+    check_apart(stripped, "remove one of the two lines")
+    for table, names in stripped.items():
+        if unknown := [name for name in names if name not in by_name]:
+            raise EdgernnError(
+                f"{table}: expected a list of files that exist, got {unknown[0]!r} ({len(unknown)} missing); unpack "
+                "the data set again"
+            )
+        yield [by_name[name] for name in names]
 
 
 def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
