@@ -33,7 +33,7 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Streamed:
-    """The outputs of an example: y, the neurons updated per step if it reports them, and its report of times."""
+    """The outputs of an example: y, the updates per step if it reports them, and its report of times."""
 
     y: Array
     updates: NDArray[np.int64] | None
@@ -210,9 +210,9 @@ def _through_pipes(words: list[object], x: NDArray) -> Streamed:
 
 
 def figures(said: str) -> tuple[float, float | None]:
-    """Parse the median time per step in µs and, if reported, the neurons updated per step."""
+    """Parse the median time per step in µs and, if reported, the updates per step."""
     if said.startswith("{"):
         return float(json.loads(said)["latency"].split()[0]), None
-    median, updated = re.search(r"median ([\d.]+) us", said), re.search(r"([\d.]+) neurons updated", said)
+    median, updated = re.search(r"median ([\d.]+) us", said), re.search(r"([\d.]+) updates", said)
     assert median, said
     return float(median[1]), float(updated[1]) if updated else None

@@ -107,7 +107,7 @@ static int Compare(const void* a, const void* b) {
   return (difference > 0) - (difference < 0);
 }
 
-/* updates: Total number of neurons updated, or -1 for a model that always updates all. */
+/* updates: Total number of updates (edgernn_work), or -1 for a model that always updates all. */
 static void Summarise(const Stream* stream, const Times* times, int64_t updates) {
   const size_t count = times->count;
   if (count == 0) return;
@@ -115,7 +115,7 @@ static void Summarise(const Stream* stream, const Times* times, int64_t updates)
   fprintf(stderr, "%zu steps: median %.2f us per step, 90th percentile %.2f us", count,
           times->microseconds[count / 2], times->microseconds[count * 9 / 10]);
   if (updates >= 0) {
-    fprintf(stderr, ", %.1f neurons updated per step", (double)updates / (double)count);
+    fprintf(stderr, ", %.1f updates per step", (double)updates / (double)count);
   }
   fprintf(stderr, "\n%s: %zu bytes, %zu bytes of memory\n", stream->packed.name,
           stream->packed.file_bytes, stream->packed.memory_bytes);

@@ -56,7 +56,7 @@ void Summarise(std::vector<double>* microseconds, std::int64_t updates) {
   std::fprintf(stderr, "%zu steps: median %.2f us per step, 90th percentile %.2f us", count,
                (*microseconds)[count / 2], (*microseconds)[count * 9 / 10]);
   if (updates >= 0) {
-    std::fprintf(stderr, ", %.1f neurons updated per step",
+    std::fprintf(stderr, ", %.1f updates per step",
                  static_cast<double>(updates) / static_cast<double>(count));
   }
   std::fprintf(stderr, "\n");

@@ -40,7 +40,7 @@ int main(void) {
     count += board_count();
     if (status != MODEL_OK) return 1;
     print_number((uint32_t)model_updates(&model));
-    board_print(t + 1 < kSteps ? " " : " neurons updated\n");
+    board_print(t + 1 < kSteps ? " " : " updates\n");
   }
   print_number((uint32_t)(y[0] * 1000.0f + 0.5f));
   board_print(" thousandths, ");

@@ -43,7 +43,7 @@ async function run(path) {
   }
   if (microseconds.length === 0) return;
   const { median, p90 } = quantiles(microseconds);
-  const rate = Number.isNaN(updated) ? "" : `, ${(updated / microseconds.length).toFixed(1)} neurons updated per step`;
+  const rate = Number.isNaN(updated) ? "" : `, ${(updated / microseconds.length).toFixed(1)} updates per step`;
   const times = `median ${median.toFixed(2)} us per step, 90th percentile ${p90.toFixed(2)} us`;
   console.error(`${microseconds.length} steps: ${times}${rate}`);
 }

@@ -383,7 +383,7 @@ def test_the_example_runs(target, tmp_path):
     assert "warning" not in text, text
     x = np.array([(t * 37 % 100 * 0.01, t in (7, 31)) for t in range(50)], np.float32)
     y, updates, _ = steps(content, x[:, None])
-    (printed,) = (line for line in text.splitlines() if line.endswith("neurons updated"))
+    (printed,) = (line for line in text.splitlines() if line.endswith("updates"))
     assert list(map(int, printed.split()[:50])) == updates[:, 0].tolist()
     assert f"{int(y[-1, 0, 0] * 1000 + 0.5)} thousandths, " in text
 
