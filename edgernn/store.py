@@ -81,6 +81,15 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise EdgernnError(
             f"{path}: written by edgernn {version} in a format that this version does not read; train again"
         )
+    task = config.get("task")
+    if not (
+        isinstance(task, dict)
+        and isinstance(task.get("name"), str)
+        and isinstance(task.get("settings"), dict)
+        and isinstance(task.setdefault("classes", None), list | None)
+        and type(config.get("seed")) is int
+    ):
+        raise EdgernnError(f"{path}: expected the task and seed of a run, got none; train again")
     return config
 
 

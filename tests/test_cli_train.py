@@ -252,7 +252,12 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
         assert main(again) == 0
         assert "is finished: nothing to do" in capsys.readouterr().err
     assert "--resume: expected --out with the directory of a run" in failing(capsys, "train", "--resume")[1]
-    assert main([*TRAIN, *TINY]) == 2
+    assert failing(capsys, *TRAIN, *TINY)[0] == 2
+    config = tmp_path / "runs/adding-sarnn/config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "command": None}))
+    status, err = failing(capsys, "train", "--resume", "--out", "runs/adding-sarnn")
+    assert status == 1
+    assert "config.json: command: expected a list of words, got none; name --task and --cell" in err
 
 
 @pytest.mark.slow

@@ -50,15 +50,21 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
 
     Raises:
         UsageError: options["out"] is None.
+        EdgernnError: The run's config.json cannot be read, or lacks the command.
     """
-    from edgernn.errors import UsageError
+    from edgernn.errors import EdgernnError, UsageError
     from edgernn.store import read_config
 
     if options["out"] is None:
         raise UsageError(
             "--resume: expected --out with the directory of a run, or --task and --cell, got neither; add --out"
         )
-    started = command.make_context("train", read_config(options["out"])["command"][2:]).params
+    words = read_config(options["out"]).get("command")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise EdgernnError(
+            f"{options['out']}: config.json: command: expected a list of words, got none; name --task and --cell"
+        )
+    started = command.make_context("train", words[2:]).params
     for name in ("task", "cell", "rule", "seed", "data", "devices"):
         options[name] = started[name]
     settings: tuple[str, ...] = started["settings"]
