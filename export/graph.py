@@ -154,7 +154,9 @@ def layer_functions(layers: list[RecurrentLayer]) -> list[LayerFunction]:
         group_size = layer.rule.group_size
         # a function with groups of neurons contains the sizes of one layer as constants
         sizes = (group_size, cell.hidden_size) if group_size > 1 else ()
-        key = layer.kind, cell.recurrent.rank, kernel, sizes, *op_inputs(layer)
+        # sizes of 1 are constants of a function, too
+        ones = cell.input_size == 1, cell.hidden_size == 1
+        key = layer.kind, cell.recurrent.rank, kernel, sizes, ones, *op_inputs(layer)
         if key not in functions:
             if len(functions) == MOST_OPS:
                 raise UsageError(

@@ -147,13 +147,16 @@ def _nodes(
 
     They are the nodes of the layer's ONNX function. Traced shapes have I and H as constants. If I != H, the nodes
     compute I at run time, so that layers with another I can call the function; so do they with H if `any_size`. An
-    imputer prevents this, as no other layer calls the function of a layer with an imputer.
+    imputer prevents this, as no other layer calls the function of a layer with an imputer. A size of 1 stays a
+    constant, as shapes have ones of other meaning.
     """
     nodes = []
     cell = layer.cell
     names = {cell.input_size: "size.I", cell.hidden_size: "size.H"}
     varying = {cell.input_size} if layer.imputer is None and cell.input_size != cell.hidden_size else set()
     varying |= {cell.hidden_size} if any_size else set()
+    names.pop(1, None)
+    varying.discard(1)
     sizes = {n for node in graph.node for k, n in enumerate(node.input) if k == _SIZES.get(node.op_type)}
     others = {n for node in graph.node for k, n in enumerate(node.input) if k != _SIZES.get(node.op_type)}
     dynamic = set()

@@ -67,6 +67,19 @@ def test_torch_equals_function_equals_native(cell, rule, stack):
         assert check.ties < 10
 
 
+@pytest.mark.parametrize("rule", [*NATIVE_RULES, "skip", "delta"])
+@pytest.mark.parametrize(
+    "sizes",
+    # a shape of the traced function has ones that are neither I nor H
+    [{"input_size": 1, "layers": 2}, {"input_size": 1, "layers": 3, "last_size": 20}, {"layers": 3, "last_size": 1}],
+    ids=str,
+)
+def test_sizes_of_one_are_exported(rule, sizes):
+    _, _, checks = exported("gru", rule, **sizes)
+    assert [c.backend for c in checks] == ["portable", "native"]
+    assert all(check.worst <= FLOAT32 for check in checks)
+
+
 @pytest.mark.parametrize("backend", ["portable", "native"])
 @pytest.mark.parametrize(("T", "B"), [(1, 1), (1, 5), (37, 1), (6, 3)], ids=str)
 @pytest.mark.parametrize("rule", NATIVE_RULES)
