@@ -138,7 +138,9 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     with torch.no_grad():
         for layer, suffix in zip(layers, _suffixes(module), strict=True):
             getattr(module, f"weight_ih_{suffix}").copy_(model.rounding.matrix(layer.cell.W, training=False))
-            getattr(module, f"weight_hh_{suffix}").copy_(model.rounding.matrix(layer.cell.R, training=False))
+            # an optimiser may have moved weights that pruning holds at zero
+            r = layer.cell.R * layer.cell.kept if layer.cell.is_sparse else layer.cell.R
+            getattr(module, f"weight_hh_{suffix}").copy_(model.rounding.matrix(r, training=False))
             b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
             merged = len(b_ih) - _separate_biases(module)
             b_ih.copy_(layer.cell.b[: len(b_ih)])

@@ -66,6 +66,9 @@ def _temporary(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
     handle, temporary = _create(path)
+    if fcntl is None:
+        # Windows cannot rename a file that is open, and has no locks that would need it
+        os.close(handle)
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -81,7 +84,8 @@ def _temporary(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
         raise
     finally:
-        os.close(handle)
+        if fcntl is not None:
+            os.close(handle)
 
 
 def _create(path: Path) -> tuple[int, Path]:
