@@ -272,6 +272,7 @@ def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, 
         yield not vector.steps, f"no vector like {name}, which stands for the sequence length"
         if vector.size == "I":
             yield program.mid_is_input or program.square, f"m of size I for {name}, which has size I"
+    yield not (program.square and program.reads_last), "no equation that reads p.x in a cell with reads_last"
 
 
 def gate_terms(gate: Gate) -> int:

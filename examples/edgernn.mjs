@@ -63,6 +63,10 @@ export class Stream {
     if (x.length !== this.inputSize || !x.every(Number.isFinite)) {
       throw new Error(`x: expected ${this.inputSize} finite numbers, got ${x.length}: ${x}`);
     }
+    const words = this.info.model.input.vocabulary;
+    if (words != null && !(Number.isInteger(x[0]) && x[0] >= 0 && x[0] < words)) {
+      throw new Error(`x: expected a whole number from 0 to ${words - 1}, got ${x[0]}`);
+    }
     const before = this.#state;
     const out = await this.#session.run({ x: this.#tensor(x), ...before }, this.#fetches);
     // keep the state of a reset() that was called during the step

@@ -154,6 +154,11 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         if not is_valid(value):
             got = f"expected {expected}, got {value!r:.50}"
             raise EdgernnError(f"{path}: value {name} in its edgernn metadata: {got}; export the model again")
+    # a file of an earlier version lacks both
+    for name in ("frontend_macs", "block_macs"):
+        if not _is_number(value := info["cost"].setdefault(name, 0)):
+            got = f"expected a number, got {value!r:.50}"
+            raise EdgernnError(f"{path}: value cost.{name} in its edgernn metadata: {got}; export the model again")
     # a file of an earlier version lacks the entry, as it has no front end
     if not _is_frontend(settings := info["model"].get("frontend", {"name": None})):
         raise EdgernnError(

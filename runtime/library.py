@@ -3,6 +3,7 @@
 
 import ctypes
 import importlib.metadata
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -91,12 +92,17 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def instruction_set() -> str | None:
-    """Return the name of the CPU instruction set that the native library selected, or None without the library."""
+    """Return the name of the CPU instruction set that the native library selected.
+
+    None without the library, and if the processor has no instruction set of the library, or not the one that the
+    environment variable EDGERNN_ISA names.
+    """
     library = load_library()
     if library is None:
         return None
     library.edgernn_isa.restype = ctypes.c_char_p
-    return str(library.edgernn_isa().decode())
+    name: bytes | None = library.edgernn_isa()
+    return None if name is None else name.decode()
 
 
 def op_names(count: int) -> list[str]:
@@ -147,7 +153,16 @@ def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
     lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
     if any("*" in kind for kind in missing):
         lacks = f"{lacks} (* stands for a user's own cell)"
-    return library_missing(device) or lacks
+    return library_missing(device) or _unsupported(device) or lacks
+
+
+def _unsupported(device: str) -> str | None:
+    """Return why the installed native library has no kernels for this processor, or None if it has some."""
+    if device == "cuda" or instruction_set() is not None:
+        return None
+    if name := os.environ.get("EDGERNN_ISA"):
+        return f"EDGERNN_ISA: expected an instruction set that this processor has, got {name!r}; unset it"
+    return "the native library has no kernels for the instruction set of this processor"
 
 
 def onnxruntime() -> Any:

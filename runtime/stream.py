@@ -40,8 +40,9 @@ class Stream(ABC):
             batched: True if the caller's inputs and outputs have the axis B, False for one sequence without it.
         """
         self.x[...] = frame
-        self._frame = self.x if batched else self.x[0]
-        self._output = self.y if batched else self.y[0]
+        # a view, also of words (B,), of which x[0] would be a number
+        self._frame = self.x if batched else self.x[0, ...]
+        self._output = self.y if batched else self.y[0, ...]
 
     def try_put(self, x_t: Any) -> bool:
         """Copy the next step's input x_t to `x` and return True; return False if `put` must be called instead.
@@ -100,8 +101,10 @@ class NativeStream(Stream):
         super().__init__(self._stepper.x, self._stepper.y)
 
     def step(self) -> str | None:
+        if not self._stepper.step():
+            return self._stepper.refusal()
         self.started = True
-        return None if self._stepper.step() else self._stepper.refusal()
+        return None
 
     def restart(self) -> None:
         self._stepper.restart()

@@ -116,8 +116,3 @@ def find_model(model: Path) -> Path:
         error.args = (f"{error}; or give the path of a file",)
         raise error
     return known[str(model)]
-
-
-def is_name(model: Path) -> bool:
-    """Return True if `model` is the name of a trained model in the zoo (see `zoo_folder`), and not a path."""
-    return find_model(model) != model

@@ -97,6 +97,13 @@ def test_what_c_lacks_is_refused():
             c_files(packed_alone(model), Path("model.onnx"))
     with pytest.raises(UsageError, match="--name: expected a C identifier"):
         c_files(packed_alone(contractive("gru")), Path("model.onnx"), "9lives")
+    with pytest.raises(UsageError, match="--name: expected a name that does not begin with edgernn_"):
+        c_files(packed_alone(contractive("gru")), Path("model.onnx"), "edgernn_math")
+    model = contractive("gru")
+    with torch.no_grad():
+        model.head.bias[0] = torch.inf
+    with pytest.raises(UsageError, match="array head_bias: expected finite numbers for C code, got a NaN or an infin"):
+        c_files(packed_alone(model), Path("model.onnx"))
     with pytest.raises(EdgernnError, match="packed model"):
         c_files(packed_alone(contractive("gru"))[:-1], Path("model.onnx"))
 

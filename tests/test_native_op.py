@@ -19,6 +19,7 @@ import pytest
 from edgernn.cells import CELLS
 from edgernn.rules import RULES
 from tests import oracle, oracle_cells
+from tests.models import exported
 from tests.native import (
     MARGIN,
     OP_IDS,
@@ -315,6 +316,22 @@ def supported() -> list[str]:
 def test_instruction_set_in_use_is_the_one_asked_for_or_one_of_those_here() -> None:
     expected = os.environ.get("EDGERNN_ISA")
     assert in_use() in ([expected] if expected else supported())
+
+
+def test_an_instruction_set_that_is_not_here_is_named(tmp_path: Path) -> None:
+    code = (
+        "import sys; from edgernn.runtime import Session; from edgernn.runtime.library import instruction_set;"
+        "print(instruction_set()); Session(sys.argv[1], backend='native')"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, exported("gru")[1]],
+        env=os.environ | {"EDGERNN_ISA": "avx1024"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.stdout == "None\n"
+    assert "EDGERNN_ISA: expected an instruction set that this processor has, got 'avx1024'; unset it" in process.stderr
 
 
 @pytest.mark.check("instruction-sets")

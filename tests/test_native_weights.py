@@ -199,6 +199,19 @@ def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str, den
         states = got[1 : 1 + len(names)]
 
 
+@pytest.mark.parametrize("weights_of", ["low rank", "sparse"])
+@pytest.mark.parametrize("rule", ["always", "skip", "selective", "variable"])
+@pytest.mark.parametrize("cell", ["rnn", "pru", "gru", "lstm", "ihc-lstm"])
+def test_a_sample_has_the_same_bits_alone_and_in_any_batch(cell: str, rule: str, weights_of: str) -> None:
+    weights = draw(f"{cell}/5", rule, 33, 3) if weights_of == "low rank" else draw_sparse(cell, rule, 33, 3, 0.2)
+    name = f"{cell}/5" if weights_of == "low rank" else cell
+    run, feed = session(name, rule, weights), draw_call(name, rule, 33, 3, 6, 9)
+    whole = run.run(None, feed)
+    for batch in (slice(0, 1), slice(2, 5), slice(4, 8)):
+        part = {key: value[:, batch] if key == "X" else value[batch] for key, value in feed.items()}
+        np.testing.assert_array_equal(run.run(None, part)[0], whole[0][:, batch])
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("rule", WHOLE_RULES)
 @pytest.mark.parametrize("cell", ["gru", "ihc-lstm"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The session: whole sequences, single steps, and errors for invalid input."""
 
+import json
 from functools import partial
 from itertools import product
 
@@ -151,6 +152,13 @@ def test_bad_files_are_named(tmp_path):
         onnx.helper.set_model_props(proto, {"edgernn": text})
         onnx.save(proto, bad)
         with pytest.raises(edgernn.EdgernnError, match=message):
+            Session(bad)
+    info = json.loads(onnx.load_from_string(good).metadata_props[0].value)
+    for name in ("frontend_macs", "block_macs"):
+        text = json.dumps({**info, "cost": {**info["cost"], name: None}})
+        onnx.helper.set_model_props(proto, {"edgernn": text})
+        onnx.save(proto, bad)
+        with pytest.raises(edgernn.EdgernnError, match=rf"value cost\.{name} in its .*: expected a number, got None"):
             Session(bad)
     for schema, remedy in ((1, "export the model again"), (3, "update edgernn")):
         onnx.helper.set_model_props(proto, {"edgernn": f'{{"schema": {schema}}}'})

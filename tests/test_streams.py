@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import edgernn
+from edgernn.errors import EdgernnError
 from edgernn.rules import RULES
 from edgernn.runtime import Session
 from edgernn.runtime.stepper import Stepper
@@ -34,6 +35,24 @@ def random_input(options, steps, batch):
         x[..., 3:6] = x[..., 3:6] > 0
         x[..., 6:] = np.abs(x[..., 6:])
     return x
+
+
+@backends
+def test_a_word_may_be_an_array_without_axes(backend):
+    session = Session(exported("lstm", vocabulary=11, input_size=4, output="all")[1], backend=backend)
+    words = [3, 7, 7, 0]
+    y = [session.step(np.array(word)) for word in words]
+    np.testing.assert_allclose(y, session.run(np.array(words)[:, None])[:, 0], rtol=0, atol=FLOAT32)
+
+
+@backends
+def test_a_refused_first_step_does_not_fix_the_batch_size(backend):
+    session = Session(exported("gru")[1], backend=backend)
+    session.step(np.zeros((2, 3), np.float32))
+    session.reset()
+    with pytest.raises(EdgernnError, match="finite"):
+        session.step(np.full((2, 3), np.nan, np.float32))
+    assert len(session.step(np.zeros((4, 3), np.float32))) == 4
 
 
 @backends

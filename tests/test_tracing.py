@@ -192,6 +192,13 @@ def test_cells_without_a_program_are_refused(members, message):
         cell_program(cell)
 
 
+def test_x_beside_the_last_input_has_no_program():
+    gates, equation = (Gate("n", h=False),), lambda self, p, state: (torch.tanh(p.n) + p.x,)
+    cell = type("My", (Cell,), {"name": "my", "gates": gates, "reads_last": True, "update": equation})(3, 6)
+    with pytest.raises(ProgramError, match=r"no equation that reads p\.x in a cell with reads_last"):
+        cell_program(cell)
+
+
 @pytest.mark.parametrize("I", [3, 5])
 def test_the_size_of_m_is_told_by_what_it_follows(I):
     """A cell of I = H inputs says as little of it as a cell that restates the size of the base class."""

@@ -90,8 +90,8 @@ function panel(plot, top, height, title, all, floor) {
     picture(plot, top, height, all, x);
     return;
   }
-  const values = all.flatMap((s) => s.values);
-  const range = nice(Math.min(floor ?? Infinity, ...values), Math.max(...values));
+  const { low, high } = extremes(all);
+  const range = nice(Math.min(floor ?? Infinity, low), high);
   const y = (v) => top + height * (1 - (v - range.low) / (range.high - range.low));
   grid(plot, range, y);
   all.forEach((s, i) => {
@@ -101,6 +101,18 @@ function panel(plot, top, height, title, all, floor) {
     else trace(plot, s, y);
     if (s.name) x = legend(plot, s, x, top - 10);
   });
+}
+
+/** Returns the smallest and the largest value; a call with many values as arguments could exceed a limit. */
+function extremes(all) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const { values } of all) {
+    for (const value of values) {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  return { low, high };
 }
 
 /** Draws a line that starts again with each sequence. */
@@ -138,9 +150,7 @@ function events({ g, at }, values, y, bottom) {
 
 /** Draws a heat map with a row per channel; larger values are more opaque. */
 function picture({ g, at, palette, muted }, top, height, all, x) {
-  const values = all.flatMap((s) => s.values);
-  const low = Math.min(...values);
-  const high = Math.max(...values);
+  const { low, high } = extremes(all);
   const row = height / all.length;
   const width = at(1) - at(0);
   g.fillStyle = palette[0];

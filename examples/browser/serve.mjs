@@ -52,10 +52,11 @@ function refuse(message) {
   process.exit(1);
 }
 
+const missing = { [ort]: "onnxruntime-web is not installed; run: npm ci", [edgernn]: "run: make wasm" };
+
 for (const path of Object.values(files)) {
   const info = await stat(path).catch(() => null);
   // a packed model needs edgernn.wasm, an ONNX file needs onnxruntime-web
-  const missing = { [ort]: "onnxruntime-web is not installed; run: npm ci", [edgernn]: "run: make wasm" };
   const [, message] = Object.entries(missing).find(([folder]) => path.startsWith(folder)) ?? [];
   const needed = message === undefined || path.startsWith(model.endsWith(".onnx") ? ort : edgernn);
   if (info?.isFile() || !needed) continue;
@@ -63,8 +64,14 @@ for (const path of Object.values(files)) {
 }
 
 const server = createServer(async (request, response) => {
-  const path = files[new URL(request.url, "http://localhost").pathname];
-  if (path === undefined) return response.writeHead(404).end();
+  // not new URL(), which refuses some paths
+  const path = files[request.url.split("?")[0]];
+  const body = path === undefined ? null : await readFile(path).catch(() => null);
+  if (body === null) {
+    const [, message] = Object.entries(missing).find(([folder]) => path?.startsWith(folder)) ?? [];
+    response.writeHead(404, { "Content-Type": "text/plain; charset=utf-8" });
+    return response.end(message ?? "no such file");
+  }
   response.writeHead(200, {
     "Content-Type": types[extname(path)] ?? "application/octet-stream",
     "Cache-Control": "no-cache",
@@ -72,7 +79,7 @@ const server = createServer(async (request, response) => {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
   });
-  response.end(await readFile(path));
+  response.end(body);
 });
 server.on("error", (error) => refuse(`port ${port}: ${error.code === "EADDRINUSE" ? "in use" : error.message}`));
 if (!/^\d+$/.test(port) || port > 65535) refuse(`port: expected a number below 65536, got ${port}`);

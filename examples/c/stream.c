@@ -46,10 +46,12 @@ static Stream Open(const char* name) {
 
 static int IsBlank(const char* line) { return line[strspn(line, " \r\n")] == '\0'; }
 
+/* Returns 1 unless the first field is a number; a field such as `nanoseconds` only begins as one.
+ */
 static int IsHeader(const char* line) {
   char* end = NULL;
   strtof(line, &end);
-  return end == line;
+  return end == line || strchr(", \r\n", *end) == NULL;
 }
 
 /* Reads `count` finite numbers separated by commas. Returns 0 if the line has anything else. */

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <stdexcept>
@@ -22,10 +23,12 @@
 
 namespace {
 
+// Returns true unless the first field is a number; a field such as `nanoseconds` only begins as
+// one.
 bool IsHeader(const std::string& line) {
   char* end = nullptr;
   std::strtof(line.c_str(), &end);
-  return end == line.c_str();
+  return end == line.c_str() || std::strchr(", \r", *end) == nullptr;
 }
 
 // Reads finite numbers separated by commas. Returns an empty list if the line has anything else.

@@ -4,6 +4,7 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -97,6 +98,8 @@ void Release::operator()(OrtValue* value) const { Api().ReleaseValue(value); }
 Stream::Stream(const std::string& model, const std::string& library) try {
   const std::string file = ReadFile(model);
   const std::string description = Description(file);
+  // 0 for null, which a model of numbers has
+  vocabulary_ = std::strtoll(Between(description, "\"vocabulary\":", ",").c_str(), nullptr, 10);
   env_ = Create<OrtEnv>(Api().CreateEnv, ORT_LOGGING_LEVEL_FATAL, "edgernn");
   memory_ = Create<OrtMemoryInfo>(Api().CreateCpuMemoryInfo, OrtDeviceAllocator, OrtMemTypeDefault);
   const auto options = Create<OrtSessionOptions>(Api().CreateSessionOptions);
@@ -118,6 +121,11 @@ const std::vector<float>& Stream::Step(const std::vector<float>& x) {
   if (x.size() != input_size()) {
     throw std::runtime_error("expected " + std::to_string(input_size()) + " numbers, got " +
                              std::to_string(x.size()));
+  }
+  if (!x_.integers.empty() &&
+      !(x[0] >= 0 && x[0] < static_cast<float>(vocabulary_) && x[0] == std::floor(x[0]))) {
+    throw std::runtime_error("expected a whole number from 0 to " +
+                             std::to_string(vocabulary_ - 1) + ", got " + std::to_string(x[0]));
   }
   // either floats or integers is empty
   std::copy_n(x.begin(), x_.floats.size(), x_.floats.begin());

@@ -68,7 +68,8 @@ class Stream {
   Owned<OrtSession> session_;
   Tensor x_, y_, updates_;
   std::vector<State> states_;
-  int turn_ = 0;  // index of the copy of the states that the next step reads
+  std::int64_t vocabulary_ = 0;  // number of words that a model of words knows
+  int turn_ = 0;                 // index of the copy of the states that the next step reads
 
   // arguments of Run, by `turn_`
   std::vector<const char*> input_names_, output_names_;

@@ -23,7 +23,7 @@ from torch import nn
 from edgernn.cell_program import GATE, INPUT, STATE, TERMS, VECTOR, gate_terms, maps, mixes, trace_equations
 from edgernn.cells import COMPILED, Cell
 from edgernn.export.equation_tables import equation_tables
-from edgernn.program import MOST_RESULTS, MOST_VALUES, STORED_OPS, Program, ProgramError
+from edgernn.program import MOST_VALUES, STORED_OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, Kind, UpdateRule
 from print_equations import member_function
@@ -51,7 +51,6 @@ def ops() -> str:
 namespace edgernn {{
 
 constexpr int kMaxProgramValues = {MOST_VALUES};
-constexpr int kMaxProgramResults = {MOST_RESULTS};
 
 }}  // namespace edgernn
 """,

@@ -84,6 +84,8 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"--name: expected a C identifier of small letters, digits and _, such as model, got {name!r}")
+    if name.startswith("edgernn_"):
+        raise UsageError(f"--name: expected a name that does not begin with edgernn_, as other files do, got {name!r}")
     read = read_content(content, path)
     _check(read, path)
     if read.embedding is not None and on_nonfinite != "error":

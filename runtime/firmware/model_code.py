@@ -109,7 +109,7 @@ class ModelCode:
             listed += [largest] * (largest.count > 0)
         if self._holds:
             listed.append(Field("int32_t", "nonfinite", 1, "steps with a number of x that was not finite"))
-        return [*listed, Field("int32_t", "updates", 1, "neurons that the last step updated")]
+        return [*listed, Field("int32_t", "updates", 1, "of the last step")]
 
     @property
     def state_bytes(self) -> int:
@@ -171,7 +171,8 @@ void {self._name}_reset({self._state}* model);
 /* Runs one step: {"a word" if words else "x"} to y. {on_nonfinite} */
 {self._signature()};
 
-/* Returns the number of neurons that the last step updated. */
+/* Returns the number of neurons that the last step updated, or under the rule delta of values of h
+   that it sent. */
 int32_t {self._name}_updates(const {self._state}* model);
 {counter}
 #ifdef __cplusplus
@@ -378,7 +379,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         else:
             weights, bias = model.head
             # a tied head shares the matrix of the embedding
-            tied = model.embedding is not None and np.array_equal(weights.values, model.embedding.values)
+            tied = model.embedding is not None and np.array_equal(weights.floats, model.embedding.floats)
             matrix = "of_embedding" if tied else "of_head"
             if not tied:
                 list(self._matrix(matrix, weights))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgernn.errors import UsageError
 from edgernn.runtime.firmware.equations import PointwiseEquation
 
 # expression of each op; those of more than one instruction are functions of engine/edgernn_math.h
@@ -119,8 +120,15 @@ def array(type: str, name: str, values: NDArray[Any]) -> str:
 
     Returns:
         The C code.
+
+    Raises:
+        UsageError: A float is NaN or infinite, which C has no literal for.
     """
     flat = values.ravel()
+    if type == "float" and not np.isfinite(flat).all():
+        raise UsageError(
+            f"array {name}: expected finite numbers for C code, got a NaN or an infinity; train the model again"
+        )
     words: Iterable[str] = map(float_literal, flat.tolist()) if type == "float" else map(str, flat.tolist())
     text = textwrap.fill(", ".join(words), 110, initial_indent="  ", subsequent_indent="  ")
     aligned = " EDGERNN_ALIGNED" if type == "int8_t" else ""

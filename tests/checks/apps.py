@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import tempfile
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -324,6 +325,35 @@ def test_the_server_says_what_is_wrong():
         ):
             process = run("node", server, *words)
             assert (process.returncode, message in process.stderr) == (1, True), process.stderr
+
+
+def test_the_server_answers_after_a_request_that_fails():
+    need_node("browser", "onnxruntime-web")
+    with serving(TRAINED, EXAMPLES / "adding.csv") as address:
+        for path in ("nothing", "/", "%"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(address + path)
+        assert urllib.request.urlopen(address + "x.csv").read() == (EXAMPLES / "adding.csv").read_bytes()
+
+
+@pytest.mark.parametrize("app", ["cpp", "c", "node"])
+@pytest.mark.parametrize("word", ["-1", "11", "1.5", "1e30"])
+def test_a_word_outside_the_vocabulary_is_refused(app, word, tmp_path):
+    path, _ = words()
+    model = packed(path, tmp_path) if app == "c" else path
+    process = run(*program(app), model, text=f"3\n{word}\n")
+    assert process.returncode == 1
+    assert len(process.stdout.splitlines()) <= 1
+    (line,) = process.stderr.splitlines()
+    assert re.search(r"expected ((a whole number|word indices) from 0 to 10|1 word), got", line), line
+
+
+@pytest.mark.parametrize("app", ["cpp", "c", "node"])
+def test_a_header_may_begin_as_a_number(app, tmp_path):
+    model = packed(TRAINED, tmp_path) if app == "c" else TRAINED
+    outputs = [run(*program(app), model, text=head + STEPS) for head in ("", "nanoseconds,value\n", "inf_x,y\n")]
+    assert [process.returncode for process in outputs] == [0, 0, 0], outputs
+    assert len({process.stdout for process in outputs}) == 1
 
 
 def test_lockfiles_name_no_registry():

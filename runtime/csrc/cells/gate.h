@@ -352,6 +352,7 @@ constexpr const char* FindFault(const CellTable& cell, int most_term = kMaxTerm)
   if (!cell.has_mid && cell.mid_gates.all.count > 0) return "gates are marked mid and none reads m";
   if (!cell.has_mid && cell.mid_is_input) return "m has the size of the input and no gate reads it";
   if (cell.has_mid && cell.reads_last) return "m has no part of the last input";
+  if (cell.square && cell.reads_last) return "an equation reads x beside the last input";
   if (cell.mid_vanishes && (!cell.has_mid || cell.mid_is_input)) {
     return "only an m of the size of the states vanishes with them";
   }

@@ -88,7 +88,7 @@ struct SparseDriver {
     to.params.Pack(cell, sizes, from);
   }
 
-  // Computes bias and W x for `count` steps at once, in half the time of single steps.
+  // Computes bias and W x for `count` steps at once.
   static void ProjectAhead(const CellKernel& cell, const LayerSizes& sizes,
                            const SparseWeights& weights, const SparseScratch& scratch,
                            const Call& call, std::int64_t from, std::int64_t count,

@@ -100,12 +100,16 @@ struct ColumnProduct {
   const Product& product;
   float* sums;
 
-  // The number of independent accumulators per sum, which hide the latency of additions.
-  static constexpr int FitSets(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
+  // The number of independent accumulators per sum, which hide the latency of additions. It is the
+  // same for tiles of all sizes, so that a row has the same bits with any other rows.
+  static constexpr int kSets = kGates <= 2 ? 4 : 2;
+  // the most rows whose accumulators fit in registers
+  static constexpr int kRowsAtOnce = 4 * kSets * kGates <= kTileSums   ? 4
+                                     : 2 * kSets * kGates <= kTileSums ? 2
+                                                                       : 1;
 
   template <int MB>
   void Tile(std::int64_t row, std::int64_t block) const {
-    constexpr int kSets = FitSets(kGates * MB);
     Vec p[kSets][MB][kGates];
     for (auto& set : p) {
       for (auto& part : set) {
@@ -118,7 +122,7 @@ struct ColumnProduct {
 #pragma GCC unroll 4
       for (int s = 0; s < kSets; ++s) Add<MB>(row, block, i + s, p[s]);
     }
-    for (; kSets > 1 && i < end; ++i) Add<MB>(row, block, i, p[0]);
+    for (; i < end; ++i) Add<MB>(row, block, i, p[0]);
     const std::int64_t gates = product.gates * kLanes;
     const float* const b = product.b + block * gates;
     for (int m = 0; m < MB; ++m) {
@@ -150,7 +154,7 @@ struct ColumnProduct {
     for (std::int64_t block = 0; block < product.blocks; ++block) {
       if (lanes != nullptr && lanes[block] == 0) continue;
       std::int64_t row = 0;
-      for (; row + 4 <= rows; row += 4) Tile<4>(row, block);
+      for (; row + kRowsAtOnce <= rows; row += kRowsAtOnce) Tile<kRowsAtOnce>(row, block);
       for (; row < rows; ++row) Tile<1>(row, block);
     }
   }

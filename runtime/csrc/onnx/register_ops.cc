@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's entry point, which registers its op with ONNX Runtime under several names.
 
+#include <atomic>
 #include <climits>
 #include <deque>
 #include <exception>
-#include <map>
-#include <mutex>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -90,8 +90,10 @@ void FillCallbacks(OrtCustomOp* op) {
 thread_local std::int64_t next_threads = 1;
 
 struct Domain {
-  OrtCustomOpDomain* handle = nullptr;
+  std::int64_t threads;
+  OrtCustomOpDomain* handle;
   std::deque<NamedOp> ops;
+  const Domain* next;
 };
 
 // The domain with the op. It is built once per number of threads and never released, as sessions
@@ -100,22 +102,26 @@ OrtCustomOpDomain* FindDomain(const OrtApi* api, std::int64_t threads) {
   const auto check = [](OrtStatus* status) {
     if (status != nullptr) throw OrtError{status};
   };
-  static std::map<std::int64_t, Domain> domains;
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  Domain& domain = domains[threads];
-  if (domain.handle != nullptr) return domain.handle;
-  OrtCustomOpDomain* handle = nullptr;
-  check(ort::CreateCustomOpDomain(api, "ai.edgernn", &handle));
-  domain.ops.clear();
+  // no lock, for the reason in FindOp
+  static std::atomic<const Domain*> known{nullptr};
+  for (const Domain* each = known; each != nullptr; each = each->next) {
+    if (each->threads == threads) return each->handle;
+  }
+  auto domain = std::make_unique<Domain>(Domain{threads, nullptr, {}, nullptr});
+  check(ort::CreateCustomOpDomain(api, "ai.edgernn", &domain->handle));
   for (int number = 1; number <= kNames; ++number) {
-    NamedOp& op = domain.ops.emplace_back();
+    NamedOp& op = domain->ops.emplace_back();
     FillCallbacks(&op);
     op.name = "Recurrent" + (number == 1 ? "" : std::to_string(number));
     op.threads = threads;
-    check(ort::CustomOpDomainAdd(api, handle, &op));
+    check(ort::CustomOpDomainAdd(api, domain->handle, &op));
   }
-  return domain.handle = handle;
+  // two threads may both add a domain, which does no harm
+  Domain* const added = domain.release();
+  added->next = known.load();
+  while (!known.compare_exchange_weak(added->next, added)) {
+  }
+  return added->handle;
 }
 
 void Register(OrtSessionOptions* options, const OrtApi* api) {
@@ -145,7 +151,7 @@ EDGERNN_API OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtAp
 
 // Sets the maximum number of the session's threads that share a large batch, for the sessions of
 // the next registration on this thread. The default is 1.
-EDGERNN_API void edgernn_threads(int count) { edgernn::next_threads = count; }
+EDGERNN_API void edgernn_threads(int count) { edgernn::next_threads = count < 1 ? 1 : count; }
 
 EDGERNN_API int edgernn_schema_version() { return edgernn::kSchemaVersion; }
 

@@ -31,7 +31,6 @@
 namespace edgernn {
 
 constexpr int kMaxProgramValues = 128;
-constexpr int kMaxProgramResults = 4;
 
 }  // namespace edgernn
 
