@@ -98,7 +98,10 @@ class StopConfig:
     ] = True
     skip_target: Annotated[
         _Weight | None,
-        Field(description="Percentage of updates that must be skipped, too, for the task to count as solved."),
+        Field(
+            description="Percentage of updates that must be skipped, too, for the task to count as solved. keep=best "
+            "prefers evaluations that skip as many."
+        ),
     ] = None
     patience: Annotated[_Count, Field(description="Stop after N evaluations in a row without a better metric.")] = None
 
