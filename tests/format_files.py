@@ -25,9 +25,9 @@ def npz_bytes(**arrays):
     return out.getvalue()
 
 
-def npz_with(header, body=b"", version=1):
+def npz_with(header, body=b"", version=1, method=zipfile.ZIP_DEFLATED):
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(out, "w", method) as archive:
         text = header.encode().ljust(118) + b"\n"
         archive.writestr("x.npy", b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H", len(text)) + text + body)
     return out.getvalue()

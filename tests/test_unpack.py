@@ -81,3 +81,13 @@ def test_long_name_that_a_header_claims_is_not_read(tmp_path):
     path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(10_240)))
     with pytest.raises(EdgernnError, match="got a header that claims 8,589,934,592 bytes"):
         unpack(path, (File("one.bin"),), tmp_path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
+def test_zip_members_that_unpack_without_a_bound_are_refused(tmp_path, method):
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("one.bin", CONTENT)
+    with pytest.raises(EdgernnError, match=rf"all.zip: expected members that .* got zip compression method {method}"):
+        unpack(path, (File("one.bin"),), tmp_path)
+    assert not (tmp_path / "one.bin").exists()

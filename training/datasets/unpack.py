@@ -11,7 +11,7 @@ from typing import Any
 
 from edgernn.errors import EdgernnError
 from edgernn.training.datasets.registry import File
-from edgernn.training.formats.byte_source import LIMIT, ByteSource, take, unpacking
+from edgernn.training.formats.byte_source import LIMIT, ByteSource, check_method, take, unpacking
 
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000
@@ -129,6 +129,7 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
                 raise EdgernnError(
                     f"{path}: expected files and folders, got a link: {info.filename!r}; do not use the archive"
                 )
+            check_method(path, info, "unpack the archive by hand")
             yield info.filename, None if info.is_dir() else archive.open(info)
 
 

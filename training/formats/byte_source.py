@@ -79,6 +79,23 @@ def _corrupt(path: Path, error: Exception) -> EdgernnError:
     )
 
 
+def check_method(where: str | Path, info: zipfile.ZipInfo, remedy: str) -> None:
+    """Raise EdgernnError if a member of a zip archive is compressed by another method than stored or deflate.
+
+    Python unpacks a whole piece of bzip2 or LZMA data at once, so that a small file could take all memory.
+
+    Args:
+        where: Name of the archive or of its member, for the error.
+        info: The member.
+        remedy: Phrase that tells the user what to do, the end of the error.
+    """
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise EdgernnError(
+            f"{where}: expected members that are stored or deflated, got zip compression method {info.compress_type}; "
+            f"{remedy}"
+        )
+
+
 def take(stream: ByteSource, size: int) -> bytearray:
     """Read bytes from a stream in chunks.
 

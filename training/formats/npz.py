@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import CORRUPT, LIMIT, ByteSource, opened, read_all, take
+from edgernn.training.formats.byte_source import CORRUPT, LIMIT, ByteSource, check_method, opened, read_all, take
 
 Array = npt.NDArray[Any]
 _MAGIC = b"\x93NUMPY"
@@ -69,12 +69,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
 
 
 def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    # the other compressions of zip archives unpack without a bound on memory, and NumPy does not write them
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise EdgernnError(
-            f"{where}: expected an npz archive as NumPy writes it, got zip compression method {info.compress_type}; "
-            "write it with numpy.savez"
-        )
+    check_method(where, info, "write the file with numpy.savez")
     try:
         with archive.open(info) as stream:
             return _read_npy(where, stream, limit)
