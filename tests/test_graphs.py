@@ -2,6 +2,8 @@
 """Recorded loops: when a recording is reused, when the loop runs instead, and what may be recorded."""
 
 import copy
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import edgernn
 from edgernn.cells.norm import RecurrentBatchNorm
+from edgernn.layer import RecurrentLayer
+from edgernn.training import api
 from edgernn.training.kernels.graphs import GraphUnroller
+from edgernn.training.plan import make_plan
 from tests.fused import inputs, make, run, whole_loss
+from tests.training_helpers import without_pictures
 
 
 def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong() -> None:
@@ -110,3 +116,53 @@ def test_recording_leaves_the_averages_of_a_normalisation_alone() -> None:
         if isinstance(module, RecurrentBatchNorm):
             module.total = lambda value: value
     assert layer.unroller(layer, x, layer.initial_state(6, x)) is None
+
+
+SMALL = {"hidden_size": 4, "batch_size": 10}
+# task, cell, settings, and whether a recording can be replayed at every training step
+TRAININGS: list[tuple[str, str, dict[str, Any], bool]] = [
+    ("adding", "gru", {"T": 5}, True),
+    ("adding", "sarnn", {"T": 5, "silence": 0.2, "background": 2.0}, False),
+    ("adding", "gru", {"T": 5, "weight_drop": 0.1}, False),
+    ("adding", "gru", {"T": 5, "weight_drop_input": 0.1}, False),
+    ("brits", "gru", {}, True),
+    ("ptb", "lstm", {}, True),
+    ("ptb", "lstm", {"layers": 2}, True),
+    ("ptb", "lstm", {"bptt": 30, "vary_bptt": True}, False),
+    ("sentence-vae", "gru", {"weight_drop": 0.0}, False),
+    ("draw", "gru", {"images": "mnist", "glimpses": 3}, False),
+    ("l2l", "lstm", {"unroll": 3, "run_steps": 6}, False),
+]
+
+
+@pytest.mark.parametrize(("task", "cell", "settings", "replays"), TRAININGS, ids=str)
+def test_a_plan_knows_whether_recordings_can_be_replayed(
+    task: str, cell: str, settings: dict[str, Any], replays: bool, small_data: Path
+) -> None:
+    size = {} if task == "l2l" else SMALL
+    plan = make_plan(task, cell, None, {**size, **settings}, data=small_data)
+    assert plan.replays == replays
+    # count what the plan's answer rests on: the layers' runs in a training step, and the numbers of steps
+    model, runs, steps = plan.network(), dict[RecurrentLayer, int](), set[int]()
+    for layer in model.recurrent_layers():
+        layer.register_forward_hook(lambda layer, *_: runs.update({layer: runs.get(layer, 0) + 1}))
+    plan.task.loss(model, plan.task.train.batch(0, plan.config.batch_size), None)
+    for step in range(min(12, plan.steps_per_epoch)):
+        steps.add(len(plan.task.train.batch(step, plan.config.batch_size).x))
+    assert (max(runs.values()) > 1) == plan.task.repeats_layers
+    assert (len(steps) > 2) == plan.task.train.varies_steps
+
+
+def test_a_training_says_whether_recordings_can_be_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def attach(model: torch.nn.Module, backend: str, device: str, replays: bool) -> str:
+        asked.append(replays)
+        return "torch"
+
+    monkeypatch.setattr(api, "attach", attach)
+    without_pictures(monkeypatch)
+    for rate in (0.0, 0.1):
+        settings = {"T": 5, "steps": 1, "weight_drop": rate, **SMALL}
+        api.train("adding", "gru", out=tmp_path / str(rate), settings=settings)
+    assert asked == [True, False]

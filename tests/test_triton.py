@@ -304,6 +304,9 @@ def test_attach_takes_kernels_on_a_gpu(options: dict[str, object], backend: str)
     else:
         assert attach(model, "fused", "cuda") == "fused"
     assert attach(model, "torch", "cuda") == "torch"
+    # recordings of the loop are kept for trainings that can replay them
+    unrecorded = {"fused": "fused", "torch": "torch", "graphs": "torch" if "norm" in options else "fused"}[backend]
+    assert attach(model, "auto", "cuda", replays=False) == unrecorded
 
 
 def test_without_triton_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:

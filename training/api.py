@@ -179,7 +179,7 @@ def default_out(task: str, cell: str, rule: str | None) -> Path:
 def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> dict[str, Any]:
     torch.manual_seed(plan.seed)
     model = plan.network()
-    backend = attach(model, plan.config.backend, plan.device)
+    backend = attach(model, plan.config.backend, plan.device, plan.replays)
     if group.size > 1 and any(layer.cell.counts_steps for layer in model.recurrent_layers()):
         # batch statistics are summed over processes, which only the torch loop does
         backend = "torch"

@@ -64,6 +64,18 @@ class Plan:
     def steps_per_epoch(self) -> int:
         return self.task.train.steps_per_epoch(self.config.batch_size)
 
+    @property
+    def replays(self) -> bool:
+        """True if CUDA graphs of a layer's loop over time steps can be replayed at every training step.
+
+        A graph has fixed weights, a fixed number of steps, and no factors of steps in the penalty on updates. Its next
+        replay overwrites tensors that the backward pass of the last one needs.
+        """
+        dropout = self.model.dropout
+        new_weights = dropout.weight > 0 or dropout.weight_input > 0
+        changing_steps = self.task.repeats_layers or self.task.train.varies_steps
+        return not (new_weights or changing_steps or self.config.background is not None)
+
     def network(self) -> RecurrentModel:
         """Build a new, untrained network on the device."""
         return self.task.build_network(self.model).to(self.device)

@@ -19,7 +19,7 @@ WIDEST = 512
 WIDEST_LOW_RANK = 256
 
 
-def attach(model: RecurrentModel, backend: str, device: str) -> str:
+def attach(model: RecurrentModel, backend: str, device: str, replays: bool = True) -> str:
     """Select the implementation of the loop over time steps for each recurrent layer of a model.
 
     Args:
@@ -32,6 +32,7 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
             rounds the weights (setting weights), because a graph holds the tensors of the weights, and rounded ones
             are new at every step.
         device: The device of the model, such as "cpu".
+        replays: False if "auto" must not use CUDA graphs, because the training could not replay them (`Plan.replays`).
 
     Returns:
         The names of the implementations in use, sorted and separated by commas, such as "fused, torch".
@@ -48,7 +49,7 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
         wide = layer.cell.recurrent.rank is not None and layer.cell.hidden_size > WIDEST_LOW_RANK
         if backend == "torch" or (backend == "auto" and kind == "cpu" and wide):
             continue
-        unroller = _unroller(layer, kind, backend == "auto" and not rounds)
+        unroller = _unroller(layer, kind, backend == "auto" and replays and not rounds)
         if not isinstance(unroller, str):
             layer.unroller = unroller
         elif backend == "fused":

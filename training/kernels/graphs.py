@@ -53,7 +53,8 @@ class GraphUnroller:
     None in these cases, so that the layer runs its own loop in torch: tensors on another device; a forward pass without
     gradients; torch.compile; weights other than those recorded, such as weights after dropout; a layer with
     `step_weights`; batch statistics that several processes share; and a second forward pass before the backward pass of
-    the first, because it would overwrite tensors of the first.
+    the first, because it would overwrite tensors of the first. `Plan.replays` is False for trainings in which some of
+    these cases occur at every step.
 
     Args:
         capture: Function that records a module on example inputs and returns a function that replays it. Default:

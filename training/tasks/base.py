@@ -133,6 +133,7 @@ class Task(abc.ABC):
         card_metrics: Names of metrics that the card of a trained model states beside the main metric.
         divides: True if the sequences of a batch can be divided among processes. Set it only if the loss is a mean
             over sequences, and the state that `loss` returns has the batch as its first axis.
+        repeats_layers: True if the network runs a recurrent layer several times in a training step.
 
     Set by the class or by `open`:
         objective: Main metric, a `Score`; for a supervised task an `Objective`, which adds loss and further metrics.
@@ -158,6 +159,7 @@ class Task(abc.ABC):
     without: ClassVar[frozenset[str]] = frozenset()
     card_metrics: ClassVar[tuple[str, ...]] = ()
     divides: ClassVar[bool] = True
+    repeats_layers: ClassVar[bool] = False
 
     objective: Score
     input_size: int

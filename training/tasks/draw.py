@@ -81,6 +81,8 @@ class DrawImages(Task):
     }
     network = Draw
     without = NOT_OF_A_LAYER
+    # the layers run once for each glimpse
+    repeats_layers = True
     objective = Score("nll_bound", False)
 
     def __post_init__(self) -> None:

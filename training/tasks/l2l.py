@@ -131,6 +131,8 @@ class LearningToLearn(Task):
     without = NOT_OF_A_LAYER - {"layers"} | {"batch_size"}
     # a batch trains one optimisee, so that processes cannot share it
     divides = False
+    # the layers run once for each training step of an optimisee
+    repeats_layers = True
     objective = Score("final_loss", False)
     # per parameter of an optimisee: its gradient and its new value
     input_size, output_size = 1, 1

@@ -56,6 +56,7 @@ class WordStream(Source, Split):
     ) -> None:
         self.words = torch.tensor(words)
         self.end, self.bptt, self.vary_bptt, self.columns, self.seed = end, bptt, vary_bptt, columns, seed
+        self.varies_steps = vary_bptt
         # caches with the number of columns as key: x and target, window lengths
         self._cut: dict[int, tuple[Tensor, Tensor]] = {}
         self._lengths: dict[int, list[int]] = {}

@@ -52,6 +52,8 @@ class Sentences(Source, Split):
     the sentences sorted by length.
     """
 
+    varies_steps = True
+
     def __init__(self, sentences: Sequence[Sequence[int]], seed: int = 0) -> None:
         self.sentences, self.seed = sentences, seed
         self._lengths = np.array([len(sentence) for sentence in sentences])
@@ -138,6 +140,8 @@ class SentenceCodes(Task):
     }
     network = SentenceVAE
     without = NOT_OF_A_LAYER - {"weight_drop"}
+    # the encoder runs once for each length of the sentences in a batch
+    repeats_layers = True
     objective = Score("nll", False)
 
     def __post_init__(self) -> None:

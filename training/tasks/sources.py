@@ -53,7 +53,13 @@ class MarkedBatch(Batch):
 
 
 class Source(abc.ABC):
-    """Base class of the training data: an endless, reproducible series of batches."""
+    """Base class of the training data: an endless, reproducible series of batches.
+
+    Attributes:
+        varies_steps: True if the number of steps T differs from batch to batch, except at the end of an epoch.
+    """
+
+    varies_steps: bool = False
 
     @abc.abstractmethod
     def steps_per_epoch(self, batch_size: int) -> int:
