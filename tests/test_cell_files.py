@@ -209,6 +209,23 @@ def test_a_run_goes_on_with_its_copy(end):
     assert snapshot(Path("part")) == snapshot(Path("whole"))
 
 
+@pytest.mark.filterwarnings("ignore:cell. .* differs from the copy:RuntimeWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("end", ["moved", "changed"])
+def test_several_processes_go_on_with_the_copy(end):
+    arguments = {"task": "adding", "cell": "my_cells.py:Mine", "settings": STEPS}
+    whole = train(**arguments, out="whole")
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        train(**arguments, out="part", progress=Stop(5))
+    if end == "moved":
+        Path("my_cells.py").rename("elsewhere.py")
+    else:
+        Path("my_cells.py").write_text(CHANGED)
+    result = train(**arguments, out="part", resume=True, devices=2)
+    assert result["mse"] == pytest.approx(whole["mse"], rel=1e-4)
+    command = json.loads(Path("part/config.json").read_text())["command"]
+    assert command[command.index("--cell") + 1] == "my_cells.py:Mine"
+
+
 def test_a_run_of_another_cell_is_not_gone_on_with():
     Path("my_cells.py").write_text(CELL + '\nclass Two(Mine):\n    name = "two"\n')
     train("adding", "my_cells.py:Mine", out="run", settings=STEPS)

@@ -63,7 +63,9 @@ def train(
         data: The folder of data sets. Default: the environment variable EDGERNN_DATA.
         resume: Continue the run in `out`. If that run is finished, only return its result.
         devices: Number of processes. Each computes a part of every batch, on a GPU of its own or on the CPU. The result
-            equals that of one process. Default: the processes started by torchrun, or one.
+            equals that of one process, up to the order of sums. With random numbers in the forward pass, such as
+            dropout, masks (mask_steps, mask_channels) or the rule `random`, it is equal in distribution only. Default:
+            the processes started by torchrun, or one.
         settings: Settings of training, model, task, cell and rule: a dict from name to value, such as {"lr": 0.01}. The
             names are those of the settings NAME=VALUE of `edgernn train`.
         progress: Progress bar. Default: none.
@@ -86,9 +88,12 @@ def train(
     size = size_of(devices)
     check_size(plan, size)
     run = RunDirectory(path)
-    command = command_words(task, cell, rule, run.path, seed, device, data, settings, devices)
+    others = (rule, run.path, seed, device, data, settings, devices)
+    command = command_words(task, cell, *others)
+    # further processes read the run's copy of a user-defined cell, as this one does
+    child_command = command_words(task, cell_used, *others)
     # the caller's random generator is restored at the end
-    with together(plan, size, command) as group, torch.random.fork_rng(devices=[]), ExitStack() as stack:
+    with together(plan, size, child_command) as group, torch.random.fork_rng(devices=[]), ExitStack() as stack:
         record = plan.record(command, size)
         _check_same(group, record)
         group.first(lambda: stack.enter_context(hold_folder(run.path, wait)))

@@ -4,7 +4,7 @@
 The gradient equals that of the whole batch: each process weights the mean loss of its sequences by their number, and
 DistributedDataParallel averages the gradients. Statistics over a batch (`norm=recurrent-batch`, the loss of an imputer)
 are summed over all processes. Process 0 alone evaluates, and reads and writes the run directory; it broadcasts its
-results. Random numbers in training (dropout, samples) differ from process to process.
+results. Random numbers in training (dropout, masks, samples, the rule `random`) differ from process to process.
 
 The processes are started by torchrun or by `together`, and connect through torchrun's environment variables.
 """
