@@ -58,7 +58,7 @@ class Calibration:
         model: The model with the rule delta and the thresholds of `point`.
         point: The measured point with the fewest multiply-adds among those within the allowed loss of the metric, or
             the allowed change of the output.
-        curve: All measured points, from the most to the fewest multiply-adds.
+        curve: All measured points with a finite value, from the most to the fewest multiply-adds.
         dense: Metric of the model before it got the rule delta; 0 if changes of the output are measured.
     """
 
@@ -101,6 +101,8 @@ def _check_dense(model: SequenceModel) -> None:
 
 def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Calibration:
     """Find thresholds of the rule delta for a dense model from inputs alone, without labels.
+
+    The thresholds are chosen on x, so that the change of the output may be larger on other inputs: keep some to check.
 
     Args:
         model: A dense model, such as the result of `from_torch`. It is put into evaluation mode.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for the thresholds of the update rule delta that need the fewest multiply-adds at an allowed loss."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,8 +75,10 @@ def search_thresholds(
     Each threshold, of x and of h, is a multiple of the mean change of x or h from one step to the next.
 
     First, each multiple in CURVE is tried for x and h of all layers together. Then, a bisection searches between the
-    largest good multiple and the next one in CURVE. Then, the multiple is raised for x alone, and for h alone. Last, if
-    the model has several layers, the multiples of x and of h are raised in each layer alone.
+    largest good multiple and the next one in CURVE. A smaller multiple may be bad, as the loss need not rise with the
+    thresholds. Then, the multiple is raised for x alone, and for h alone. Last, if the model has several layers, the
+    multiples of x and of h are raised in each layer alone. The loss of the best point is small in part by chance, as
+    the point is chosen on the data that `measure` reads.
 
     Args:
         measure: Function of the multiples. It returns the share of the multiply-adds that the model executes, and the
@@ -87,7 +90,7 @@ def search_thresholds(
         progress: Progress bar.
 
     Returns:
-        The best point, and all measured points from the most to the fewest multiply-adds.
+        The best point, and all measured points with a finite `value`, from the most to the fewest multiply-adds.
 
     Raises:
         UsageError: `loss` is not above 0.
@@ -134,4 +137,5 @@ def search_thresholds(
                     break
                 best = raised
     chosen = min((p for p in points.values() if good(p.value)), key=lambda p: p.executed)
-    return chosen, sorted(points.values(), key=lambda p: -p.executed)
+    finite = [p for p in points.values() if math.isfinite(p.value)]
+    return chosen, sorted(finite, key=lambda p: -p.executed)
