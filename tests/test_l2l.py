@@ -14,9 +14,10 @@ from edgernn.cli.frame import main
 from edgernn.config import LayerConfig, ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import train
+from edgernn.training.datasets import SETS, fetch
 from edgernn.training.networks.learned_optimizer import LearnedOptimizer
 from edgernn.training.networks.optimisees import RATES
-from edgernn.training.tasks.l2l import CIFAR10, LearningToLearn
+from edgernn.training.tasks.l2l import LearningToLearn
 from edgernn.training.tasks.unrolls import ImageSplit, Unrolls
 from tests import oracle_cells
 from tests.training_helpers import Stop, data_folder, snapshot, without_pictures, words, write_mnist
@@ -214,6 +215,18 @@ def test_stopped_and_resumed_equals_whole(digits, tmp_path, cell, changes):
         assert snapshot(tmp_path / f"run{at}") == snapshot(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("_no_pictures")
+@pytest.mark.parametrize("part", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"])
+def test_a_run_is_not_resumed_with_other_images(digits, tmp_path, part):
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        run(digits, tmp_path / "run", progress=Stop(4))
+    content = bytearray((digits / "mnist" / part).read_bytes())
+    content[-1] = (content[-1] + 1) % 10
+    (digits / "mnist" / part).write_bytes(content)
+    with pytest.raises(UsageError, match=r"fingerprint: the run in .* has "):
+        run(digits, tmp_path / "run", resume=True)
+
+
 def test_from_the_command_line(digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "--task", "l2l", "--cell", "lstm", "--data", str(digits), *words(SETTINGS), "steps=3"]
@@ -265,7 +278,7 @@ def test_bad_arguments_of_the_network():
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(EdgernnError, match="l2l: no train-images-idx3-ubyte"):
         opened(tmp_path)
-    with pytest.raises(EdgernnError, match=r"l2l: no data_batch_1\.bin, .*test_batch\.bin"):
+    with pytest.raises(EdgernnError, match=r"l2l: no .* or data_batch_1\.bin, .*test_batch\.bin"):
         opened(tmp_path, optimisee="resnet")
 
 
@@ -276,14 +289,15 @@ def write_cifar(folder, form, count=12):
     """Write random images in one of the supported forms; return the colours of the first image (3, 32, 32)."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
+    unpacked, plain, (subset,) = SETS["cifar10"].forms
     if form == "npz":
         x, y = rng.integers(256, size=(count, 32, 32, 3), dtype=np.uint8), np.arange(count, dtype=np.uint8) % 10
-        np.savez(folder / CIFAR10[2][0], x_train=x, y_train=y, x_test=x[:4], y_test=y[:4])
+        np.savez(folder / subset, x_train=x, y_train=y, x_test=x[:4], y_test=y[:4])
         return x[0].transpose(2, 0, 1)
     records = rng.integers(256, size=(6, count, 3073), dtype=np.uint8)
     records[:, :, 0] %= 10
-    for name, batch in zip(CIFAR10[0], records, strict=True):
-        target = folder / "cifar-10-batches-bin" / name if form == "unpacked" else folder / f"{name}.gz"
+    for name, batch in zip(unpacked if form == "unpacked" else plain, records, strict=True):
+        target = folder / name if form == "unpacked" else folder / f"{name}.gz"
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(batch.tobytes() if form == "unpacked" else gzip.compress(batch.tobytes()))
     return records[0, 0, 1:].reshape(3, 32, 32)
@@ -300,6 +314,13 @@ def test_forms_of_cifar10(tmp_path, form):
     assert (images == torch.from_numpy(first.copy())).all((1, 2, 3)).any()
     (whole,) = task.images.chunks(99)
     torch.testing.assert_close(whole.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
+
+
+def test_an_unpacked_archive_is_not_fetched_again(tmp_path):
+    write_cifar(tmp_path / "cifar10", "unpacked")
+    fetched = fetch("cifar10", tmp_path)
+    assert not fetched["fetched"]
+    assert [file["bytes"] for file in fetched["files"]] == [12 * 3073] * 6
 
 
 @pytest.mark.usefixtures("_no_pictures")

@@ -97,7 +97,9 @@ def _plain(base: str, *files: File) -> tuple[Download, ...]:
 
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _CIFAR = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
-_CIFAR_SUBSET = "cifar10_subset_train2500_test1000.npz"
+# the folder that the archive unpacks to
+_CIFAR_UNPACKED = tuple(f"cifar-10-batches-bin/{name}" for name in _CIFAR)
+CIFAR10_SUBSET = "cifar10_subset_train2500_test1000.npz"
 _PTB = ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt")
 _SVHN = ("train_32x32.mat", "test_32x32.mat")
 _NOISES = (
@@ -226,7 +228,7 @@ SETS: dict[str, DataSet] = {
         terms="no formal licence; free for research with citation",
         tasks=("l2l",),
         folder="cifar10",
-        forms=(_CIFAR, (_CIFAR_SUBSET,)),
+        forms=(_CIFAR_UNPACKED, _CIFAR, (CIFAR10_SUBSET,)),
         downloads=(
             Download(
                 ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
@@ -235,8 +237,8 @@ SETS: dict[str, DataSet] = {
                 "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
             ),
         ),
-        others=(File(_CIFAR_SUBSET, 10_756_502, "918d9f2008ea0a80ad0ee68afe888ca74dfc7db3336b9c6d47dffc14678e3a7e"),),
-        note=f"{_CIFAR_SUBSET} is a subset of CIFAR-10 with 2,500 training and 1,000 test images: "
+        others=(File(CIFAR10_SUBSET, 10_756_502, "918d9f2008ea0a80ad0ee68afe888ca74dfc7db3336b9c6d47dffc14678e3a7e"),),
+        note=f"{CIFAR10_SUBSET} is a subset of CIFAR-10 with 2,500 training and 1,000 test images: "
         "accuracies differ from those on the whole set",
     ),
     "svhn": DataSet(

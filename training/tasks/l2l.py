@@ -3,7 +3,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from edgernn.files import replacing
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
 from edgernn.training.datasets import SETS
+from edgernn.training.datasets.registry import CIFAR10_SUBSET
 from edgernn.training.formats import read_cifar10
 from edgernn.training.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
@@ -27,14 +28,11 @@ from edgernn.training.networks.pieces import NOT_OF_A_LAYER, without_imputer
 from edgernn.training.tasks.base import CLASSIFICATION, SAMPLES, Means, Score, Task, work
 from edgernn.training.tasks.images import SIDE, LabelledImages, MnistRows
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
-from edgernn.training.tasks.unrolls import ImageSplit, Unrolls, channel_scales
+from edgernn.training.tasks.unrolls import ImageSplit, Unrolls, channel_scales, fingerprint
 
 OPTIMISEES = ("mlp", "resnet")
 META_LOSSES = ("mean", "change")
 CLASSES = 10
-_BATCHES, _SUBSET = SETS["cifar10"].forms
-# the binary version, directly or in the folder that its archive unpacks to; or a subset of its images
-CIFAR10: list[Sequence[str]] = [_BATCHES, [f"cifar-10-batches-bin/{name}" for name in _BATCHES], _SUBSET]
 # one in 12 of the training images is for validation
 _HELD_OUT = 12
 # random keys: each use has its own random minibatches and initial parameters
@@ -155,6 +153,7 @@ class LearningToLearn(Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         parts = self._read_mnist(source, seed) if self.optimisee == "mlp" else self._read_cifar10(source, seed)
+        self.fingerprint = fingerprint(parts)
         scales = channel_scales(parts[0][0])
         self.images, self.validation, self.test = (ImageSplit(x, y, *scales) for x, y in parts)
         self.train = self._unrolls(_TRAIN, self.run_steps, seed)
@@ -369,9 +368,10 @@ class LearningToLearn(Task):
         Returns:
             A pair of images and labels for each part.
         """
-        files = find_either(self.name, "cifar10", CIFAR10, source)
-        if files[0].name.startswith(_SUBSET):
-            warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)
+        cifar10 = SETS["cifar10"]
+        files = find_either(self.name, "cifar10", cifar10.forms, source)
+        if files[0].name.startswith(CIFAR10_SUBSET):
+            warnings.warn(cifar10.note, EdgernnWarning, stacklevel=2)
         (x, y), test = (
             (torch.from_numpy(part.x).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(part.y).long())
             for part in read_cifar10(files)
