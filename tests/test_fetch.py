@@ -178,6 +178,20 @@ def test_file_in_its_place_is_checked_and_never_overwritten(server, monkeypatch,
     assert not server.seen
 
 
+def test_only_a_file_with_the_known_sum_counts_outside_the_folder_of_a_set(server, monkeypatch, home, tmp_path):
+    register_data_set(monkeypatch, plain(server))
+    (tmp_path / "f.bin").write_bytes(b"something else")
+    assert get("small", tmp_path)["fetched"] is True
+    assert (tmp_path / "f.bin").read_bytes() == b"something else"
+    assert (tmp_path / "small/f.bin").read_bytes() == CONTENT
+    (tmp_path / "small/f.bin").rename(tmp_path / "f.bin")
+    assert get("small", tmp_path)["fetched"] is False
+    assert len(server.seen) == 1
+    # a file whose sum is not known may be anything
+    register_data_set(monkeypatch, plain(server, sha256=None, size=None))
+    assert get("small", tmp_path)["fetched"] is True
+
+
 def test_preferred_form_is_enough(server, monkeypatch, home):
     register_data_set(monkeypatch, plain(server), forms=(("better",), ("f.bin",), ("part",)))
     (home / "small").mkdir(parents=True)

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
     """Download a data set, or verify it if its files exist.
 
     The files of a set that must be unpacked by hand are verified as well, as far as their checksums are known. Files
-    inside folders that a set names, such as recordings, are not.
+    inside folders that a set names, such as recordings, are not. Files in the data folder itself, outside the set's
+    folder, count only if they have a known checksum.
 
     If the connection breaks, the download is resumed automatically a few times. After that, or after an interruption,
     the next call resumes it.
@@ -65,8 +66,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
     data_set, progress = find_set(name), progress or Silent()
     root = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     folder = (root or cache_folder()) / data_set.folder
-    where = [folder, root] if root else [folder]
-    existing = _existing_files(data_set, where)
+    existing = _existing_files(data_set, folder, root)
     if existing is None and not data_set.downloads:
         wanted = " or ".join(", ".join(form) for form in data_set.forms)
         raise EdgernnError(f"{name} cannot be downloaded: {data_set.agreement}; put {wanted} into {folder}")
@@ -75,7 +75,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
             files = [
                 file
                 for download in data_set.downloads
-                for file in _fetch_or_check(download, folder, where, progress, pause)
+                for file in _fetch_or_check(download, folder, root, progress, pause)
             ]
     else:
         files = [_check(path, file) for file, path in existing if path.is_file()]
@@ -113,8 +113,8 @@ def _work_folder(folder: Path) -> Iterator[None]:
                 created.rmdir()
 
 
-def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
-    """Find the files of a data set in the folders `where`; return None if no form of the data set is complete.
+def _existing_files(data_set: DataSet, folder: Path, root: Path | None) -> list[tuple[File, Path]] | None:
+    """Find the files of a data set, as `_locate` does; return None if no form of the data set is complete.
 
     The result has a pair for each file: its entry in the registry, and its path. A data set may be published in several
     forms, each a complete set of files (`DataSet.forms`). The forms are tried in order of preference. A form that comes
@@ -122,7 +122,7 @@ def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Pa
     """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
-        paths = locate(form, where)
+        paths = _locate([data_set.files[name] for name in form], folder, root)
         if None not in paths:
             return [(data_set.files[name], path) for name, path in zip(form, paths, strict=True) if path]
         if set(form) == downloaded:
@@ -130,15 +130,39 @@ def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Pa
     return None
 
 
+def _locate(files: Sequence[File], folder: Path, root: Path | None) -> list[Path | None]:
+    """Find each of several files of a data set; the result has None for a file that is missing.
+
+    The files are sought in `folder`, the folder of the data set. In `root`, the user's data folder, a file of the same
+    name may belong to anything. There, a file is found only if it has the checksum of the registry.
+    """
+    paths = locate([file.name for file in files], [folder])
+    for i, file in enumerate(files):
+        if paths[i] is None and root is not None and file.sha256 is not None:
+            (path,) = locate([file.name], [root])
+            if path is not None and _matches(path, file):
+                paths[i] = path
+    return paths
+
+
+def _matches(path: Path, file: File) -> bool:
+    """True if a file has the size and the checksum of its entry in the registry."""
+    try:
+        _check(path, file, {})
+    except EdgernnError:
+        return False
+    return True
+
+
 def _fetch_or_check(
-    download: Download, folder: Path, where: list[Path], progress: Progress, pause: float
+    download: Download, folder: Path, root: Path | None, progress: Progress, pause: float
 ) -> list[dict[str, Any]]:
     """Verify the files of a download if they exist, else download them from the first URL that works.
 
     Returns a list with the result of `_check` for each file: a dict with its name, size and checksum. EdgernnError is
     raised if an existing file is invalid, or if all URLs fail. If all fail, it is the error of the last URL.
     """
-    paths = locate([file.name for file in download.gives], where)
+    paths = _locate(download.gives, folder, root)
     if None not in paths:
         return [_check(path, file) for file, path in zip(download.gives, paths, strict=True) if path and path.is_file()]
     *others, last = download.urls
