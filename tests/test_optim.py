@@ -43,6 +43,17 @@ def test_biases_may_start_at_zero_and_norms_keep_their_own_start():
     assert before
 
 
+@pytest.mark.parametrize("biases", [True, False])
+@pytest.mark.parametrize(("rule", "options"), [("phased", {}), ("skip", {}), ("delta", {"learn_thresholds": True})])
+def test_rules_keep_values_that_have_a_meaning(rule, options, biases):
+    model = SequenceModel("gru", 3, 8, 2, rule=rule, rule_options=options)
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    initialise(model, TrainConfig.of(start="uniform", start_scale=0.1, start_biases=biases))
+    kept = {name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])}
+    assert kept == {name for name in before if ".rule." in name}
+    assert len(kept) == 2
+
+
 def test_a_cells_own_start_is_left_alone():
     model = SequenceModel("fastgrnn", 3, 8, 2)
     before = [p.clone() for p in model.parameters()]

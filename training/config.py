@@ -59,7 +59,10 @@ class ScheduleConfig:
 
 @configuration
 class StartConfig:
-    """Settings of the initial weights; parameters of a normalisation (setting norm) are never drawn at random."""
+    """Settings of the initial weights.
+
+    Parameters of a normalisation (setting norm) and those of the rules delta, phased and skip are never drawn at random.
+    """
 
     name: Annotated[
         str,

@@ -36,6 +36,8 @@ class Phased(Timed):
 
     name = "phased"
     paper = "Neil et al. 2016, arXiv:1610.09513"
+    # periods are positive, and those of the paper go up to hundreds of steps
+    keeps_start = True
     # tighter than the default, because φ does not depend on the order of any sum
     tie = 1e-6
     # with a short open phase, u is a steep function of t

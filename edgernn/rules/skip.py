@@ -30,6 +30,8 @@ class Skip(UpdateRule):
     name = "skip"
     paper = "Campos et al. 2018, arXiv:1708.06834"
     kind = Kind.SAMPLE
+    # a bias of 1, so that few steps are skipped at first
+    keeps_start = True
     inclusive = True
     memory = {"rule_pressure": Memory(1)}  # noqa: RUF012
     learns_start = True
