@@ -116,6 +116,13 @@ def test_seizures_are_centred_averaged_and_balanced(tmp_path, split, seed):
     of = [{expected[sequence] for sequence in rows_of(part)[0]} for part in parts(task)]
     shared = (of[0] & of[1]) | (of[0] & of[2]) | (of[1] & of[2])
     assert bool(shared) == (split == "rows")
+    for part in parts(task):
+        if split == "rows":
+            assert part.origins is None
+            continue
+        # one number for each recording
+        pairs = {(expected[x], int(origin)) for x, origin in zip(rows_of(part)[0], part.origins, strict=True)}
+        assert len(pairs) == len({recording for recording, _ in pairs}) == len({origin for _, origin in pairs})
 
 
 @pytest.mark.parametrize(

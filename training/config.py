@@ -61,7 +61,7 @@ class ScheduleConfig:
 class StartConfig:
     """Settings of the initial weights.
 
-    Parameters of a normalisation (setting norm) and those of the rules delta, phased and skip are never drawn at random.
+    Parameters of a normalisation (setting norm) and of the rules delta, phased and skip are never drawn at random.
     """
 
     name: Annotated[

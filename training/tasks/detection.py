@@ -59,6 +59,7 @@ class Detection(Task, ABC):
             EdgernnError: A class has fewer than 3 sequences or recordings.
         """
         members = "sequences" if groups is None else "recordings"
+        recordings = None if groups is None else torch.from_numpy(groups.astype(np.int64))
         groups = np.arange(len(x)) if groups is None else groups
         for value, name in enumerate(self.classes or ()):
             count = len(np.unique(groups[event == value]))
@@ -68,7 +69,10 @@ class Detection(Task, ABC):
                 )
         parts = balanced_parts(event, groups, seed)
         inputs, label = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(event.astype(np.int64))
-        self.train, self.validation, self.test = (Sequences(inputs[part], label[part], seed=seed) for part in parts)
+        self.train, self.validation, self.test = (
+            Sequences(inputs[part], label[part], seed=seed, origins=None if recordings is None else recordings[part])
+            for part in parts
+        )
         self.mean, self.std = standardisation(self.train.x)
         if not self.scale:
             self.std = [1.0] * len(self.std)

@@ -47,9 +47,9 @@ class HeartPart(Sequences):
     ) -> None:
         x, y, *marks = arrays
         background = marks[0] if marks else None
-        super().__init__(x, y, seed=seed, per_step=background is not None, background=background)
+        origins = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        super().__init__(x, y, seed=seed, per_step=background is not None, background=background, origins=origins)
         self.records = records
-        self.origins = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
 
 
 class BeatTally(Tally):

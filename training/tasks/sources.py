@@ -144,7 +144,8 @@ class Sequences(Source, Split):
 
     x is (N, T, I) of any numeric type, or (N, T) integers below `symbols`, which become one-hot vectors batch by batch
     (I = symbols). y is (N, ...), or (N, T, ...) with one target per step; integers of any type become int64.
-    background (N, T), if there is one, is True at steps at which nothing happens.
+    background (N, T), if there is one, is True at steps at which nothing happens. origins (N,), if there are any, are
+    the recordings of the sequences, see `Split`.
     """
 
     def __init__(
@@ -156,9 +157,10 @@ class Sequences(Source, Split):
         per_step: bool = False,
         symbols: int | None = None,
         background: Tensor | None = None,
+        origins: Tensor | None = None,
     ) -> None:
         self.x, self.y, self.seed, self.per_step, self.symbols = x, y, seed, per_step, symbols
-        self.background = background
+        self.background, self.origins = background, origins
         self._order = EpochOrder(len(x), (_SHUFFLE, seed), lambda rng: rng.permutation(len(x)))
 
     def __len__(self) -> int:
