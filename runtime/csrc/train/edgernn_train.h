@@ -3,7 +3,7 @@
 // backward.
 //
 // The caller owns all memory: row-major float32, laid out as the op's inputs
-// (docs/background/design.md). P is the number of pre-activations: M or H for each gate, and one
+// (docs/reference/op.md). P is the number of pre-activations: M or H for each gate, and one
 // more per decision of a rule with a matrix. W has I columns, or 2I if the cell also reads the last
 // input. A call runs on OpenMP's threads if the process has loaded OpenMP, else on threads that it
 // starts and joins.
