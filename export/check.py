@@ -11,17 +11,12 @@ from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
-from edgernn.export.rounding import WHOLE_NUMBERS
 from edgernn.model import SequenceModel
 from edgernn.rules.base import Decision, UpdateRule
 from edgernn.runtime.info import kernels
 from edgernn.runtime.library import no_native
 from edgernn.runtime.session import Session
-
-# allowed error, relative for values above 1: float32 sums in another order differ by rounding
-TOLERANCE = 1e-4
-# steps of the random input; in longer sequences, rounding errors of more steps add up
-_STEPS = 24
+from edgernn.tolerance import STEPS, TOLERANCE, WHOLE_NUMBERS, allowed_error
 
 
 @dataclass(frozen=True)
@@ -85,12 +80,12 @@ def check(
     model.eval()
     generator = torch.Generator().manual_seed(0)
     if model.vocabulary is not None:
-        x = torch.randint(model.vocabulary, (_STEPS, 16), generator=generator)
+        x = torch.randint(model.vocabulary, (STEPS, 16), generator=generator)
     elif model.frontend is not None:
         # noise, 20 dB below full scale
-        x = 0.1 * torch.randn(_STEPS, 16, model.input_size, generator=generator)
+        x = 0.1 * torch.randn(STEPS, 16, model.input_size, generator=generator)
     else:
-        x = torch.randn(_STEPS, 16, model.input_size, generator=generator) * model.input_std + model.input_mean
+        x = torch.randn(STEPS, 16, model.input_size, generator=generator) * model.input_std + model.input_mean
     inputs = [x] if example is None else [x, example]
     results = []
     sessions = [Session(path, backend="portable")]
@@ -116,7 +111,8 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
     """Compare a session with torch on input x, except at steps where rounding may flip a decision to update a neuron.
 
     A step is left out if the distance of a decision from its threshold is at most `ties_apart` times `UpdateRule.tie`,
-    the distance below which float32 rounding may flip it. An error above `tolerance` raises EdgernnError.
+    the distance below which float32 rounding may flip it. An error above `allowed_error` of `tolerance` raises
+    EdgernnError.
     """
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
@@ -138,8 +134,7 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
             "check: no step can be compared with torch, because rounding may flip an update decision at each of them; "
             "pass another input as example"
         )
-    allowed = tolerance * max(1.0, len(x) / _STEPS)
-    sequence_error = _error(session, model, x, zero, _torch(model, x, zero), clear, allowed)
+    sequence_error = _error(session, model, x, zero, _torch(model, x, zero), clear, tolerance)
     return Check(session.backend, step_error, sequence_error, steps, int(clear.sum()), ties)
 
 
@@ -202,7 +197,7 @@ def _error(
     """Run a session on x from `state`, and compare its results with those of torch, `expected` (see `_torch`).
 
     Only sequences where `clear` (B,) is True are compared. Returns the largest absolute error. An error above
-    `tolerance`, or another number of updated neurons, raises EdgernnError.
+    `allowed_error`, or another number of updated neurons, raises EdgernnError.
     """
     named = {n: s.detach().numpy() for n, s in zip(model.state_names, state, strict=True)}
     y, new = session.run_from(x.numpy(), named)
@@ -215,8 +210,7 @@ def _error(
     worst = 0.0
     for name, got, wanted, axis in pairs:
         error = float(np.abs(np.compress(pick, got - wanted.numpy(), axis)).max())
-        # relative to the largest value if that is above 1, as a head's output may be
-        allowed = tolerance * max(1.0, float(wanted.abs().max()))
+        allowed = allowed_error(wanted.numpy(), len(x), tolerance)
         if not error <= allowed:
             raise EdgernnError(
                 f"{session.backend}: {name} differs from torch by {error:.3g}, "

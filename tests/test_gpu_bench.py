@@ -121,7 +121,7 @@ def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
 
     monkeypatch.setattr(Session, "run_from", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 60)], SHORT)
-    assert "the largest error of outputs and states is 0.001" in report["cases"][0]["failed"]
+    assert "the largest error of y is 0.001" in report["cases"][0]["failed"]
     assert "is 0.001, expected at most" in gpu_page(report)
 
 

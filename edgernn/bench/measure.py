@@ -21,9 +21,9 @@ from edgernn.runtime.open_model import open_session
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.runtime.weights import parse, read_weights
+from edgernn.tolerance import TOLERANCE, WHOLE_NUMBERS, allowed_error
 
 Array = NDArray[np.float32]
-TOLERANCE = 1e-4
 NATIVE, PORTABLE, GRU, LSTM = "edgernn native", "edgernn portable", "ONNX Runtime GRU", "ONNX Runtime LSTM"
 
 
@@ -88,7 +88,8 @@ def bench(
     x, source = example_input(path, sessions[PORTABLE], settings, x)
     verified = {}
     if NATIVE in sessions:
-        verified["native against portable"] = verify(sessions[NATIVE], sessions[PORTABLE], x)
+        tolerance = tolerance_of(path)
+        verified["native against portable"] = verify(sessions[NATIVE], sessions[PORTABLE], x, tolerance=tolerance)
     skipping = next(iter(sessions.values()))
     skipping.run(x)
     calls, baselines_verified = _contenders(path, sessions, info, x, settings)
@@ -166,7 +167,15 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
     return np.ascontiguousarray(np.take(x, np.arange(settings.batch) % x.shape[1], axis=1)), source
 
 
-def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
+def tolerance_of(path: Path) -> float:
+    """Return the allowed error of the native library on a CPU for a file: that of its check when it was exported."""
+    types = {weight.values.dtype for weight in read_weights(path).values()}
+    return WHOLE_NUMBERS if np.dtype(np.int8) in types else TOLERANCE
+
+
+def verify(
+    native: Session, portable: Session, x: NDArray[Any], steps: int = 1, *, tolerance: float = TOLERANCE
+) -> float:
     """Compare the outputs of the native library with those of standard ONNX operators, on chunks of a sequence.
 
     Each chunk starts, in both sessions, from the state that `portable` has reached. A model that needs whole sequences
@@ -178,13 +187,14 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
         portable: Session with standard ONNX operators, the reference.
         x: Inputs (T, B, I), or word indices (T, B).
         steps: Number of steps of a chunk.
+        tolerance: Allowed error of a chunk of up to 24 steps, see `allowed_error`.
 
     Returns:
         The largest absolute error of outputs and states.
 
     Raises:
-        EdgernnError: The error exceeds TOLERANCE, shapes differ, or the numbers of updated neurons differ too often to
-            be due to rounding.
+        EdgernnError: An error exceeds `allowed_error`, shapes differ, the numbers of updated neurons differ too often
+            to be due to rounding, or they differ in every sequence, so that none could be compared.
     """
     worst, disagreements = 0.0, 0
     state = portable.initial_state(x.shape[1])
@@ -204,15 +214,29 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
             same = (portable.updates == native.updates).all(0)
         disagreements += int((~same).sum())
         batch_axis = 0 if portable.info["model"]["head"]["output"] == "last" else 1
-        pairs = [(np.compress(same, v, batch_axis), np.compress(same, w, batch_axis)) for v, w in ((y, got_y),)]
-        pairs += [(state[n][same], got[n][same]) for n in state]
-        worst = max([worst, *(float(np.abs(v - w).max()) for v, w in pairs if v.size)])
+        for name, value, wanted in (("y", got_y, y), *((n, got[n], state[n]) for n in state)):
+            axis = batch_axis if name == "y" else 0
+            error = float(np.compress(same, np.abs(value - wanted), axis).max(initial=0.0))
+            allowed = allowed_error(np.compress(same, wanted, axis), len(frame), tolerance)
+            # NaN is not at most the allowed error
+            if not error <= allowed:
+                raise EdgernnError(
+                    "not timed: the native library and the standard ONNX operators disagree: the largest error of "
+                    f"{name} is {error:.3g}, expected at most {allowed:.3g}; report a bug"
+                )
+            worst = max(worst, error)
+    chunks = len(frames) * x.shape[1]
     # rounding may flip a decision at its threshold; frequent flips mean a wrong kernel
-    if not worst <= TOLERANCE or disagreements > max(1, 0.002 * x.shape[0] * x.shape[1]):
+    if disagreements > max(1, 0.002 * x.shape[0] * x.shape[1]):
         raise EdgernnError(
-            "not timed: the native library and the standard ONNX operators disagree: the largest error of outputs and "
-            f"states is {worst:.3g}, expected at most {TOLERANCE:g}, and the numbers of updated neurons differ in "
-            f"{disagreements} of {x.shape[0] * x.shape[1]} steps; report a bug"
+            "not timed: the native library and the standard ONNX operators disagree: the numbers of updated neurons "
+            f"differ in {disagreements} of {chunks} chunks; report a bug"
+        )
+    if disagreements == chunks:
+        raise EdgernnError(
+            "not timed: the outputs of the native library cannot be checked, because the numbers of updated neurons "
+            "differ from those of the standard ONNX operators in every sequence; pass another input as example, and "
+            "report a bug if they differ again"
         )
     return worst
 
@@ -239,11 +263,12 @@ def _contenders(
         state = {name: np.zeros(shape, np.float32) for name, shape in batched.items()}
         calls[name] = _caller(session, x, state, ())
         if is_same(kind, info):
-            error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
-            if not error <= TOLERANCE:
+            y = calls[PORTABLE]()[0]
+            error, allowed = float(np.abs(calls[name]()[0] - y).max()), allowed_error(y, len(x))
+            if not error <= allowed:
                 raise EdgernnError(
                     f"not timed: y of {name} differs from y of the measured model, although both have the same "
-                    f"weights: the largest error is {error:.3g}, expected at most {TOLERANCE:g}; report a bug"
+                    f"weights: the largest error is {error:.3g}, expected at most {allowed:.3g}; report a bug"
                 )
             verified[f"against {name}"] = error
     return calls, verified
