@@ -59,6 +59,8 @@ def cost(
     update_rate: float = 1.0,
     busy_rate: float | None = None,
     imputer: Imputer | None = None,
+    *,
+    keeps_sums: bool = True,
 ) -> Cost:
     """Count the parameters, multiply-adds and operations of one step of a layer, for one sequence.
 
@@ -70,6 +72,7 @@ def cost(
         busy_rate: Share of the steps at which at least one neuron changes, from 0 to 1. At all other steps,
             products whose results several neurons share are skipped, too. Default: 1, or 0 if update_rate is 0.
         imputer: The layer that fills in missing values, if any.
+        keeps_sums: False if the weights are stored as bfloat16 or int8, see `UpdateRule.executed_macs`.
 
     Returns:
         The cost.
@@ -87,7 +90,8 @@ def cost(
         parameters=parameters,
         weight_bytes=4 * parameters,
         macs=mid + update + rule.macs() + imputer_macs,
-        macs_executed=rule.executed_macs(cell, update_rate, busy_rate) + imputer_macs,
+        macs_executed=rule.executed_macs(cell, update_rate, busy_rate, keeps_sums=keeps_sums and imputer is None)
+        + imputer_macs,
         flops_paper=update_rate * (2 * (mid + update) - rows - gate)
         + gate
         + rule.flops_paper()
@@ -139,7 +143,11 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     Returns:
         The cost of one step.
     """
-    parts = [cost(layer.cell, layer.rule, update_rate, None, layer.imputer) for layer in model.recurrent_layers()]
+    keeps_sums = model.rounding.weights == "float32"
+    parts = [
+        cost(layer.cell, layer.rule, update_rate, None, layer.imputer, keeps_sums=keeps_sums)
+        for layer in model.recurrent_layers()
+    ]
     zeros = sum(layer.cell.held_zeros() for layer in model.recurrent_layers())
     parameters = sum(p.numel() for p in model.parameters()) - zeros
     frontend, blocks = (model.frontend, model.residual_blocks()) if isinstance(model, SequenceModel) else (None, [])
@@ -165,4 +173,5 @@ def executed_macs(model: RecurrentModel) -> float:
     Returns:
         The mean per step of one sequence.
     """
-    return sum(layer.executed_macs(trace) for layer, trace in zip(model.recurrent_layers(), model.traces, strict=True))
+    layers, keeps_sums = model.recurrent_layers(), model.rounding.weights == "float32"
+    return sum(layer.executed_macs(trace, keeps_sums) for layer, trace in zip(layers, model.traces, strict=True))

@@ -284,11 +284,12 @@ class RecurrentLayer(nn.Module):
         """Count the multiply-adds of one step of the cell, the rule and the imputer, with nothing skipped."""
         return sum(self.cell.macs()) + self.rule.macs() + (0 if self.imputer is None else self.imputer.macs())
 
-    def executed_macs(self, trace: Trace) -> float:
+    def executed_macs(self, trace: Trace, keeps_sums: bool = True) -> float:
         """Count the multiply-adds of one step as `macs` does, without the work that the rule skipped in a forward pass.
 
         Args:
             trace: Record of the forward pass.
+            keeps_sums: False if the weights are stored as bfloat16 or int8, see `UpdateRule.executed_macs`.
 
         Returns:
             The mean per step and sequence.
@@ -297,5 +298,7 @@ class RecurrentLayer(nn.Module):
         updated, inputs = trace.decisions, trace.sent_inputs
         if updated is None:
             return self.rule.executed_macs(self.cell, 1.0) + imputer
-        rates = (updated, updated.any(-1), updated if inputs is None else inputs)
-        return self.rule.executed_macs(self.cell, *(float(mask.to(torch.float64).mean()) for mask in rates)) + imputer
+        masks = (updated, updated.any(-1), updated if inputs is None else inputs)
+        rates = (float(mask.to(torch.float64).mean()) for mask in masks)
+        keeps_sums = keeps_sums and self.imputer is None
+        return self.rule.executed_macs(self.cell, *rates, keeps_sums=keeps_sums) + imputer

@@ -7,11 +7,11 @@ import torch
 
 import edgernn
 from edgernn.cells import CELLS
-from edgernn.costs import model_cost
+from edgernn.costs import cost, executed_macs, model_cost
 from edgernn.export import to_onnx
 from edgernn.imputers import IMPUTERS
 from edgernn.runtime import Session
-from tests import oracle, oracle_cells
+from tests import oracle, oracle_cells, oracle_rules
 from tests.native import lanes
 from tests.oracle_paths import KernelPaths
 from tests.tolerances import FLOAT32, FLOAT64
@@ -169,6 +169,28 @@ def test_kernel_reports_the_imputers_work(imputer, tmp_path):
     macs = np.maximum(k, computed) * row.row_macs(2 * F, H, 0) + (projected > 0) * (H - k) * row.x * 2 * F
     expected = steps * model.layers[0].imputer.macs() + macs.reshape(steps, 2).sum(0)
     np.testing.assert_array_equal(session.macs, expected)
+
+
+@every_imputer
+@pytest.mark.parametrize(("rule", "options"), [("random", {"rate": 0.2}), ("topk", {"k": 2})])
+def test_products_with_decayed_states_count_in_full(imputer, rule, options, tmp_path):
+    hidden, steps = 20, 30
+    model = model_of("gru-before", imputer, H=hidden, rule=rule, rule_options=options).float()
+    to_onnx(model, tmp_path / "m.onnx")
+    session, x = Session(tmp_path / "m.onnx", backend="native"), series(steps, 1, torch.float32)
+    session.run(x.numpy())
+    with torch.no_grad():
+        model(x)
+    decider = oracle_rules.RULES[rule]({}, 1, 2 * F, hidden)
+    row = decider.fit(oracle.row_of("gru-before", 2 * F, hidden))
+    k = session.updates[:, 0]
+    assert 0 < k.mean() < hidden / 2
+    expected = steps * model.layers[0].imputer.macs() + decider.step_macs(k, row, 2 * F, hidden).sum()
+    assert executed_macs(model) == pytest.approx(expected / steps)
+    assert session.macs[0] >= expected
+    busy = float((k > 0).mean())
+    costs = cost(model.layers[0].cell, model.layers[0].rule, k.mean() / hidden, busy, model.layers[0].imputer)
+    assert costs.macs_executed == pytest.approx(expected / steps)
 
 
 def test_names_imply_the_papers_cells():

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from edgernn.costs import executed_macs, model_cost
+from edgernn.export import to_onnx
 from edgernn.export.graph import build
+from edgernn.model import SequenceModel
 from edgernn.random_models import random_model
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
@@ -150,3 +154,24 @@ def test_what_a_step_of_gru_before_costs() -> None:
     stepper = Stepper(packed_alone(model), 1)
     _, macs = steps_of(stepper, np.random.default_rng(0).standard_normal((500, 1, 2)).astype(np.float32))
     assert macs.mean() < 6500
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+def test_products_with_rounded_weights_count_in_full(weights: str, tmp_path: Path) -> None:
+    options = {"rule": "random", "rule_options": {"rate": 0.2}, "weights": weights}
+    model = SequenceModel("gru-before", I, H, **options).eval()
+    to_onnx(model, tmp_path / "m.onnx")
+    session, x = Session(tmp_path / "m.onnx", backend="native"), torch.randn(STEPS, 1, I)
+    session.run(x.numpy())
+    with torch.no_grad():
+        model(x)
+    # r of all neurons, and z and the candidate of the changing ones
+    whole = H * (I + H) + session.updates.mean() * 2 * (I + H)
+    if weights != "float32":
+        assert executed_macs(model) == pytest.approx(whole)
+        assert model_cost(model, session.updates.mean() / H).macs_executed == pytest.approx(whole)
+        assert session.macs[0] >= STEPS * whole
+    else:
+        # the columns of the first stage for neurons that changed
+        assert executed_macs(model) == pytest.approx(whole - H * (H - session.updates.mean()))
+        assert session.macs[0] < STEPS * whole

@@ -279,7 +279,13 @@ class UpdateRule(nn.Module, abc.ABC):
         return None
 
     def executed_macs(
-        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+        self,
+        cell: Cell,
+        update_rate: float,
+        busy_rate: float | None = None,
+        input_rate: float | None = None,
+        *,
+        keeps_sums: bool = True,
     ) -> float:
         """Compute the multiply-adds per step of the cell and the rule, without the work that the rule skips.
 
@@ -290,6 +296,8 @@ class UpdateRule(nn.Module, abc.ABC):
                 share. Default: 1, or 0 if update_rate is 0.
             input_rate: Only for the rule delta: share of the columns of W that products read. Default: update_rate,
                 which is the share of the columns of R there.
+            keeps_sums: False if kernels compute all products R h anew at each step: if an imputer decays h between
+                steps, or the weights are stored as bfloat16 or int8.
 
         Returns:
             The mean number of multiply-adds per step.
@@ -304,7 +312,7 @@ class UpdateRule(nn.Module, abc.ABC):
             # and so they do with the update gate, which they compute for all neurons
             gate = sum(cell.update_gate_macs())
             mid, update = mid + gate, update - gate
-        if cell.couples:
+        if cell.couples or not keeps_sums:
             columns = 0
         changed = update_rate if update_rate <= KEPT_SHARE * busy else busy
         first = busy * (mid - columns) + changed * columns

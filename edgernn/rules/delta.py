@@ -191,7 +191,13 @@ class Delta(UpdateRule):
         return torch.cat(distances, -1).amin(-1)
 
     def executed_macs(
-        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+        self,
+        cell: Cell,
+        update_rate: float,
+        busy_rate: float | None = None,
+        input_rate: float | None = None,
+        *,
+        keeps_sums: bool = True,
     ) -> float:
         if input_rate is None:
             input_rate = update_rate

@@ -104,7 +104,13 @@ class Clockwork(Timed):
         return (self.rule_periods[None, :] >= self.rule_periods[:, None]).to(self.rule_periods.dtype)
 
     def executed_macs(
-        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+        self,
+        cell: Cell,
+        update_rate: float,
+        busy_rate: float | None = None,
+        input_rate: float | None = None,
+        *,
+        keeps_sums: bool = True,
     ) -> float:
         # the inputs and the period of each neuron are fixed, so the rates are not needed
         mid, _ = cell.macs()

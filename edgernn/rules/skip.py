@@ -64,7 +64,13 @@ class Skip(UpdateRule):
         self.rule_b.fill_(math.log(1.001 * 0.5 / steps / (1 - 1.001 * 0.5 / steps)))
 
     def executed_macs(
-        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+        self,
+        cell: Cell,
+        update_rate: float,
+        busy_rate: float | None = None,
+        input_rate: float | None = None,
+        *,
+        keeps_sums: bool = True,
     ) -> float:
         # nothing is computed between updates, as Δ is constant there
         return update_rate * (sum(cell.macs()) - cell.held_zeros() + self.macs())

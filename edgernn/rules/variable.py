@@ -88,7 +88,13 @@ class Variable(UpdateRule):
         return super().budget((likelihoods - self.target).abs(), None, weights)
 
     def executed_macs(
-        self, cell: Cell, update_rate: float, busy_rate: float | None = None, input_rate: float | None = None
+        self,
+        cell: Cell,
+        update_rate: float,
+        busy_rate: float | None = None,
+        input_rate: float | None = None,
+        *,
+        keeps_sums: bool = True,
     ) -> float:
         # only the first rows (all rows of a coupled cell), and in each row the first columns of x and of the states;
         # m is truncated too if it vanishes with the states, and is read in full otherwise
