@@ -294,9 +294,10 @@ def build(owner: type[T], values: Values) -> T:
 
 def record(configuration: Any) -> dict[str, Any]:
     """Convert a configuration to nested dicts of JSON values; a class becomes its attribute `name`."""
-    text = json.dumps(dataclasses.asdict(configuration), allow_nan=False, default=lambda value: value.name)
-    fields: dict[str, Any] = json.loads(text, object_hook=lambda d: {key.rstrip("_"): v for key, v in d.items()})
-    return fields
+    # only for the names of fields: the names of options are those of a constructor's arguments
+    fields = dataclasses.asdict(configuration, dict_factory=lambda pairs: {key.rstrip("_"): v for key, v in pairs})
+    values: dict[str, Any] = json.loads(json.dumps(fields, allow_nan=False, default=lambda value: value.name))
+    return values
 
 
 def load(owner: type[T], fields: object, where: str) -> T:

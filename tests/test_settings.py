@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings: words and Python values become settings of their owners, and bad ones are named."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from edgernn.config import ModelConfig
+from edgernn.config import ModelConfig, RuleConfig
 from edgernn.errors import UsageError
 from edgernn.model import SequenceModel
-from edgernn.settings import Setting, bind, fields_of, options_of, split_words
+from edgernn.settings import Setting, bind, fields_of, load, options_of, record, split_words
 from edgernn.training import train
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.plan import first_difference, make_plan
@@ -92,6 +94,20 @@ def test_an_unknown_key_suggests_one_of_any_owner():
 def test_options_of_the_rule_reach_the_model():
     plan = make_plan("adding", "sarnn", None, {"budget": "likelihoods"})
     assert SequenceModel(plan.model).recurrent_layers()[0].rule.counts_likelihoods
+
+
+def test_options_keep_their_underscores_in_a_record():
+    """Options of a user's cell or rule are arguments of its constructor; fields of configurations lose the last _."""
+    rule = {"name": "selective", "options": {"lambda_": 0.5}, "layers": [{"in_": 1}]}
+    config = ModelConfig.of(cell_options={"lambda_": 2.0, "in": 1}, rule_options=rule["options"])
+    config = replace(config, layer=replace(config.layer, rule=RuleConfig(**rule)))
+    fields = record(config)
+    assert fields["layer"]["cell"] == {"name": "gru", "options": {"lambda_": 2.0, "in": 1}}
+    assert fields["layer"]["rule"] == rule
+    assert load(ModelConfig, fields, "config.json") == config
+    recorded = record(TrainConfig(lambda_=0.25))
+    assert recorded["lambda"] == 0.25
+    assert not any(name.endswith("_") for name in recorded)
 
 
 def test_only_plain_types_are_settings():
