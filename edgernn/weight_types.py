@@ -64,10 +64,12 @@ class Rounding:
     Attributes:
         weights: Type of the matrices in the exported file.
         share: The number a of a forward pass in training, from 0 to 1. It is 1 unless `ramp` sets it.
+        applied: True if the parameters are those of an exported file of this type. Forward passes then round nothing.
     """
 
     weights: WeightType
     share: float = 1.0
+    applied: bool = False
 
     def __init__(self, weights: WeightType = "float32") -> None:
         self.weights = weights
@@ -87,7 +89,7 @@ class Rounding:
 
     def matrix(self, matrix: Tensor, training: bool) -> Tensor:
         """Return W + a (q(W) - W) for a matrix W; a is `share` if `training` is True, else 1."""
-        if self.weights == "float32":
+        if self.weights == "float32" or self.applied:
             return matrix
         weight = matrix.detach()
         value = torch.lerp(weight, rounded_matrix(weight, self.weights), self.share if training else 1.0)
@@ -95,8 +97,8 @@ class Rounding:
         return value + (matrix - weight)
 
     def of(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the rounded values of all matrices of a module, by name; {} if this type needs no rounding."""
-        if self.weights == "float32":
+        """Return the rounded values of all matrices of a module, by name; {} if nothing is to be rounded."""
+        if self.weights == "float32" or self.applied:
             return {}
         return {name: self.matrix(parameter, module.training) for name, parameter in matrices(module).items()}
 

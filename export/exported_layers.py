@@ -18,7 +18,7 @@ from edgernn.cells import Cell
 from edgernn.config import InputConfig, ModelConfig, RuleConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.delta_graph import delta_config, remove_unused
-from edgernn.export.exported_model import build_model, check_shape, model_config
+from edgernn.export.exported_model import build_model, check_shape, model_config, stored_type
 from edgernn.export.graph import (
     add_layer,
     add_sum,
@@ -37,7 +37,6 @@ from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.weights import Weights
 from edgernn.settings import record
-from edgernn.weight_types import WEIGHTS
 
 # metadata about the quality and the work of the model before it got new thresholds
 _OUTDATED = ("metric", "metric_value", "metric_float32", "metric_bfloat16", "skip_percent")
@@ -90,8 +89,7 @@ class ExportedLayers:
     @property
     def weights(self) -> str:
         """Type in which the file stores matrices: float32, bfloat16 or int8."""
-        bits = {a.i for layer in self.nodes for a in layer.node.attribute if a.name == "weight_bits"}
-        return next((name for name, count in WEIGHTS.items() if count in bits), "float32")
+        return stored_type(layer.node for layer in self.nodes)
 
 
 def is_exported(proto: onnx.ModelProto) -> bool:

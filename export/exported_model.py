@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of an exported file as a torch model, for an evaluation on the data of a task."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import onnx
 import torch
 from torch import Tensor
 
@@ -17,8 +19,10 @@ from edgernn.names import check_built_in
 from edgernn.runtime.fourier import frequency_order
 from edgernn.runtime.info import read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
+from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.weights import Weights, parse
 from edgernn.settings import load
+from edgernn.weight_types import WEIGHTS, WeightType
 
 # tensors of a model outside its layers and blocks, and their names in an exported file
 _NAMES = {
@@ -37,8 +41,9 @@ _PCEN = ("alpha", "delta", "r")
 def read_exported(path: Path) -> tuple[SequenceModel, dict[str, Any]]:
     """Read an exported ONNX file as a torch model.
 
-    The weights of a bfloat16 or int8 file are converted to float32. The sizes in the metadata are compared with the
-    tensors of the file before memory is allocated for them. No Python file that the metadata name is executed.
+    The weights of a bfloat16 or int8 file are converted to float32, and forward passes do not round them again. The
+    sizes in the metadata are compared with the tensors of the file before memory is allocated for them. No Python file
+    that the metadata name is executed.
 
     Args:
         path: The ONNX file.
@@ -68,7 +73,15 @@ def read_exported(path: Path) -> tuple[SequenceModel, dict[str, Any]]:
         model.input_mean.zero_()
         model.input_std.fill_(1)
     model.load_state_dict(model.state_dict() | state)
+    # the residual blocks of the model share this object
+    model.rounding.weights, model.rounding.applied = stored_type(proto.graph.node), True
     return model, info
+
+
+def stored_type(nodes: Iterable[onnx.NodeProto]) -> WeightType:
+    """Return the type in which an exported file stores matrices, from the nodes of its graph."""
+    bits = {a.i for node in nodes if node.domain == DOMAIN for a in node.attribute if a.name == "weight_bits"}
+    return next((name for name in get_args(WeightType) if WEIGHTS[name] in bits), "float32")
 
 
 def model_config(info: dict[str, Any], path: Path) -> ModelConfig:

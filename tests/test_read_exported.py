@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported files as torch models: the tensors of every cell and rule, and refusals of damaged and hostile files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 
 import edgernn
 from edgernn.cells import CELLS
+from edgernn.costs import executed_macs, model_cost
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
+from edgernn.export.rounding import rounded
 from edgernn.names import IMPUTING
 from edgernn.rules import RULES
 from edgernn.weight_types import matrices, rounded_matrix
@@ -83,6 +86,35 @@ def test_every_rule_keeps_its_tensors(rule, tmp_path):
 def test_every_form_of_model_keeps_its_tensors(form, weights, tmp_path):
     model = random_model(weights=weights, **FORMS[form])
     assert_equal_state(read_exported(write(model, tmp_path / "m.onnx", weights))[0], model)
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("trained", ["bfloat16", "int8"])
+def test_weights_of_another_type_than_the_trainings_are_not_rounded_again(trained, weights, tmp_path):
+    rule = {"rule": "random", "rule_options": {"rate": 0.2}}
+    model = random_model("gru-before", hidden_size=20, layers=2, block="linear", **rule)
+    trained_model = edgernn.SequenceModel(replace(model.config, weights=trained)).eval()
+    trained_model.load_state_dict(model.state_dict())
+    written = rounded(trained_model, weights)
+    loaded, _ = read_exported(write(written, tmp_path / "m.onnx", weights))
+    x = torch.randn(9, 2, 3)
+    with torch.no_grad():
+        assert torch.equal(loaded(x)[0], written(x)[0])
+    # the costs are those of the file's type
+    assert model_cost(loaded).weight_bytes == bytes_of(loaded, weights)
+    assert (executed_macs(loaded) == executed_macs(written)) == (weights == "float32")
+
+
+def bytes_of(model, weights):
+    """Count the bytes of all parameters: those of matrices by type, an int8 row with 2 bytes more, and float32."""
+    size = 0
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            rows, columns = parameter.shape
+            size += rows * {"float32": 4 * columns, "bfloat16": 2 * columns, "int8": columns + 2}[weights]
+        else:
+            size += 4 * parameter.numel()
+    return size
 
 
 def test_pruned_weights_stay_pruned(tmp_path):
