@@ -260,6 +260,19 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
     assert "config.json: command: expected a list of words, got none; name --task and --cell" in err
 
 
+@pytest.mark.parametrize("words", [[], ["--device", "cpu"]], ids=["auto", "cpu"])
+def test_a_resumed_run_stays_on_its_device(capsys, monkeypatch, words):
+    assert main([*TRAIN, *TINY, *words]) == 0
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    capsys.readouterr()
+    resume = ["train", "--resume", "--out", "runs/adding-sarnn"]
+    assert main(resume) == 0
+    assert "is finished: nothing to do" in capsys.readouterr().err
+    status, err = failing(capsys, *resume, "--device", "cuda")
+    assert status == 2
+    assert "device: the run in runs/adding-sarnn has 'cpu', got 'cuda'" in err
+
+
 @pytest.mark.slow
 def test_train_json_is_one_document(tmp_path):
     process = command_line(*TRAIN, *TINY, "--json", "--out", "run", cwd=tmp_path)

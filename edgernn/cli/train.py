@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import data_folder, training_device
@@ -40,7 +41,8 @@ def _previews(run: Path) -> list[str]:
 def _restore(options: dict[str, Any]) -> tuple[str, ...]:
     """Read the command line that started the run in the directory options["out"], and take over its options.
 
-    The values of task, cell, rule, seed, data and devices are replaced in the dict `options`.
+    The values of task, cell, rule, seed, data and devices are replaced in the dict `options`, and that of device unless
+    the user gave it. The device is the one that the run started on, as `auto` may mean another one on this machine.
 
     Args:
         options: Dict from the name of each option of `edgernn train` to its value.
@@ -59,7 +61,8 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
         raise UsageError(
             "--resume: expected --out with the directory of a run, or --task and --cell, got neither; add --out"
         )
-    words = read_config(options["out"]).get("command")
+    config = read_config(options["out"])
+    words = config.get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise EdgernnError(
             f"{options['out']}: config.json: command: expected a list of words, got none; name --task and --cell"
@@ -67,6 +70,8 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
     started = command.make_context("train", words[2:]).params
     for name in ("task", "cell", "rule", "seed", "data", "devices"):
         options[name] = started[name]
+    if click.get_current_context().get_parameter_source("device") is not ParameterSource.COMMANDLINE:
+        options["device"] = config.get("device", started["device"])
     settings: tuple[str, ...] = started["settings"]
     return settings
 
