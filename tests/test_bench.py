@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import edgernn
-from edgernn.bench import Settings, bench, markdown, save, training_steps
+from edgernn.bench import Settings, bench, load, markdown, save, training_steps
 from edgernn.bench.baseline import parameters
 from edgernn.bench.compare_libraries import main as compare_libraries
 from edgernn.bench.skip_curve import GROUP_SIZES, SKIPS
@@ -34,6 +34,7 @@ from edgernn.rules import RULES, Kind
 from edgernn.runtime import Session, library_path
 from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
+from edgernn.runtime.timing import Rounds
 from edgernn.settings import fields_of
 from tests.kernel_builds import ISA, need
 from tests.models import exported
@@ -296,6 +297,26 @@ def test_two_libraries_are_timed_in_one_process(tmp_path, capsys, case):
     assert entry["this_us"] > 0
     assert entry["ratio_q1"] <= entry["ratio"] <= entry["ratio_q3"]
     assert f"ratio {entry['ratio']:.3f}" in capsys.readouterr().out
+
+
+def test_load_time_is_that_of_a_session_alone(monkeypatch):
+    def run_once(calls, settings):
+        def fail(*arguments):
+            raise AssertionError("the model is built again")
+
+        for module in ("operator", "onnx_runtime"):
+            monkeypatch.setattr(f"edgernn.bench.peers.{module}.operator_model", fail)
+        sessions.extend(call() for call in calls.values())
+        return {name: [[1e-3]] for name in calls}
+
+    sessions = []
+    monkeypatch.setattr(load, "interleaved", run_once)
+    (case,) = (case for case in CASES if case.group == load.GROUP)
+    load.measure_load(case, Rounds(1, 0, 1.0))
+    ours, theirs = sessions
+    assert ours.backend == "native"
+    assert [value.name for value in theirs.get_inputs()] == ["x", "h"]
+    assert theirs.get_inputs()[0].shape == [1, 1, 2]
 
 
 def test_a_missing_model_of_the_other_library_is_named(tmp_path):

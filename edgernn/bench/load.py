@@ -10,6 +10,8 @@ from torch import nn
 
 from edgernn.bench.case import EDGERNN, Case, described
 from edgernn.bench.peers import PEERS, random_problem
+from edgernn.bench.peers.onnx_runtime import open_operator
+from edgernn.bench.peers.operator import operator_model
 from edgernn.bench.peers.pytorch import torch_module
 from edgernn.runtime.library import library_path
 from edgernn.runtime.session import Session
@@ -21,7 +23,7 @@ GROUP = "Library and load time"
 
 
 def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Time the creation of a session for a GRU: in edgernn with the native library, and in ONNX Runtime.
+    """Time the creation of a session for a GRU from a file: in edgernn with the native library, and in ONNX Runtime.
 
     Args:
         case: The benchmark case. Its I and H are the sizes of both GRUs.
@@ -36,13 +38,14 @@ def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
 
     problem = random_problem("gru", *case.sizes, 1)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
+        path, operator = Path(folder) / "model.onnx", Path(folder) / "operator.onnx"
+        operator.write_bytes(operator_model(problem, 1))
         module = cast(nn.GRU, torch_module(problem))
         to_onnx(edgernn.from_torch(module), path)
         seconds = interleaved(
             {
                 EDGERNN: lambda: Session(path, backend="native"),
-                PEERS[0].name: lambda: PEERS[0].stream(problem),
+                PEERS[0].name: lambda: open_operator(str(operator), problem.threads),
             },
             settings,
         )

@@ -22,7 +22,7 @@ class OnnxRuntime(Peer):
         return operator_model(problem, steps)
 
     def sequence(self, problem: Problem) -> Sequence:
-        session = _session(problem, self.model(problem, problem.steps))
+        session = open_operator(self.model(problem, problem.steps), problem.threads)
         y = np.empty((problem.steps, 1, problem.batch, problem.hidden_size), np.float32)
         last = {name: np.empty_like(value[None]) for name, value in problem.states.items()}
         start = {name: value[None].copy() for name, value in problem.states.items()}
@@ -35,7 +35,7 @@ class OnnxRuntime(Peer):
         return call
 
     def stream(self, problem: Problem) -> Stream:
-        session = _session(problem, self.model(problem, 1))
+        session = open_operator(self.model(problem, 1), problem.threads)
         x = np.empty_like(problem.x[:1])
         buffers = [{name: value[None].copy() for name, value in problem.states.items()} for _ in range(2)]
         bindings = [
@@ -72,10 +72,11 @@ class DynamicLstm(OnnxRuntime):
             return small.read_bytes()
 
 
-def _session(problem: Problem, model: bytes) -> Any:
+def open_operator(model: bytes | str, threads: int) -> Any:
+    """Create the session of a model of one operator, from its content or the path of its file."""
     ort = onnxruntime()
     options = ort.SessionOptions()
-    options.intra_op_num_threads = problem.threads
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
