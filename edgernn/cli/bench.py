@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import inference_device
@@ -26,6 +27,24 @@ def _text(result: dict[str, Any]) -> str:
     return page(result) + f"\nsaved: {', '.join(result['files'])}"
 
 
+# options that a benchmark without --cell, with --suite or with --target does not read
+_OF_CELL = ("rule", "input_size", "skip")
+_OF_MODEL = ("batch", "steps", "threads", "rounds", "warmup", "example")
+_OF_TIMES = ("batch", "threads", "rounds", "warmup")
+
+
+def _refuse(where: str, names: tuple[str, ...]) -> None:
+    """Raise UsageError if the user gave one of the options `names`, which have no effect `where`."""
+    context = click.get_current_context()
+    useless = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in names and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+    if useless:
+        raise UsageError(f"{', '.join(useless)}: expected no such option {where}, where it has no effect; leave it out")
+
+
 def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     from edgernn.training.help import model_sections
 
@@ -45,7 +64,8 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Number of time steps in a timed call (T).  [default: the number in the example input, else 500]",
+    help="Number of time steps in a timed call (T).  [default: the number in the example input, else 500; with "
+    "--target, the number in --example, else 50]",
 )
 @click.option(
     "--threads",
@@ -176,6 +196,7 @@ def command(
             raise UsageError(
                 "--suite: expected neither MODEL, --cell nor --peers, as it has its own models; leave them out"
             )
+        _refuse("with --suite", (*_OF_CELL, *_OF_MODEL))
         return (_suite_on_gpu if device == "cuda" else _suite)(out, quick, only)
     if cell is None and (peers or len(words) != 1):
         raise UsageError(
@@ -183,6 +204,10 @@ def command(
             if peers
             else f"MODEL: expected one file or name, or --cell NAME, got {len(words)} words; edgernn models lists names"
         )
+    if cell is None:
+        _refuse("without --cell", _OF_CELL)
+    if target is not None:
+        _refuse("with --target", _OF_TIMES)
     model = find_model(Path(words[0])) if cell is None else None
     if cell is not None:
         from edgernn.cell_files import label
