@@ -112,6 +112,19 @@ def test_a_model_is_measured_where_it_lies(machine, tmp_path):
     assert (tmp_path / "cuda.md").read_text() == gpu_page(report)
 
 
+def test_audio_models_are_compared_with_operators_behind_a_front_end(machine, tmp_path):
+    audio = {"frontend": "logmel", "window_size": 320, "hop": 160, "bands": 8, "input_size": 160}
+    path = exported("gru", **audio)[1]
+    report = bench_on_gpu(path, tmp_path, Settings(steps=9, batch=2, rounds=2, warmup=0, block_ms=1))
+    (case,) = report["cases"]
+    assert set(case["contenders"]) == {EDGERNN, COPIED, CPU, GRU, LSTM}
+    # the operator has the weights of the model
+    assert case["contenders"][GRU]["error"] < 1e-5
+    assert case["contenders"][LSTM]["error"] is None
+    assert set(case["left_out"]) == {"torch.nn.GRU", "torch.nn.LSTM"}
+    assert all("torch's layers have no audio front end" in reason for reason in case["left_out"].values())
+
+
 def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
     right = Session.run_from
 
@@ -128,8 +141,8 @@ def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
 def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
     right = gpu_times.baseline
 
-    def wrong(kind, info, weights):
-        return right(kind, info, {name: Weight(1.5 * weight.floats) for name, weight in weights.items()})
+    def wrong(kind, info, weights, source):
+        return right(kind, info, {name: Weight(1.5 * weight.floats) for name, weight in weights.items()}, source)
 
     monkeypatch.setattr(gpu_times, "baseline", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 20)], SHORT)

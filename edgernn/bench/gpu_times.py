@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -21,11 +22,11 @@ from edgernn.bench.peers.pytorch import MODULES
 from edgernn.errors import EdgernnError
 from edgernn.progress import Progress
 from edgernn.runtime.device import Call, gpu_session, require_gpu, to_device
-from edgernn.runtime.info import layer_sizes
+from edgernn.runtime.info import frontend, layer_sizes, read_model
 from edgernn.runtime.library import cuda_library_path, library_missing, onnxruntime
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Clock, Rounds, interleaved
-from edgernn.runtime.weights import Weight, read_weights
+from edgernn.runtime.weights import Weight, parse, read_weights
 
 COPIED, CPU = "edgernn, x and y copied", "edgernn on the CPU"
 TORCH = {"gru": "torch.nn.GRU", "lstm": "torch.nn.LSTM"}
@@ -115,10 +116,11 @@ def measure_on_gpu(
         calls[CPU] = lambda: cpu.run_from(x, start)
     expected, _ = reference.run_from(x, start)
     weights = read_weights(path)
+    source = None if frontend(ours.info) is None else parse(read_model(path), path).graph
     for kind, make in itertools.product(OPERATORS, (_operator, _torch)):
         name = (OPERATORS if make is _operator else TORCH)[kind]
         try:
-            call, y = make(kind, ours.info, weights, x, inputs["x"], events)
+            call, y = make(kind, ours.info, weights, source, x, inputs["x"], events)
             call()
             errors[name] = _compared(y(), expected) if is_same(kind, ours.info) else None
         except Exception as error:  # a peer may raise any exception
@@ -159,15 +161,26 @@ TimedCall = tuple[Callable[[], Any], Callable[[], NDArray[Any] | None]]
 
 
 def _operator(
-    kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
+    kind: str,
+    info: dict[str, Any],
+    weights: Mapping[str, Weight],
+    source: onnx.GraphProto | None,
+    x: NDArray[Any],
+    x_gpu: Any,
+    events: Events | None,
 ) -> TimedCall:
-    """Return two functions: one runs ONNX Runtime's GRU or LSTM on the GPU, the other returns the y of the last run."""
+    """Return two functions: one runs ONNX Runtime's GRU or LSTM on the GPU, the other returns the y of the last run.
+
+    The audio front end of the graph `source`, if any, is part of the operator's model.
+    """
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    content = baseline(kind, info, weights).SerializeToString()
+    content = baseline(kind, info, weights, source).SerializeToString()
     session = gpu_session(ort, content, options, stream=_handle(events), exact=False)
-    states = {i.name: np.zeros((i.shape[0], x.shape[1], i.shape[2]), np.float32) for i in session.get_inputs()[1:]}
+    # states: (directions, B, H) each; the states of a front end are (B, size)
+    shapes = {i.name: [x.shape[1] if n == "B" else n for n in i.shape] for i in session.get_inputs()[1:]}
+    states = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     inputs = {"x": x_gpu, **{name: to_device(value) for name, value in states.items()}}
     call = Call(session, inputs, waits=events is None)
 
@@ -181,13 +194,22 @@ def _operator(
 
 
 def _torch(
-    kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
+    kind: str,
+    info: dict[str, Any],
+    weights: Mapping[str, Weight],
+    source: onnx.GraphProto | None,
+    x: NDArray[Any],
+    x_gpu: Any,
+    events: Events | None,
 ) -> TimedCall:
     """Return two functions: one runs torch.nn's GRU or LSTM on the GPU, the other returns the y of the last run.
 
     The torch layers have no input scaling, embedding or output layer. If the model has one of these, or is
-    bidirectional, y is not comparable, and the second function returns None.
+    bidirectional, y is not comparable, and the second function returns None. A model with an audio front end, which
+    `source` has, raises EdgernnError.
     """
+    if source is not None:
+        raise EdgernnError("torch's layers have no audio front end, so that they would do less work than the model")
     if events is None:
         raise EdgernnError("torch finds no GPU; install a torch with CUDA to time its layers")
     with torch.cuda.stream(events.stream):
