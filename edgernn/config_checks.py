@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a model's settings that cannot be combined."""
 
+import functools
+
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.frontends import FrontendConfig
 from edgernn.names import resolve_imputer
-from edgernn.settings import fields_of
+from edgernn.settings import as_word, fields_of
 
-_FRONTEND = fields_of(FrontendConfig).values()
+_SETTINGS = fields_of(ModelConfig)
+# settings that have an effect only if another setting has a value, that setting, and the value
+_NEEDS = (
+    ([name for name in fields_of(FrontendConfig) if name != "frontend"], "frontend", "logmel"),
+    (["floor_rise", "floor_fall"], "normalise", "floor"),
+    (["pcen_smoothing"], "normalise", "pcen"),
+    (["norm_steps"], "norm", "recurrent-batch"),
+)
 
 
 def check_together(config: ModelConfig) -> None:
@@ -48,6 +57,7 @@ def check_together(config: ModelConfig) -> None:
         )
     if config.dropout.embedding and not words:
         raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
+    _check_effects(config)
     _check_frontend(config, imputes)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
@@ -56,17 +66,31 @@ def check_together(config: ModelConfig) -> None:
         )
 
 
+def _check_effects(config: ModelConfig) -> None:
+    """Raise UsageError if a setting without effect has another value than its default."""
+    for names, other, needed in _NEEDS:
+        if (value := _value(config, other)) == needed:
+            continue
+        for name in names:
+            if _value(config, name) != _SETTINGS[name].default:
+                raise UsageError(
+                    f"{name}: expected {other}={needed}, got {other}={as_word(value)}, with which it has no effect; "
+                    f"set {other}={needed}, or leave out {name}"
+                )
+
+
+def _value(config: ModelConfig, name: str) -> object:
+    """Return the value of the setting with the short name `name`."""
+    return functools.reduce(getattr, _SETTINGS[name].path, config)
+
+
 def _check_frontend(config: ModelConfig, imputes: bool) -> None:
-    """Raise UsageError if a setting cannot be combined with the audio front end, or needs one that the model lacks.
+    """Raise UsageError if a setting cannot be combined with the audio front end.
 
     `imputes` is True if the model has an imputer.
     """
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
-        if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:
-            raise UsageError(
-                f"{changed[0]}: expected a front end, got none; set frontend=logmel, or leave out {changed[0]}"
-            )
         return
     if config.input.vocabulary is not None or imputes:
         raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave them out")

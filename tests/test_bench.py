@@ -186,7 +186,20 @@ def test_sparse_and_low_rank_weights_are_measured(tmp_path):
 
 def test_words_of_bench_are_those_of_train(tmp_path, capsys):
     words = ["bench", "--cell", "irc-lstm", "--rounds", "1", "--warmup", "0", "--steps", "3", "--out", str(tmp_path)]
-    assert main([*words, "rank=4", "layers=2", "layer.norm.steps=7", "cell.forget_bias=1.0", "hidden_size=16"]) == 0
+    assert (
+        main(
+            [
+                *words,
+                "rank=4",
+                "layers=2",
+                "norm=recurrent-batch",
+                "layer.norm.steps=7",
+                "cell.forget_bias=1.0",
+                "hidden_size=16",
+            ]
+        )
+        == 0
+    )
     model = json.loads((tmp_path / "bench.json").read_text())["info"]["model"]
     assert model["hidden_size"] == 16
     assert model["layers"] == 2

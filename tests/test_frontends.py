@@ -190,7 +190,16 @@ REFUSED = {
     "hop": ({"hop": 80}, "hop: expected the size of the input, 160"),
     "words": ({"vocabulary": 10}, "frontend: expected no vocabulary or imputer"),
     "imputer": ({"imputer": "rits"}, "frontend: expected no vocabulary or imputer"),
-    "without": ({"frontend": None, "bands": 20}, "bands: expected a front end, got none"),
+    "without": ({"frontend": None, "bands": 20}, "bands: expected frontend=logmel, got frontend=none, with which"),
+    "floor with log": ({"floor_fall": 0.1}, "floor_fall: expected normalise=floor, got normalise=log, with which it"),
+    "floor with pcen": (
+        {"normalise": "pcen", "floor_rise": 0.1},
+        "floor_rise: expected normalise=floor, got normalise",
+    ),
+    "smoothing with floor": (
+        {"normalise": "floor", "pcen_smoothing": 0.1},
+        "pcen_smoothing: expected normalise=pcen, got normalise=floor, with which it has no effect; set normalise=pcen",
+    ),
 }
 
 

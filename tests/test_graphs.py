@@ -83,7 +83,8 @@ def test_a_replay_has_the_masks_of_the_loop(rule: str) -> None:
 @pytest.mark.parametrize("rule", ["always", "selective", "skip", "delta"])
 def test_a_normalised_loop_can_be_recorded(norm: str, rule: str) -> None:
     """A recording cannot hold what Python reads off a tensor: tensors without values show that nothing is."""
-    model = edgernn.SequenceModel("lstm", 3, 4, rule=rule, norm=norm, norm_steps=3)
+    steps = {"norm_steps": 3} if norm == "recurrent-batch" else {}
+    model = edgernn.SequenceModel("lstm", 3, 4, rule=rule, norm=norm, **steps)
     (layer,) = model.recurrent_layers()
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.randn(5, 6, 3)

@@ -27,7 +27,9 @@ def slow(*values):
 
 
 def model_of(cell, rule=None, hidden=H, **options):
-    model = edgernn.SequenceModel(cell, I, hidden, rule=rule, output="all", norm_steps=STEPS, **options).double()
+    if options.get("norm") == "recurrent-batch":
+        options["norm_steps"] = STEPS
+    model = edgernn.SequenceModel(cell, I, hidden, rule=rule, output="all", **options).double()
     with torch.no_grad():
         for p in model.parameters():
             torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
@@ -302,6 +304,11 @@ def test_file_equals_torch(cell, rule, options, tmp_path):
         ({"cell": "gru", "density": 0.5, "rank": 2}, "density, rank: expected at most one of the two"),
         ({"cell": "gru", "norm": "batch"}, "unknown norm 'batch': did you mean 'recurrent-batch'"),
         ({"cell": "gru", "norm": "layer", "norm_steps": 0}, "norm_steps: expected a whole number of at least 1, got 0"),
+        (
+            {"cell": "gru", "norm": "layer", "norm_steps": 9},
+            "norm_steps: expected norm=recurrent-batch, got norm=layer",
+        ),
+        ({"cell": "gru", "norm_steps": 9}, "norm_steps: expected norm=recurrent-batch, got norm=none, with which"),
     ],
 )
 def test_wrong_options_are_named(arguments, message):
