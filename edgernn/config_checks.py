@@ -57,12 +57,27 @@ def check_together(config: ModelConfig) -> None:
         )
     if config.dropout.embedding and not words:
         raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
+    _check_scales(config)
     _check_effects(config)
     _check_frontend(config, imputes)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
             "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels beside it, as its input is "
             "values, masks and times; leave them out"
+        )
+
+
+def _check_scales(config: ModelConfig) -> None:
+    """Raise UsageError if mean or std do not fit the features, or a number of std is not above 0."""
+    for name, numbers in (("mean", config.input.mean), ("std", config.input.std)):
+        if len(numbers) not in (1, config.features):
+            raise UsageError(
+                f"{name}: expected one number, or {config.features}, one for each feature, got {len(numbers)}; pass as "
+                "many"
+            )
+    if min(config.input.std) <= 0:
+        raise UsageError(
+            f"std: expected numbers above 0, got {min(config.input.std):g}; pass 1 for a feature that never changes"
         )
 
 

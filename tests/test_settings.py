@@ -117,6 +117,25 @@ def test_only_plain_types_are_settings():
     assert list(options_of(Odd)) == ["scale"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mean": [0, 0]}, "mean: expected one number, or 3, one for each feature, got 2; pass as many"),
+        ({"std": [1.0] * 4}, "std: expected one number, or 3, one for each feature, got 4"),
+        ({"mean": []}, "mean: expected one number, or 3, one for each feature, got 0"),
+        ({"std": [1, 0, 1]}, "std: expected numbers above 0, got 0; pass 1 for a feature that never changes"),
+        ({"std": -2.0}, "std: expected numbers above 0, got -2"),
+        ({"mean": float("nan")}, "mean: Input should be a finite number"),
+        ({"input_size": 160, "frontend": "logmel", "mean": [0.0] * 160}, "mean: expected one number, or 40, one for"),
+    ],
+)
+def test_means_and_deviations_fit_the_features(settings, message):
+    with pytest.raises(UsageError, match=message):
+        SequenceModel("gru", **({"input_size": 3, "hidden_size": 4} | settings))
+    model = SequenceModel("gru", 3, 4, mean=[1, 2, 3], std=[0.5, 1, 2])
+    assert model.input_std.tolist() == [0.5, 1, 2]
+
+
 def test_steps_and_epochs_exclude_each_other():
     with pytest.raises(UsageError, match="steps, epochs: expected one of the two, got steps=3 epochs=2"):
         resolve_config({}, {("steps",): 3, ("epochs",): 2})
