@@ -15,7 +15,6 @@ from edgernn.cells.gate import Gate, Gates, UpdateGate
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent
 from edgernn.cells.vector import Vector
-from edgernn.errors import UsageError
 
 __all__ = ["Cell", "Gate", "Gates", "Parts", "State", "UpdateGate"]
 
@@ -315,12 +314,8 @@ class Cell(nn.Module, abc.ABC):
         """Return the weights R (of h) and C (of c), with elements set to zero where a mask (H, H) is zero.
 
         The result is a dict with the keys "R" and "C", without those that the cell lacks. The mask is applied to the
-        weights (H, H) of each gate, except gates that `mid` reads. A low-rank R raises UsageError.
+        weights (H, H) of each gate, except gates that `mid` reads. R must not be low-rank (`UpdateRule.refusal`).
         """
-        if self.recurrent.rank is not None:
-            raise UsageError(
-                "rank: expected none with a rule that masks recurrent weights, such as clockwork; leave out rank"
-            )
         mids = {g.name for g in self.gates if g.mid}
         masked = {}
         for key, names in (("R", self._h), ("C", self._c)):

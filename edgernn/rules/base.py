@@ -99,7 +99,13 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def refusal(cls, cell: Cell | type[Cell]) -> str | None:
-        """Return the reason why a cell cannot run under this rule, or None if it can."""
+        """Return the reason why a cell cannot run under this rule, or None if it can.
+
+        A class of cells says nothing about the storage of the recurrent weights, which is checked for a cell only.
+        """
+        masks = cls.recurrent_mask is not UpdateRule.recurrent_mask
+        if masks and isinstance(cell, Cell) and cell.recurrent.rank is not None:
+            return f"rank: expected none with the rule {cls.name}, which masks recurrent weights; leave out rank"
         return None
 
     def fit(self, cell: Cell) -> None:
