@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from edgernn.cells.base import Cell
+from edgernn.config import ModelConfig
 from edgernn.imputers import Imputer
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.rules.base import Kind, UpdateRule
@@ -116,7 +117,8 @@ def named_cost(
         input_size: Number of inputs I.
         hidden_size: Number of neurons H in a layer.
         update_rate: Mean share of the neurons that change at a step, from 0 to 1.
-        **settings: Further arguments of `SequenceModel`.
+        **settings: Further arguments of `SequenceModel`. Block-sparse weights (density) are pruned. If H is no multiple
+            of the size of a block, the number of zeros depends on the weights, which are random then.
 
     Returns:
         The cost of one step.
@@ -124,8 +126,15 @@ def named_cost(
     Raises:
         UsageError: A name is unknown, or a setting is invalid.
     """
-    with torch.device("meta"):
-        model = SequenceModel(cell, input_size, hidden_size, rule=rule, **settings)
+    config = ModelConfig.of(cell, input_size, hidden_size, rule=rule, **settings)
+    # pruning needs numbers
+    device = "meta" if config.layer.recurrent.density is None else "cpu"
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(0)
+        model = SequenceModel(config)
+    for layer in model.recurrent_layers():
+        if layer.cell.is_sparse:
+            layer.cell.threshold(hold=True)
     return model_cost(model, update_rate)
 
 

@@ -9,7 +9,7 @@ import edgernn
 from edgernn.cells import CELLS
 from edgernn.cells.norm import NORMS, RecurrentBatchNorm
 from edgernn.cells.recurrent import BLOCK, LowRank
-from edgernn.costs import model_cost
+from edgernn.costs import model_cost, named_cost
 from edgernn.export import to_onnx
 from edgernn.runtime import Session
 from tests import oracle, oracle_cells
@@ -314,6 +314,18 @@ def test_file_equals_torch(cell, rule, options, tmp_path):
 def test_wrong_options_are_named(arguments, message):
     with pytest.raises(edgernn.UsageError, match=message):
         edgernn.SequenceModel(input_size=3, hidden_size=8, **arguments)
+
+
+@pytest.mark.parametrize(("rule", "skips"), [("always", True), ("selective", False)])
+def test_costs_by_name_count_pruned_weights(rule, skips):
+    before = torch.random.get_rng_state()
+    dense, sparse = (named_cost("gru", rule, 5, 32, density=density) for density in (None, 0.25))
+    # R (96, 32) keeps a quarter of its blocks of 16 rows and one column
+    zeros = 96 * 32 * 3 // 4
+    assert dense.parameters - sparse.parameters == zeros
+    assert dense.macs == sparse.macs
+    assert dense.macs_executed - sparse.macs_executed == zeros * skips
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_clockwork_needs_whole_weights():
