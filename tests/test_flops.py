@@ -11,6 +11,7 @@ from decimal import Decimal
 import pytest
 import torch
 
+from edgernn.cells import Cell, Gate
 from edgernn.costs import executed_macs, model_cost, named_cost
 from edgernn.model import SequenceModel
 
@@ -138,6 +139,40 @@ def test_topk_counts_the_update_gate_of_all_neurons():
     assert named_cost("gru", "topk", 3, 8, update_rate=0.25).flops_paper == 8 * 21 + 2 * 2 * 21 == 252
     # the gate alone
     assert named_cost("pru", "topk", 2, 4, update_rate=0.0).flops_paper == 4 * (2 * 6 - 1)
+
+
+class Separate(Cell):
+    """A cell with a gate that reads h alone and is no part of another gate."""
+
+    name = "separate"
+    gates = (Gate("a"), Gate("b", x=False))
+
+    def update(self, p, state):
+        return (torch.sigmoid(p.b) * torch.tanh(p.a),)
+
+
+class LastInMid(Cell):
+    """A cell of two stages, of which the first reads x_{t-1}, too."""
+
+    name = "last-in-mid"
+    reads_last = True
+    gates = (Gate("r", mid=True), Gate("n", h=False, m=True))
+
+    def mid(self, p, state):
+        return torch.sigmoid(p.r) * state[0]
+
+    def update(self, p, state):
+        return (torch.tanh(p.n),)
+
+
+@pytest.mark.parametrize("cell", [Separate, LastInMid])
+def test_costs_of_a_cell_of_ones_own_are_those_of_its_matrices(cell):
+    costs, own = named_cost(cell, None, 3, 8), cell(3, 8)
+    assert own.W.shape[1] == 3 * (1 + own.reads_last)
+    matrices = [getattr(own, name) for name in "WRV" if hasattr(own, name)]
+    assert costs.macs == costs.macs_executed == sum(matrix.numel() for matrix in matrices)
+    # each gate has 8 rows, and a row of n weights costs 2n - 1
+    assert costs.flops_paper == 2 * costs.macs - 2 * 8
 
 
 def test_own_costs_of_rules_follow_the_convention():

@@ -234,7 +234,8 @@ class Cell(nn.Module, abc.ABC):
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
         """Count the multiply-adds of the gates that `mid` reads, per element of m; the arguments are I and H."""
-        return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
+        columns, factor = inputs * (1 + self.reads_last), self.recurrent.columns(hidden)
+        return sum(g.x * columns + g.h * factor for g in self.gates if g.mid)
 
     @property
     def sum_size(self) -> int:
