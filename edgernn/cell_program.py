@@ -214,7 +214,7 @@ def cell_program(cell: Cell) -> CellProgram:
         cell.mid_vanishes and equations.mid is not None and not mid_is_input,
         equations.update,
         equations.mid,
-        _map(cell),
+        joined_maps(cell),
     )
     _require(_table_limits(cell, len(cell.vectors)))
     _require(_inference_limits(cell, program))
@@ -316,7 +316,7 @@ def maps(cell: Cell) -> list[Program | None]:
     return [program(name, vector) for name, vector in cell.vectors.items()]
 
 
-def _map(cell: Cell) -> Program | None:
+def joined_maps(cell: Cell) -> Program | None:
     """Create one program that applies `Vector.map` to all vectors of a cell, or return None if no vector has a map."""
     programs = maps(cell)
     if not any(programs):

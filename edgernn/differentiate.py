@@ -84,11 +84,11 @@ def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence
             quotient = op("div", grad, b)
             return quotient, op("neg", op("mul", quotient, y))
         case "min" | "max":
-            selects_a = op("less", *((a, b) if name == "min" else (b, a)))
+            order = (a, b) if name == "min" else (b, a)
             if builder.number(a) is None and builder.number(b) is None:
-                selects_a = op("select", op("equal", a, b), builder.constant(0.5), selects_a)
+                selects_a = op("select", op("equal", a, b), builder.constant(0.5), op("less", *order))
             else:
-                selects_a = op("less_equal", *((a, b) if name == "min" else (b, a)))
+                selects_a = op("less_equal", *order)
             return times(selects_a), times(op("sub", one, selects_a))
         case "neg":
             return (op("neg", grad),)

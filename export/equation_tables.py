@@ -9,9 +9,9 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from edgernn.cell_program import SIZES, TERMS, VECTOR, CellProgram, gate_terms, maps, mixes, trace_equations
+from edgernn.cell_program import SIZES, TERMS, CellProgram, gate_terms, joined_maps, mixes, trace_equations
 from edgernn.cells import COMPILED, Cell
-from edgernn.program import STORED_OPS, Builder, Program
+from edgernn.program import STORED_OPS
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, UpdateRule
 from edgernn.rules.base import Kind
@@ -80,25 +80,9 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
         cell.mid_vanishes,
         equations.update,
         equations.mid,
-        _map(maps(cell)),
+        joined_maps(cell),
     )
     return program.attributes() | {"constants": sum(vector.steps for vector in cell.vectors.values())}
-
-
-def _map(programs: list[Program | None]) -> Program | None:
-    """Join the programs (lists of operations) that transform a cell's parameter vectors; return one program for all.
-
-    `programs` has one entry for each vector: the program of its `Vector.map`, the function that is applied to the
-    stored vector before the equations read it, or None if it has no such function. The returned program has one result
-    for each vector. It is None if all entries are None.
-    """
-    if not any(programs):
-        return None
-    builder, results = Builder(), []
-    for i, program in enumerate(programs):
-        value = builder.argument(VECTOR + i)
-        results.append(value if program is None else builder.include(program, [value])[program.results[0]])
-    return builder.finish(results)
 
 
 def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:

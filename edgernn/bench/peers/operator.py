@@ -6,8 +6,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.bench.peers.base import Problem
-
-ORDER = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
+from edgernn.runtime.onnx_gates import ONNX_GATES
 
 
 def operator_model(problem: Problem, steps: int) -> bytes:
@@ -22,7 +21,7 @@ def operator_model(problem: Problem, steps: int) -> bytes:
     Returns:
         The serialised model.
     """
-    order, H, B = ORDER[problem.cell], problem.hidden_size, problem.batch
+    order, H, B = ONNX_GATES[problem.cell], problem.hidden_size, problem.batch
     weights = {
         "W": problem.gates(problem.W, order)[None],
         "R": problem.gates(problem.R, order)[None],
