@@ -46,9 +46,10 @@ from edgernn.bench.skip_streams import table as skip_streams_table
 from edgernn.bench.skip_work import table as skip_work_table
 from edgernn.bench.training_steps import table as training_table
 from edgernn.bench.worst_steps import table as worst_steps_table
-from edgernn.cells import CELLS
+from edgernn.cells import CELLS, Cell
 from edgernn.cli.cell_costs import cell_costs, table
-from edgernn.rules import RULES
+from edgernn.imputers import Imputer
+from edgernn.rules import RULES, UpdateRule
 from edgernn.settings import as_word, options_of
 from edgernn.training.help import task_doc
 from edgernn.training.overview import overview, overview_table
@@ -155,7 +156,8 @@ def page(name: str) -> str:
     for module in loaded:
         for item in _public(module):
             parts += [f"## {getattr(item, 'name', item.__name__)}", *_class(inspect.getdoc(item) or "")]
-            parts += _defaults({name: option.default for name, option in options_of(item).items()})
+            if issubclass(item, Cell | UpdateRule | Imputer):
+                parts += _defaults({name: option.default for name, option in options_of(item).items()})
     return "\n\n".join(parts) + "\n"
 
 

@@ -216,23 +216,24 @@ def cell_program(cell: Cell) -> CellProgram:
         equations.mid,
         joined_maps(cell),
     )
-    _require(_table_limits(cell, len(cell.vectors)))
+    check_table(cell, len(cell.vectors), program.square)
     _require(_inference_limits(cell, program))
     program.attributes()
     return program
 
 
-def check_table(cell: Cell, vectors: int) -> None:
+def check_table(cell: Cell, vectors: int, square: bool) -> None:
     """Check that a cell's gates, vectors and states meet the limits of the native libraries (see `_table_limits`).
 
     Args:
         cell: The cell.
         vectors: Number of vectors that the cell's equations read.
+        square: True if an equation combines values of size I with values of size H (see `mixes`).
 
     Raises:
         ProgramError: A limit is not met.
     """
-    _require(_table_limits(cell, vectors))
+    _require(_table_limits(cell, vectors, square))
 
 
 def _require(limits: Iterator[tuple[bool, str]]) -> None:
@@ -241,7 +242,7 @@ def _require(limits: Iterator[tuple[bool, str]]) -> None:
             raise ProgramError(f"the native library needs {expected}; change the cell, see docs/how-to/add-a-cell.md")
 
 
-def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
+def _table_limits(cell: Cell, vectors: int, square: bool) -> Iterator[tuple[bool, str]]:
     """Yield the limits that a cell must meet to run in native code, for inference as well as for training.
 
     A limit is a pair: True if the cell meets it, and its text for errors, such as "at most 8 gates, got 9".
@@ -257,6 +258,7 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
         yield not gate.c or states > 1, f"a second state for gate {gate.name}, which reads c"
     has_mid = any(gate.m for gate in gates)
     yield not has_mid or not cell.reads_last, "no gate with m in a cell with reads_last=True"
+    yield not square or not cell.reads_last, "no equation that reads p.x in a cell with reads_last=True"
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
@@ -272,7 +274,6 @@ def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, 
         yield not vector.steps, f"no vector like {name}, which stands for the sequence length"
         if vector.size == "I":
             yield program.mid_is_input or program.square, f"m of size I for {name}, which has size I"
-    yield not (program.square and program.reads_last), "no equation that reads p.x in a cell with reads_last"
 
 
 def gate_terms(gate: Gate) -> int:

@@ -63,7 +63,7 @@ class RecurrentConfig:
 class NormConfig:
     """Normalisation of the matrix-vector products of a cell: "layer", "recurrent-batch" or none.
 
-    "recurrent-batch" keeps separate statistics for each of the first `steps` time steps; "layer" ignores `steps`.
+    "recurrent-batch" keeps separate statistics for each of the first `steps` time steps; "layer" has none.
     """
 
     name: Annotated[

@@ -58,7 +58,6 @@ def check_together(config: ModelConfig) -> None:
     if config.dropout.embedding and not words:
         raise UsageError("dropout_embedding: expected a vocabulary, got none; set one, or use dropout_input instead")
     _check_scales(config)
-    _check_effects(config)
     _check_frontend(config, imputes)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
@@ -81,8 +80,11 @@ def _check_scales(config: ModelConfig) -> None:
         )
 
 
-def _check_effects(config: ModelConfig) -> None:
-    """Raise UsageError if a setting without effect has another value than its default."""
+def check_effects(config: ModelConfig) -> None:
+    """Raise UsageError if a setting without effect has another value than its default.
+
+    Settings of a new model are checked, not those of a stored one, which a user cannot change.
+    """
     for names, other, needed in _NEEDS:
         if (value := _value(config, other)) == needed:
             continue

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from edgernn.blocks import ResidualBlock
 from edgernn.cells.base import Cell, State
 from edgernn.config import ModelConfig
-from edgernn.config_checks import check_together
+from edgernn.config_checks import check_effects, check_together
 from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
@@ -199,6 +199,7 @@ class SequenceModel(RecurrentModel):
         super().__init__()
         if not isinstance(config, ModelConfig):
             config = ModelConfig.of(settings.pop("cell", config), *sizes, **settings)  # type: ignore[arg-type]
+            check_effects(config)
         elif sizes or settings:
             raise UsageError("config: expected no further arguments with a ModelConfig; change its fields instead")
         check_together(config)

@@ -9,10 +9,7 @@ import torch
 from edgernn.errors import UsageError, nearest
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
-from edgernn.tolerance import WHOLE_NUMBERS
 from edgernn.weight_types import WEIGHTS, matrices, rounded_matrix
-
-__all__ = ["POINTS", "SHARE", "WHOLE_NUMBERS", "Loss", "check_goes_with", "rounded"]
 
 # a larger loss of the metric is reported: POINTS is absolute, if higher is better; SHARE is relative, if lower is
 POINTS, SHARE = 0.005, 0.02

@@ -162,7 +162,7 @@ def _unsupported(device: str) -> str | None:
         return None
     if name := os.environ.get("EDGERNN_ISA"):
         return f"EDGERNN_ISA: expected an instruction set that this processor has, got {name!r}; unset it"
-    return "the native library has no kernels for the instruction set of this processor"
+    return "the native library has no kernels for this processor; run the model with backend='portable'"
 
 
 def onnxruntime() -> Any:

@@ -63,7 +63,7 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
         entry = read_json(path)
         if missing := _missing(entry):
             raise EdgernnError(
-                f"{path}: expected {missing} of a model, got other JSON; add the model again with: edgernn models add"
+                f"{path}: expected {missing}, got other JSON; add the model again with: edgernn models add"
             )
         models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
     return models
@@ -72,7 +72,7 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
 def _missing(entry: Any) -> str | None:
     """Return what the content of an entry.json lacks for the list of models, or None."""
     if not isinstance(entry, dict):
-        return "a JSON object with the figures"
+        return "a JSON object with the figures of a model"
     if wrong := [name for name, kind in _FIELDS.items() if not isinstance(entry.get(name), kind)]:
         return f"the value {wrong[0]!r}"
     parts = entry.get("parts", {})
@@ -82,7 +82,7 @@ def _missing(entry: Any) -> str | None:
             return f"the numbers {', '.join(_FIGURES)}"
         interval = figures.get("interval", {})
         if interval is not None and not (isinstance(interval, dict) and {"low", "high"} <= interval.keys()):
-            return "an interval, or null,"
+            return "an interval with low and high, or null"
     if not all(isinstance(file, dict) and {"weights", "bytes"} <= file.keys() for file in entry["files"].values()):
         return "the weights and bytes of each file"
     return None

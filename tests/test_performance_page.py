@@ -199,12 +199,12 @@ def run_nothing(folder):
         ("--peers --cell sarnn", "--peers: expected --cell gru or lstm"),
         ("--peers m.onnx", "--peers: expected --cell gru or lstm"),
         ("--suite --only nonesuch", "only: expected a part of a benchmark case's name"),
-        ("--suite --rounds 3", "--rounds: expected no such option with --suite, where it has no effect; leave it out"),
-        ("--suite --skip 0.9 --rule selective --batch 1", "--batch, --rule, --skip: expected no such option with"),
-        ("--suite --example x.npz --only lstm", "--example: expected no such option with --suite"),
-        ("m.onnx --skip 0.9 --rule selective --input 7", "--rule, --input, --skip: expected no such option without"),
-        ("--cell gru --target cortex-m4 --batch 2", "--batch: expected no such option with --target"),
-        ("m.onnx --target cortex-m4 --threads 2 --warmup 0", "--threads, --warmup: expected no such option with"),
+        ("--suite --rounds 3", "--rounds: not allowed with --suite, where it has no effect; leave it out"),
+        ("--suite --skip 0.9 --rule selective --batch 1", "--batch, --rule, --skip: not allowed with"),
+        ("--suite --example x.npz --only lstm", "--example: not allowed with --suite"),
+        ("m.onnx --skip 0.9 --rule selective --input 7", "--rule, --input, --skip: not allowed without"),
+        ("--cell gru --target cortex-m4 --batch 2", "--batch: not allowed with --target"),
+        ("m.onnx --target cortex-m4 --threads 2 --warmup 0", "--threads, --warmup: not allowed with"),
     ],
 )
 def test_words_that_do_not_go_together(words, message, capsys):

@@ -129,6 +129,10 @@ def test_all_models_of_a_sweep_are_timed_in_turns(table, tmp_path):
         stale = {**report, key: value, "microseconds": dict.fromkeys(models, 1e6)}
         (tmp_path / "latency.json").write_text(json.dumps(stale))
         assert max(latencies(tmp_path, models)["microseconds"].values()) < 1e3
+    # without a new measurement, models with other weights have no time
+    hashes = {**report["hashes"], "sarnn": "0"}
+    (tmp_path / "latency.json").write_text(json.dumps({**report, "hashes": hashes}))
+    assert measured(tmp_path)["microseconds"].keys() == {"gru-before"}
 
 
 def test_models_are_timed_again_only_when_asked(table, monkeypatch):

@@ -275,9 +275,14 @@ def test_models_of_the_front_are_complete_after_any_stop(train_here, monkeypatch
     # a model of an earlier call that is not on a front any more
     other = copy.parent / "other"
     other.mkdir()
-    (other / "model.onnx").write_bytes(b"old")
+    for name in ("model.onnx", "model.md", "example.npz"):
+        (other / name).write_bytes(b"old")
+    users = copy.parent / "users"
+    users.mkdir()
+    (users / "notes.txt").touch()
     sweep(train_here, latency=False, export=True)
     assert not other.exists()
+    assert (users / "notes.txt").exists()
 
     (copy / "model.onnx").write_bytes(b"old")
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
@@ -330,7 +335,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(train_here, capsys):
     say(train_here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
     assert main(["sweep", "sweep.toml", "--no-latency"]) == 1
     error = capsys.readouterr().err
-    assert re.search(r"error: \d+ runs failed, see runs/sweep/table.md; the first error is: .*diverged", error)
+    assert re.search(r"error: \d+ runs failed, see runs/sweep/table.json; the first error is: .*diverged", error)
     table = sweep(train_here, run=False)
     assert {row["test"]["n"] for row in table["rows"] if row["settings"]["lr"] == 0.01} == {2}
     page = (train_here.parent / "runs/sweep/table.md").read_text()

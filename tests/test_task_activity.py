@@ -129,7 +129,7 @@ CHANGES = {
     "exp_user": (lambda d: d["exp_user"][:, :1], r"exp_user: expected shape \(streams, 2\), got \(12, 1\)"),
     "train_users": (
         lambda d: np.array([1, 2]),
-        r"test_users: expected each entry in one part of the data, got 2 in .*train_users, too; get the file again",
+        r"test_users: expected each user once, .* got user 2 in .*train_users, too; get the file",
     ),
     "test_users": (lambda d: np.array([99]), "expected at least one recording of a user in the test part, got none"),
 }
@@ -139,7 +139,7 @@ def test_a_user_who_is_listed_twice_is_refused(tmp_path):
     """Else the user could be in the training and the validation part."""
     write_activity(tmp_path, train_users=np.array([*TRAIN, sorted(TRAIN)[0]]))
     with pytest.raises(
-        EdgernnError, match=rf"train_users: expected each .* got {sorted(TRAIN)[0]} twice; get the file"
+        EdgernnError, match=rf"train_users: expected each .* got user {sorted(TRAIN)[0]} twice; get the file"
     ):
         opened(Activity(window=50, lead=10), tmp_path)
 

@@ -241,7 +241,7 @@ CHANGES = {
     "ann_offset": (lambda d: d["ann_offset"][:-1], "ann_offset: expected 6 row numbers in ascending order"),
     "ds1": (
         lambda d: np.array(["101", "100"]),
-        "ds2: expected each entry in one part of the data, got 100 in .*ds1, too",
+        "ds2: expected each record once, in one part of the data, got record 100 in .*ds1, too",
     ),
     "ds2": (lambda d: np.array(["999"]), "ds2: expected only names that are in the array 'record', got '999'"),
     "first": (lambda d: d["first"].astype(float), "first: expected whole numbers with 1 axes, got float64"),

@@ -53,7 +53,7 @@ def test_lists_of_speech_commands_decide_the_parts(tmp_path):
 def test_tables_of_the_arabic_set_decide_the_parts(tmp_path):
     files = names_of(word_files(write_arabic(tmp_path), 0, RATE))
     assert [len(files[part]) for part in PARTS] == [8, 2, 2]
-    assert files["test"] == ["left/00000020_NO_01.wav", "right/00000020_NO_01.wav"]
+    assert files["test"] == ["left/00000200_NO_01.wav", "right/00000200_NO_01.wav"]
     task = opened(Keywords(), tmp_path)
     assert task.classes == ("left", "right", "_silence_")
 
@@ -261,7 +261,8 @@ def test_bad_folders(tmp_path):
         opened(OwnWords(), english)
     (english / "testing_list.txt").write_text("left/00000000_nohash_0.wav\n")
     with pytest.raises(
-        EdgernnError, match=r"got left/00000000_nohash_0\.wav in .*validation_list\.txt, too; remove one of the two"
+        EdgernnError,
+        match=r"got file left/00000000_nohash_0\.wav in .*validation_list\.txt, too; remove one of the two",
     ):
         opened(OwnWords(), english)
     (english / "testing_list.txt").write_text("left/none.wav\nleft/neither.wav\n")

@@ -226,11 +226,11 @@ def test_a_damaged_entry_is_named(zoo, tmp_path):
         ({"value": "high"}, "the numbers value, skip_percent, macs_executed"),
         ({"parts": {"words": {**part, "macs_executed": None}}}, "the numbers value, skip_percent, macs_executed"),
         ({"parts": []}, "the numbers value, skip_percent, macs_executed"),
-        ({"interval": [0, 1]}, "an interval, or null,"),
+        ({"interval": [0, 1]}, "an interval with low and high, or null"),
         ({"files": {"model.onnx": {"bytes": 1}}}, "the weights and bytes of each file"),
     ):
         (tmp_path / "zoo/small/entry.json").write_text(json.dumps({**entry, **change}))
-        with pytest.raises(EdgernnError, match=rf"entry\.json: expected {message} of a model, got other JSON; add"):
+        with pytest.raises(EdgernnError, match=rf"entry\.json: expected {message}, got other JSON; add"):
             entries(tmp_path / "zoo")
     (tmp_path / "zoo/small/entry.json").write_text(json.dumps({**entry, "parts": {"words": part}}))
     assert len(model_rows(entries(tmp_path / "zoo"))) == 2

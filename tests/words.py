@@ -70,7 +70,7 @@ def write_english_test_set(folder, speakers=10):
 
 def write_arabic(folder, words=("left", "right"), train=4, held_out=1):
     """The layout of the Arabic set: three tables beside a folder dataset."""
-    for table, first, count in (("train", 0, train), ("val", 10, held_out), ("test", 20, held_out)):
+    for table, first, count in (("train", 0, train), ("val", 100, held_out), ("test", 200, held_out)):
         lines = ["file,class"]
         for word in words:
             for i in range(first, first + count):

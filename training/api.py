@@ -88,10 +88,10 @@ def train(
     size = size_of(devices)
     check_size(plan, size)
     run = RunDirectory(path)
-    others = (rule, run.path, seed, device, data, settings, devices)
-    command = command_words(task, cell, *others)
+    arguments = (rule, run.path, seed, device, data, settings, devices)
+    command = command_words(task, cell, *arguments)
     # further processes read the run's copy of a user-defined cell, as this one does
-    child_command = command_words(task, cell_used, *others)
+    child_command = command_words(task, cell_used, *arguments)
     # the caller's random generator is restored at the end
     with together(plan, size, child_command) as group, torch.random.fork_rng(devices=[]), ExitStack() as stack:
         record = plan.record(command, size)

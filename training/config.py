@@ -106,7 +106,9 @@ class StopConfig:
             "prefers evaluations that skip as many."
         ),
     ] = None
-    patience: Annotated[_Count, Field(description="Stop after N evaluations in a row without a better metric.")] = None
+    patience: Annotated[
+        _Count, Field(description="Stop after N evaluations in a row that are not better (see keep).")
+    ] = None
 
 
 @configuration

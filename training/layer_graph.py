@@ -15,11 +15,11 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.delta_graph import watching, with_delta
 from edgernn.export.exported_layers import find_exported_layers, is_exported, with_delta_rule
 from edgernn.export.recurrent_nodes import find_recurrent_nodes
-from edgernn.export.rounding import WHOLE_NUMBERS
 from edgernn.runtime.info import read_model
 from edgernn.runtime.input_check import InputCheck
 from edgernn.runtime.open_model import first_line
 from edgernn.runtime.weights import parse
+from edgernn.tolerance import WHOLE_NUMBERS
 
 Array = NDArray[Any]
 # name of the labels in the npz file

@@ -267,7 +267,7 @@ def _validate(
             return
         missed = steering.missed(steered_percent(plan, metrics))
     elif plan.can_skip and target is not None:
-        missed = max(0.0, target - metrics["skip_percent"])
+        missed = float(metrics["skip_percent"] < target)
     # evaluations with the wanted share compete; before the first one, the closest is the best
     closer, as_close = missed < position.missed, missed == position.missed
     if position.best is None or closer or (as_close and objective.better(value, position.best)):

@@ -233,11 +233,11 @@ def _tested(claim: dict[str, Any]) -> str:
     p = None if result["p"] is None else f"p = {result['p']:.2g}"
     test = f"{result['test']}, {seeds} seeds, {p or 'all differences are equal'}"
     if claim["kind"] == "spread":
-        test = test if p else f"{seeds} seeds, which are too few for a test"
-        ratio = "infinite" if result["value"] is None else f"{number(result['value'])} times"
-        what = f"the standard deviation of {first} is {ratio} that of {second}"
+        what = f"the standard deviation of {first} is {number(result['value'])} times that of {second}"
         if result["value"] is None:
-            what, test = f"the values of {second} are all equal, those of {first} are not", f"{seeds} seeds, no test"
+            what = f"the values of {second} are all equal, those of {first} are not"
+        # two values always are, and so are equal ones
+        test = test if p else f"{seeds} seeds, no test: in each row all values are equally far from the median"
     else:
         low, high = result["interval"]
         what = f"{first} less {second} is {number(result['value'])}, 95 % interval {number(low)} to {number(high)}"

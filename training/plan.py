@@ -12,7 +12,7 @@ import torch
 import edgernn
 from edgernn.cell_files import is_cell_file, source_of
 from edgernn.config import InputConfig, ModelConfig
-from edgernn.config_checks import check_together
+from edgernn.config_checks import check_effects, check_together
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
 from edgernn.machine import processor
@@ -217,7 +217,9 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
                 "marks none; leave out background, use your own labels per step with background_label, or use "
                 "task=adding and set its setting silence"
             )
-    return Choice(new_task, source, rule_type.can_skip, config, new_task.adapted(replace(model, layer=layer)))
+    model = new_task.adapted(replace(model, layer=layer))
+    check_effects(model)
+    return Choice(new_task, source, rule_type.can_skip, config, model)
 
 
 def make_plan(

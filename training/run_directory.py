@@ -70,12 +70,14 @@ class Position:
         step: Number of training steps done.
         loss_sum: Sum of the losses since the last line of metrics.jsonl.
         loss_count: Number of these losses.
-        best: Value of the main metric at the best evaluation; None before the first one that counts. With the setting
-            skip, an evaluation with a smaller `missed` is better; the metric decides between equal ones.
+        best: Value of the main metric at the best evaluation; None before the first one that counts. With the
+            settings skip and skip_target, an evaluation with a smaller `missed` is better; the metric decides between
+            equal ones.
         stale: Number of evaluations since the best one.
         missed: With the setting skip: how far the percentage of skipped neuron updates was from the wanted percentage
             at the best evaluation. It is in percentage points beyond a tolerance of 2; 0 means that the percentage was
-            within the tolerance. Without that setting: 0.
+            within the tolerance. With the setting skip_target: 1 if the best evaluation skipped less, else 0. Without
+            both settings: 0.
         seconds: Seconds of training.
         steering: With the setting skip: state of the controller of λ, the weight of the penalty on updates in the loss.
             None without that setting and before the first step.

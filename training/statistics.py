@@ -52,7 +52,8 @@ class Difference:
         value: mean(first) - mean(second), or std(first) / std(second).
         interval: 95 % confidence interval of the difference; None for a ratio.
         p: p-value of the test. None if there is no test: all paired differences are equal, both unpaired samples are
-            constant, or the second sample of a ratio is constant.
+            constant, the second sample of a ratio is constant, or in each sample of a ratio all values are equally far
+            from the median.
     """
 
     value: float

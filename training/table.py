@@ -157,6 +157,6 @@ def check_none_failed(report: dict[str, Any]) -> None:
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
         raise EdgernnError(
-            f"{len(reasons)} runs failed, see {report['files'][1]}; the first error is: {reasons[0]}; correct the "
+            f"{len(reasons)} runs failed, see {report['files'][0]}; the first error is: {reasons[0]}; correct the "
             "cause and run the same command again"
         )

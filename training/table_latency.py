@@ -83,11 +83,18 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 def measured(out: Path) -> dict[str, Any]:
     """Read the latencies that `latencies` has written to latency.json in the folder `out`; measure nothing.
 
-    The dict has the keys that `latencies` describes. Without a valid file, "machine" and "call" are None and the other
-    values are empty dicts.
+    The dict has the keys that `latencies` describes. Models that were trained again since then are left out. Without a
+    valid file, "machine" and "call" are None and the other values are empty dicts.
     """
     nothing: dict[str, Any] = {"machine": None, "call": None, "models": {}, "microseconds": {}, "errors": {}}
-    return _read_cached(out / LATENCY) or nothing
+    cached = _read_cached(out / LATENCY) or nothing
+    # a file of an earlier version has no hashes
+    for name, digest in cached.get("hashes", {}).items():
+        weights = Path(cached["models"].get(name, "")) / WEIGHTS
+        if not weights.is_file() or _hash(weights) != digest:
+            for kind in ("models", "microseconds", "errors"):
+                cached[kind].pop(name, None)
+    return cached
 
 
 def exported(run: Path) -> Path:

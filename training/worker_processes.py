@@ -84,7 +84,7 @@ class _ProcessWorkers(Workers):
         return ended
 
     def close(self) -> None:
-        """Wait until all running trainings end, then end the worker processes; queued trainings are cancelled."""
+        """Wait until all running trainings end, then end the worker processes."""
         for pool in [*self._free, *(pool for _, pool in self._running.values())]:
             pool.shutdown(wait=True, cancel_futures=True)
 

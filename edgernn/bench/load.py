@@ -9,8 +9,8 @@ import numpy as np
 from torch import nn
 
 from edgernn.bench.case import EDGERNN, Case, described
-from edgernn.bench.peers import PEERS, random_problem
-from edgernn.bench.peers.onnx_runtime import open_operator
+from edgernn.bench.peers import random_problem
+from edgernn.bench.peers.onnx_runtime import OnnxRuntime, open_operator
 from edgernn.bench.peers.operator import operator_model
 from edgernn.bench.peers.pytorch import torch_module
 from edgernn.runtime.library import library_path
@@ -45,7 +45,7 @@ def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
         seconds = interleaved(
             {
                 EDGERNN: lambda: Session(path, backend="native"),
-                PEERS[0].name: lambda: open_operator(str(operator), problem.threads),
+                OnnxRuntime.name: lambda: open_operator(str(operator), problem.threads),
             },
             settings,
         )

@@ -235,8 +235,8 @@ def verify(
     if disagreements == chunks:
         raise EdgernnError(
             "not timed: the outputs of the native library cannot be checked, because the numbers of updated neurons "
-            "differ from those of the standard ONNX operators in every sequence; pass another input as example, and "
-            "report a bug if they differ again"
+            "differ from those of the standard ONNX operators in every sequence; pass several sequences (--batch), or "
+            "another input as example, and report a bug if they differ again"
         )
     return worst
 

@@ -189,7 +189,7 @@ class Norm:
 
     Attributes:
         name: "layer" or "recurrent-batch".
-        steps: Number of time steps for which "recurrent-batch" keeps separate statistics; "layer" ignores it.
+        steps: Number of time steps for which "recurrent-batch" keeps separate statistics.
     """
 
     name: str

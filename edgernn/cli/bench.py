@@ -27,9 +27,11 @@ def _text(result: dict[str, Any]) -> str:
     return page(result) + f"\nsaved: {', '.join(result['files'])}"
 
 
-# options that a benchmark without --cell, with --suite or with --target does not read
+# options that are read only with --cell
 _OF_CELL = ("rule", "input_size", "skip")
+# options that are not read with --suite
 _OF_MODEL = ("batch", "steps", "threads", "rounds", "warmup", "example")
+# options that are not read with --target
 _OF_TIMES = ("batch", "threads", "rounds", "warmup")
 
 
@@ -42,7 +44,7 @@ def _refuse(where: str, names: tuple[str, ...]) -> None:
         if parameter.name in names and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
     ]
     if useless:
-        raise UsageError(f"{', '.join(useless)}: expected no such option {where}, where it has no effect; leave it out")
+        raise UsageError(f"{', '.join(useless)}: not allowed {where}, where it has no effect; leave it out")
 
 
 def _sections(cell: str | None = None, rule: str | None = None) -> Any:
@@ -212,11 +214,13 @@ def command(
     if cell is not None:
         from edgernn.cell_files import label
         from edgernn.config import ModelConfig
+        from edgernn.config_checks import check_effects
         from edgernn.settings import split_words
 
         # FILE.py:CLASS is not a file name
         name = f"{label(cell)}.onnx"
         config = ModelConfig.from_words(split_words(words), cell, rule, input_size)
+        check_effects(config)
         if peers:
             if skip or example is not None or device != "cpu":
                 raise UsageError("--peers: expected neither --skip, --example nor --device cuda; leave them out")

@@ -51,7 +51,7 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
         The KEY=VALUE words of that command line.
 
     Raises:
-        UsageError: options["out"] is None.
+        UsageError: options["out"] is None, or the run began on a GPU and there is none.
         EdgernnError: The run's config.json cannot be read, or lacks the command.
     """
     from edgernn.errors import EdgernnError, UsageError
@@ -72,8 +72,19 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
         options[name] = started[name]
     if click.get_current_context().get_parameter_source("device") is not ParameterSource.COMMANDLINE:
         options["device"] = config.get("device", started["device"])
+        if options["device"] == "cuda" and not _has_gpu():
+            raise UsageError(
+                f"device: the run in {options['out']} began on cuda, and torch finds no GPU here; resume it on a "
+                "machine with a GPU, or train another one with another --out"
+            )
     settings: tuple[str, ...] = started["settings"]
     return settings
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Any:

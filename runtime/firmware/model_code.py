@@ -109,7 +109,7 @@ class ModelCode:
             listed += [largest] * (largest.count > 0)
         if self._holds:
             listed.append(Field("int32_t", "nonfinite", 1, "steps with a number of x that was not finite"))
-        return [*listed, Field("int32_t", "updates", 1, "of the last step")]
+        return [*listed, Field("int32_t", "updates", 1, "number of updates in the last step")]
 
     @property
     def state_bytes(self) -> int:
@@ -171,7 +171,7 @@ void {self._name}_reset({self._state}* model);
 /* Runs one step: {"a word" if words else "x"} to y. {on_nonfinite} */
 {self._signature()};
 
-/* Returns the number of neurons that the last step updated, or under the rule delta of values of h
+/* Returns the number of neurons that the last step updated; under the rule delta, of values of h
    that it sent. */
 int32_t {self._name}_updates(const {self._state}* model);
 {counter}

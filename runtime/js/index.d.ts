@@ -59,11 +59,11 @@ export class Model {
   /** The states of all layers, in the model's memory. */
   readonly state: Float32Array;
 
-  /** Neurons that the last step updated, of all sequences; undefined if the model updates all at each step. */
+  /** Neurons updated by the last step (under the rule delta, values of h sent), of all sequences; undefined if the model updates all at each step. */
   readonly updates: number | undefined;
   /** Multiply-adds of the last step, of all sequences and layers; undefined as for `updates`. */
   readonly macs: number | undefined;
-  /** Neurons of a sequence that the last step updated; undefined as for `updates`. */
+  /** The updates of one sequence; undefined as for `updates`. */
   updatesOf(row: number): number | undefined;
 
   /**

@@ -16,9 +16,9 @@ import onnx
 import pytest
 
 from edgernn.export import to_onnx
-from edgernn.export.rounding import WHOLE_NUMBERS
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack_file
+from edgernn.tolerance import WHOLE_NUMBERS
 from tests.apps import (
     EXAMPLES,
     ROOT,

@@ -38,8 +38,8 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
     """Download a data set, or verify it if its files exist.
 
     The files of a set that must be unpacked by hand are verified as well, as far as their checksums are known. Files
-    inside folders that a set names, such as recordings, are not. Files in the data folder itself, outside the set's
-    folder, count only if they have a known checksum.
+    inside folders that a set names, such as recordings, are not. Files of a set that can be downloaded count in the
+    data folder itself, outside the set's folder, only if they have a known checksum.
 
     If the connection breaks, the download is resumed automatically a few times. After that, or after an interruption,
     the next call resumes it.
@@ -114,15 +114,19 @@ def _work_folder(folder: Path) -> Iterator[None]:
 
 
 def _existing_files(data_set: DataSet, folder: Path, root: Path | None) -> list[tuple[File, Path]] | None:
-    """Find the files of a data set, as `_locate` does; return None if no form of the data set is complete.
+    """Find the files of a data set; return None if no form of the data set is complete.
 
     The result has a pair for each file: its entry in the registry, and its path. A data set may be published in several
     forms, each a complete set of files (`DataSet.forms`). The forms are tried in order of preference. A form that comes
-    after the one that `edgernn data fetch` downloads is not tried.
+    after the one that `edgernn data fetch` downloads is not tried. Files of a set that can be downloaded are found as
+    `_locate` does.
     """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
-        paths = _locate([data_set.files[name] for name in form], folder, root)
+        if data_set.downloads:
+            paths = _locate([data_set.files[name] for name in form], folder, root)
+        else:
+            paths = locate(form, [folder, root] if root else [folder])
         if None not in paths:
             return [(data_set.files[name], path) for name, path in zip(form, paths, strict=True) if path]
         if set(form) == downloaded:

@@ -99,10 +99,10 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         equations = trace_equations(cell, differentiable=True)
     equations = _without_unread_vectors(equations)
-    check_table(cell, len(equations.vectors))
     mid_is_input = equations.mid_is_input
     sizes = [_size(equations, i, mid_is_input) for i in range(len(equations.vectors))]
     square = mixes(equations, sizes, mid_is_input)
+    check_table(cell, len(equations.vectors), square)
     update, update_back = _both_ways(equations.update, with_results=True)
     mid = mid_back = ProgramNumbers()
     if equations.mid is not None:

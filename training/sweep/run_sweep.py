@@ -2,9 +2,8 @@
 """A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
 import shlex
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,13 +173,9 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
         EdgernnError: No row is on a Pareto front, because no run is finished.
     """
     models = []
-    on_front = [row for row in report["rows"] if row["front"]]
-    if (out / FRONT).is_dir():
-        for folder in (out / FRONT).iterdir():
-            # a model that an earlier call exported, and that is no longer on a front
-            if folder.is_dir() and folder.name not in {row["name"] for row in on_front}:
-                shutil.rmtree(folder)
-    for row in on_front:
+    for row in report["rows"]:
+        if not row["front"]:
+            continue
         folder = out / FRONT / row["name"]
         model = exported(Path(row["best"]))
         for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
@@ -188,4 +183,19 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
         models.append(folder / model.name)
     if not models:
         raise EdgernnError(f"{out}: expected a finished run to export, got none; run the sweep without --table-only")
+    _remove_others(out / FRONT, {model.parent.name for model in models})
     return models
+
+
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Remove the models that an earlier call exported to `folder`, except those in the subfolders `names`.
+
+    Other files of the user in these subfolders stay.
+    """
+    for model in folder.glob("*/model*.onnx"):
+        if model.parent.name not in names:
+            for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):
+                # a folder that is not empty is kept
+                model.parent.rmdir()

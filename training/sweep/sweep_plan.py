@@ -188,13 +188,13 @@ def load_sweep(path: Path, out: Path) -> Sweep:
             key = (*types, resolve_imputer(cell), label(settings))
             shown = types[0].name if is_cell_file(cell) else cell
             name = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, [shown, rule, label(settings)])))
-            if key not in rows and (double := next((row for row in rows.values() if row.name == name), None)):
-                other = next((key for key in settings if settings[key] != double.settings.get(key)), None)
+            if key not in rows and (namesake := next((row for row in rows.values() if row.name == name), None)):
+                other = next((key for key in settings if settings[key] != namesake.settings.get(key)), None)
                 raise UsageError(
                     f"{path}: cells: two cells have the name {shown!r}; rename one"
                     if other is None
                     else f"{path}: {other}: expected values that differ in letters, digits or ,.+-, got "
-                    f"{double.settings[other]!r} and {settings[other]!r}; change one"
+                    f"{namesake.settings[other]!r} and {settings[other]!r}; change one"
                 )
             merged = over(shared, settings)
             jobs = (Job(task, copy, rule, seed, merged, out / f"{name}-seed{seed}") for seed in seeds)

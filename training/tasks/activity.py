@@ -149,7 +149,7 @@ def _read(paths: Sequence[Path]) -> tuple[Array, Array, Array, Array, Array, Arr
     if len(label) and not 0 <= int(label.min()) <= int(label.max()) < _LABELS:
         raise EdgernnError(f"{path}: label: expected 0 to 12, got {label.min()} to {label.max()}; get the file again")
     parts = {f"{path}: train_users": train.tolist(), f"{path}: test_users": test.tolist()}
-    check_apart(parts, "get the file again")
+    check_apart("user", parts, "get the file again")
     # unlabelled steps are background, transitions are not
     classes = np.array([IGNORED, *range(len(ACTIVITIES)), *[UNCOUNTED] * 6])
     return finite(f"{path}: x", x).numpy(), classes[label], offset, exp_user[:, 1], train, test

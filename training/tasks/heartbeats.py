@@ -89,7 +89,7 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
             f"{path}: ann_symbol: expected {len(arrays['ann_sample'])} symbols, one for each entry of ann_sample, got "
             f"{len(arrays['ann_symbol'])}; get the file again"
         )
-    check_apart({f"{path}: {part}": arrays[part].tolist() for part in ("ds1", "ds2")}, "get the file again")
+    check_apart("record", {f"{path}: {part}": arrays[part].tolist() for part in ("ds1", "ds2")}, "get the file again")
     parts = []
     for part in ("ds1", "ds2"):
         if missing := [name for name in arrays[part].tolist() if name not in names]:

@@ -313,7 +313,8 @@ class Keywords(Words):
     of this name; it exists only if there are such files. `_silence_` has clips of noise at -70 to -10 dB of full scale,
     a tenth of them digital silence, and the files of a folder of this name. Training clips are shifted in time and
     mixed with noise, and parts of their features are masked (`mask_steps`, `mask_channels`). Validation and test clips
-    are unchanged. No other part has the noise of the test: every third recording, or the last fifth of one or two.
+    are unchanged. The noise of the test is in no other part: it is
+    every third recording; if there are only one or two, the last fifth of each.
 
     Background steps, at which no word is heard, are all steps of clips of silence. In a clip of a word, they are the
     steps with at most 1/1000 of the power of its loudest step, before noise is mixed in. The metric

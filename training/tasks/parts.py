@@ -19,10 +19,11 @@ Array = npt.NDArray[Any]
 HELD_OUT = 10
 
 
-def check_apart(lists: Mapping[str, Sequence[Hashable]], remedy: str) -> None:
+def check_apart(kind: str, lists: Mapping[str, Sequence[Hashable]], remedy: str) -> None:
     """Raise EdgernnError if an entry, such as a user, is in two of the lists, or twice in one.
 
     Args:
+        kind: What the entries are, such as "user", for the error.
         lists: Dict from the name of each list, as errors show it, to its entries.
         remedy: What to do, for the error.
     """
@@ -31,9 +32,8 @@ def check_apart(lists: Mapping[str, Sequence[Hashable]], remedy: str) -> None:
         for entry in entries:
             if entry in seen:
                 where = "twice" if seen[entry] == name else f"in {seen[entry]}, too"
-                raise EdgernnError(
-                    f"{name}: expected each entry in one part of the data, got {entry} {where}; {remedy}"
-                )
+                wanted = f"expected each {kind} once, in one part of the data"
+                raise EdgernnError(f"{name}: {wanted}, got {kind} {entry} {where}; {remedy}")
             seen[entry] = name
 
 

@@ -169,7 +169,7 @@ def _listed(root: Path, lists: Mapping[str, Iterable[str]], by_name: dict[str, W
         The recordings of each list.
     """
     stripped = {str(root / name): [line.strip() for line in lines if line.strip()] for name, lines in lists.items()}
-    check_apart(stripped, "remove one of the two lines")
+    check_apart("file", stripped, "remove one of the two lines")
     for table, names in stripped.items():
         if unknown := [name for name in names if name not in by_name]:
             raise EdgernnError(
