@@ -175,7 +175,6 @@ BAD = {
     "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3"),
     "no number": (lambda _: TRAINED, "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got 1,"),
     "nan": (lambda _: TRAINED, "1,nan\n", r"line 1: expected 2 finite numbers, got 1,nan"),
-    "not a word": (lambda _: words()[0], "3\n11\n", r"indices element out of data bounds"),
 }
 
 
