@@ -80,11 +80,10 @@ def cost(
     """
     mid, update = cell.macs()
     rows = sum(cell.mid_size if g.mid else cell.hidden_size for g in cell.gates if g.x or g.m or g.mid)
-    # a gate with neither x nor m is the recurrent part of the row of a gate with x alone, as the candidate of gru, if
-    # there is one, else it has rows of its own
-    whole = sum(g.x and not (g.h or g.c or g.m or g.mid) for g in cell.gates)
-    parts = sum(not (g.x or g.m or g.mid) for g in cell.gates)
-    rows += cell.hidden_size * max(0, parts - whole) + (cell.recurrent.rank or 0)
+    # a gate of the states alone shares its rows with a gate of x alone, such as the candidate of gru, if there is one
+    input_gates = sum(g.x and not (g.h or g.c or g.m or g.mid) for g in cell.gates)
+    state_gates = sum(not (g.x or g.m or g.mid) for g in cell.gates)
+    rows += cell.hidden_size * max(0, state_gates - input_gates) + (cell.recurrent.rank or 0)
     # a gate that decides which neurons change is computed for all of them
     gate = 2 * sum(cell.update_gate_macs()) - cell.hidden_size if rule.kind is Kind.GATE else 0
     modules = [module for module in (cell, rule, imputer) if module is not None]

@@ -82,6 +82,15 @@ def is_same(kind: str, info: dict[str, Any]) -> bool:
     return bool(info["kernels"] == [kind]) and block(info) is None
 
 
+def zero_states(session: Any, batch: int) -> dict[str, NDArray[np.float32]]:
+    """Return states of zeros for a batch, by name, for an ONNX Runtime session of a model that `baseline` returned.
+
+    The states of an operator are (directions, B, H), those of a front end (B, size).
+    """
+    shapes = {i.name: [batch if axis == "B" else axis for axis in i.shape] for i in session.get_inputs()[1:]}
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+
 def baseline(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], source: onnx.GraphProto | None = None
 ) -> onnx.ModelProto:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from edgernn.bench.baseline import baseline, is_same
+from edgernn.bench.baseline import baseline, is_same, zero_states
 from edgernn.bench.case import EDGERNN, Case, described
 from edgernn.bench.measure import GRU, LSTM, verify
 from edgernn.bench.peers.pytorch import MODULES
@@ -178,9 +178,7 @@ def _operator(
     options.log_severity_level = 4
     content = baseline(kind, info, weights, source).SerializeToString()
     session = gpu_session(ort, content, options, stream=_handle(events), exact=False)
-    # states: (directions, B, H) each; the states of a front end are (B, size)
-    shapes = {i.name: [x.shape[1] if n == "B" else n for n in i.shape] for i in session.get_inputs()[1:]}
-    states = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    states = zero_states(session, x.shape[1])
     inputs = {"x": x_gpu, **{name: to_device(value) for name, value in states.items()}}
     call = Call(session, inputs, waits=events is None)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.bench.baseline import baseline, is_same, parameters
+from edgernn.bench.baseline import baseline, is_same, parameters, zero_states
 from edgernn.bench.provenance import machine
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_arrays
@@ -258,10 +258,7 @@ def _contenders(
     for name, kind in ((GRU, "gru"), (LSTM, "lstm")):
         content = baseline(kind, info, weights, source).SerializeToString()
         session = open_session(path, content, None, settings.threads)
-        # states: (directions, B, H) each; the states of a front end are (B, size)
-        batched = {i.name: [x.shape[1] if n == "B" else n for n in i.shape] for i in session.get_inputs()[1:]}
-        state = {name: np.zeros(shape, np.float32) for name, shape in batched.items()}
-        calls[name] = _caller(session, x, state, ())
+        calls[name] = _caller(session, x, zero_states(session, x.shape[1]), ())
         if is_same(kind, info):
             y = calls[PORTABLE]()[0]
             error, allowed = float(np.abs(calls[name]()[0] - y).max()), allowed_error(y, len(x))
