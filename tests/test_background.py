@@ -149,6 +149,7 @@ def test_a_weight_without_effect_is_refused(task, rule, settings, message):
         choose(task, "gru", rule, {"background": 2.0, **settings})
 
 
+@pytest.mark.slow
 def test_the_share_counts_foreground_steps(tmp_path):
     settings = {"T": 20, "silence": 0.5, "hidden_size": 16, "batch_size": 20, "test_size": 200, "stop_solved": False}
     settings |= {"steps": 600, "lr": 0.01, "eval_every": 20, "skip": 0.7}

@@ -233,6 +233,7 @@ def test_names_of_cases_stay():
     assert {case.name for case in OWN_CASES} == saved
 
 
+@pytest.mark.slow
 def test_the_curve_holds_every_share_and_group_size(tmp_path):
     words = ["--steps", "30", "--rounds", "1", "--layers", "1", "--out", str(tmp_path)]
     skip_curve(words, standalone_mode=False)

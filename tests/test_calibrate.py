@@ -58,6 +58,7 @@ def test_a_module_of_torch_is_made_cheaper_without_labels(module):
         assert torch.equal(weight, copied)
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_within_the_loss(run, tmp_path):
     result = calibrate(run, tmp_path / "m.onnx", loss=20.0)
     assert result["validation"]["executed"] < 1
@@ -146,6 +147,7 @@ def test_layers_are_raised_one_by_one():
     assert len(curve) <= 8 + 3 + 6
 
 
+@pytest.mark.slow
 def test_a_run_of_two_layers_is_exported_with_thresholds_for_each(tmp_path, capsys):
     train("adding", "gru", out=tmp_path / "run", settings=SMALL | {"epochs": 3, "layers": 2})
     assert main(["calibrate", str(tmp_path / "run"), "--loss", "50", "--json"]) == 0

@@ -86,6 +86,7 @@ def in_onnx_runtime(path, x, library):
 
 
 @every_case
+@pytest.mark.slow
 def test_with_thresholds_of_zero_the_file_computes_the_original(case, tmp_path):
     _, path, _ = model_of(case)
     delta = with_thresholds(path, tmp_path, (0.0, 0.0))
@@ -279,6 +280,7 @@ def test_the_audio_front_end_stays(tmp_path):
     assert pack(after.SerializeToString(), tmp_path / "m.onnx")
 
 
+@pytest.mark.slow
 def test_missing_values_of_an_imputer_may_be_nan(tmp_path):
     _, path, _ = model_of("imputer")
     x = inputs(Session(path))

@@ -211,6 +211,7 @@ def test_a_run_goes_on_with_its_copy(end):
 
 @pytest.mark.filterwarnings("ignore:cell. .* differs from the copy:RuntimeWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("end", ["moved", "changed"])
+@pytest.mark.slow
 def test_several_processes_go_on_with_the_copy(end):
     arguments = {"task": "adding", "cell": "my_cells.py:Mine", "settings": STEPS}
     whole = train(**arguments, out="whole")

@@ -66,6 +66,7 @@ def test_examples_that_start_processes_run(verb, tmp_path, monkeypatch, capsys):
     run_example(verb, capsys)
 
 
+@pytest.mark.slow
 def test_examples_run_in_turn(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.savez("x.npz", x=np.random.default_rng(0).random((4, 50, 2)))
@@ -80,6 +81,7 @@ def test_examples_run_in_turn(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "bench" / "bench.json").read_text())["timings"]
 
 
+@pytest.mark.slow
 def test_json_of_a_process_is_one_document_and_nothing_else():
     process = edgernn("cells", "--json")
     assert process.returncode == 0, process.stderr

@@ -238,6 +238,7 @@ def test_a_setting_replaces_that_of_the_entry_under_each_of_its_names(key, bits,
     assert result["metrics"] == pytest.approx(evaluate_model(bits, {"test_size": 40})["metrics"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_task_of_a_run_has_the_length_of_its_steps(run):
     """Calibration, int8 export and `models add` open the task and score models by these functions."""
     task = open_task(run)

@@ -51,6 +51,7 @@ def test_wrong_ops_do_not(fault, why):
     assert record["failure"] == why
 
 
+@pytest.mark.slow
 def test_wrong_counts_do_not(monkeypatch):
     library = TorchLibrary("gru+selective")
     right = library.run

@@ -74,6 +74,7 @@ def test_bits_do_not_depend_on_calls_and_batches(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", ["gru-before", "ihc-lstm"])
+@pytest.mark.slow
 def test_no_error_accumulates(cell: str) -> None:
     weights, steps = few_updates(cell, "random", 0.1), 20000
     feed = draw_call(cell, "random", H, I, steps, 1)

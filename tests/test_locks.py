@@ -170,6 +170,7 @@ def test_a_second_sweep_is_refused(tmp_path):
     assert json.loads((tmp_path / "runs/s/gru-seed0/state.json").read_text())["step"] > 0
 
 
+@pytest.mark.slow
 def test_a_second_export_is_refused(tmp_path):
     train("adding", "gru", out=tmp_path / "run", settings={**SMALL, "steps": 1})
     with hold_file(tmp_path / "run/model.onnx"):

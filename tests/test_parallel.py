@@ -201,6 +201,7 @@ def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, one_process)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.slow
 def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
     # a long-lived child of another test may exist
     before = children()
@@ -261,6 +262,7 @@ def test_a_process_that_cannot_start_is_named(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_processes_of_other_settings_are_refused(tmp_path):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {
@@ -281,6 +283,7 @@ def test_processes_of_other_settings_are_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_has_trained_with_others_leaves_their_group_alone():
     held = "type('Held', (), {'__del__': lambda self: print('let go of', flush=True)})()"
     for kept in ([], ["held"]):

@@ -42,6 +42,7 @@ def runs(tmp_path_factory):
         (["sarnn-0", "sarnn-1", "gru"], ["learning", "pattern", "tradeoff", "kept"]),
     ],
 )
+@pytest.mark.slow
 def test_runs_give_all_the_pictures_they_can(runs, tmp_path, names, kinds):
     pictures = plot([runs / name for name in names], tmp_path)
     assert [path.name for path in pictures] == [f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")]

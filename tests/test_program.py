@@ -55,6 +55,7 @@ def points(count: int, seed: int = 0) -> list[Tensor]:
     return [torch.tensor(row, requires_grad=True) for row in values]
 
 
+@pytest.mark.slow
 def test_generated_files_are_what_the_code_says():
     for path, text in generator().generated().items():
         assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: python runtime/csrc/generate.py"

@@ -18,6 +18,8 @@ from edgernn.training.reproduce import reproduce
 from edgernn.training.table_latency import latencies, measured
 from tests.training_helpers import without_pictures
 
+pytestmark = pytest.mark.slow
+
 TABLE = """title = "Two sums"
 paper = "A paper, Table 9"
 task = "adding"

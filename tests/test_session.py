@@ -209,6 +209,7 @@ def test_an_app_can_register_the_library_itself():
     np.testing.assert_array_equal(y, Session(exported("gru")[1], backend="native").run(x))
 
 
+@pytest.mark.slow
 def test_native_kernels_are_those_that_export_expects():
     """The exporter names the library's layers without calling the library."""
     from edgernn.cells import CELLS

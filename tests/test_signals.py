@@ -32,6 +32,7 @@ def saved(folder):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.slow
 def test_a_signal_saves_as_ctrl_c_does(tmp_path, number):
     process = command_line(*ARGUMENTS, cwd=tmp_path)
     wait_for(tmp_path / "run/metrics.jsonl", process)
@@ -62,6 +63,7 @@ def test_a_signal_loses_no_step(tmp_path):
     assert snapshot(tmp_path / "run") == snapshot(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_closed_terminal_saves(tmp_path):
     process, terminal = pty.fork()
     if process == 0:
@@ -183,6 +185,7 @@ def test_a_signal_during_an_import_is_raised_after_it(tmp_path, monkeypatch, num
     assert sys.modules.pop("slow_module").steps == list(range(20))
 
 
+@pytest.mark.slow
 def test_an_early_ctrl_c_ends_a_training_with_a_message(tmp_path):
     # while torch is being imported, which takes more than half a second
     process = command_line(*ARGUMENTS, cwd=tmp_path)
@@ -223,6 +226,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("delay", ["0", "0.5"])
+@pytest.mark.slow
 def test_a_worker_that_starts_waits_or_exits_ignores_ctrl_c(tmp_path, delay):
     (tmp_path / "crowd.py").write_text(CROWD)
     process = subprocess.run(

@@ -166,6 +166,7 @@ def test_other_bad_input(tmp_path):
         Activity(window=10, lead=10)
 
 
+@pytest.mark.slow
 def test_levels_are_learnt(tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     write_activity(tmp_path / "data")

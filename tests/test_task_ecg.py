@@ -285,6 +285,7 @@ def test_other_bad_input(tmp_path):
 
 
 @pytest.mark.parametrize("positions", [False, True], ids=["running", "positions"])
+@pytest.mark.slow
 def test_beats_are_learnt(tmp_path, monkeypatch, positions):
     without_pictures(monkeypatch)
     write_heart(tmp_path / "data")
