@@ -105,15 +105,16 @@ def _all_trained(plan: Sweep, out: Path, pool: Pool | None) -> Iterator[tuple[Sw
         with trained(plan.rows, out, pool) as failures:
             yield plan, failures
         return
-    with trained(plan.narrowed(()).rows, out, pool):
-        chosen = plan.narrowed(()).chosen()
+    searched = plan.narrowed(())
+    with trained(searched.rows, out, pool):
+        chosen = searched.chosen()
     while True:
         narrowed = plan.narrowed(chosen)
         with trained(narrowed.rows, out, pool) as failures:
-            if narrowed.chosen() == chosen:
+            before, chosen = chosen, narrowed.chosen()
+            if chosen == before:
                 yield narrowed, failures
                 return
-        chosen = plan.narrowed(()).chosen()
 
 
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
