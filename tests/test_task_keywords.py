@@ -190,6 +190,19 @@ def test_shift():
     begins = {int(row[50] - 51) for row in moved}
     assert begins == set(range(-5, 6))
     assert all(row[0] == 0 for row in moved if row[50] < 51)
+    for row in moved:
+        count = int(row[50] - 51)
+        np.testing.assert_array_equal(row, np.pad(clips[0], 5)[5 + count : 105 + count])
+    # shifted by more than its length, a clip is all zeros
+    far = shifted(clips[:, :2], rng, 100)
+    assert (0, 0) in {tuple(row) for row in far}
+    assert {tuple(row) for row in far} <= {(0, 0), (0, 1), (2, 0), (1, 2)}
+
+
+def test_a_short_recording_of_noise_is_repeated():
+    stretch = noise_clips([np.array([1, -1, 3], np.float32)], np.random.default_rng(0), 1, 8)[0]
+    np.testing.assert_allclose(stretch / stretch[0], [1, -1, 3, 1, -1, 3, 1, -1], rtol=1e-6)
+    assert np.square(stretch).mean() == pytest.approx(1)
 
 
 def test_training_batches_change_and_those_of_the_test_do_not(english):

@@ -134,7 +134,9 @@ class Clips(Source, Split):
 
     def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
         """Return the recorded clips with the indices `chosen` (n,) as float samples (n, S) from -1 to 1."""
-        return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)
+        clips = self.samples[chosen].astype(np.float32)
+        clips *= np.float32(1 / FULL_SCALE)
+        return clips
 
     def word(self, index: int) -> tuple[int, Audio] | None:
         """Return the word of a recorded clip, without the silence before and after it.
@@ -161,9 +163,10 @@ class Clips(Source, Split):
             clips = mixed(clips, self.noise, rng, self.hop, noisy, low, high)
         if drawn.any():
             clips[drawn] = background_clips(self.noise, rng, int(drawn.sum()), clips.shape[1])
-        clips = np.pad(clips, ((0, 0), (0, self.after * self.hop)))
-        background = np.pad(background, ((0, 0), (0, self.after)), constant_values=True)
-        # (T, B, hop)
-        x = torch.from_numpy(clips).view(len(clips), -1, self.hop).transpose(0, 1).contiguous()
+        if self.after:
+            clips = np.pad(clips, ((0, 0), (0, self.after * self.hop)))
+            background = np.pad(background, ((0, 0), (0, self.after)), constant_values=True)
+        # (T, B, hop), a view: a front end reads the samples of a clip in their order
+        x = torch.from_numpy(clips).view(len(clips), -1, self.hop).transpose(0, 1)
         marks = torch.from_numpy(background.T.copy())
         return MarkedBatch(x, torch.from_numpy(label), background=marks)

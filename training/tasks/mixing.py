@@ -27,7 +27,11 @@ def quiet_frames(clips: Audio, hop: int) -> npt.NDArray[np.bool_]:
     Returns:
         Mask (N, S // hop), True for quiet frames.
     """
-    power = frame_power(clips, hop)
+    return _quiet(frame_power(clips, hop))
+
+
+def _quiet(power: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Find the quiet frames of clips (N, F) from the powers of their frames (N, F)."""
     quiet: npt.NDArray[np.bool_] = power <= _QUIET * power.max(1, keepdims=True)
     return quiet
 
@@ -43,7 +47,8 @@ def frame_power(clips: Audio, hop: int) -> npt.NDArray[np.float32]:
         Mean of the squared samples of each frame (N, S // hop).
     """
     count = clips.shape[1] // hop
-    power: npt.NDArray[np.float32] = np.square(clips[:, : count * hop]).reshape(len(clips), count, hop).mean(2)
+    frames = clips[:, : count * hop].reshape(len(clips), count, hop)
+    power: npt.NDArray[np.float32] = np.einsum("nfs,nfs->nf", frames, frames) / np.float32(hop)
     return power
 
 
@@ -58,9 +63,15 @@ def shifted(clips: Audio, rng: np.random.Generator, most: int) -> Audio:
     Returns:
         The shifted clips (N, S).
     """
-    padded = np.pad(clips, ((0, 0), (most, most)))
-    begins = rng.integers(2 * most + 1, size=len(clips))
-    return np.stack([row[begin : begin + clips.shape[1]] for row, begin in zip(padded, begins, strict=True)])
+    length = clips.shape[1]
+    earlier = np.clip(rng.integers(2 * most + 1, size=len(clips)) - most, -length, length)
+    moved = np.zeros_like(clips)
+    for row, clip, count in zip(moved, clips, earlier, strict=True):
+        if count < 0:
+            row[-count:] = clip[:count]
+        else:
+            row[: length - count] = clip[count:]
+    return moved
 
 
 def faded(samples: Audio, count: int) -> Audio:
@@ -101,10 +112,13 @@ def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, le
     """
     clips = np.empty((count, length), np.float32)
     for i, source in enumerate(rng.integers(len(noise), size=count)):
-        begin = rng.integers(max(1, len(noise[source]) - length + 1))
-        clips[i] = np.take(noise[source], np.arange(begin, begin + length), mode="wrap")
-    power = np.square(clips).mean(1, keepdims=True)
-    return np.where(power > 0, clips / np.sqrt(np.maximum(power, np.float32(1e-20))), 0).astype(np.float32)
+        recording = noise[source]
+        begin = rng.integers(max(1, len(recording) - length + 1))
+        clips[i] = recording[begin : begin + length] if len(recording) >= length else np.resize(recording, length)
+    power = np.einsum("ns,ns->n", clips, clips) / np.float32(length)
+    # the bound leaves clips of zeros as they are
+    clips /= np.sqrt(np.maximum(power, np.float32(1e-20)))[:, None]
+    return clips
 
 
 def background_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
@@ -144,10 +158,13 @@ def mixed(
     Returns:
         The mixtures (N, S).
     """
-    loud = ~quiet_frames(clips, hop)
-    signal = (frame_power(clips, hop) * loud).sum(1) / np.maximum(loud.sum(1), 1)
+    power = frame_power(clips, hop)
+    loud = ~_quiet(power)
+    signal = (power * loud).sum(1) / np.maximum(loud.sum(1), 1)
     ratio = 10 ** (rng.uniform(low, high, len(clips)) / 10)
     gain = np.sqrt(signal / ratio) * (rng.random(len(clips)) < share)
     count, length = clips.shape
-    mixtures: Audio = clips + noise_clips(noise, rng, count, length) * gain[:, None].astype(np.float32)
+    mixtures = noise_clips(noise, rng, count, length)
+    mixtures *= gain[:, None].astype(np.float32)
+    mixtures += clips
     return mixtures
