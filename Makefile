@@ -10,6 +10,7 @@
 #   make check-instructions   count the instructions of three kernels with valgrind
 #   make check-added-rule     add a rule (one file, one line in the list) and run all tests of rules for it
 #   make check-sanitizers     run the kernel tests with the address and undefined behaviour sanitizers
+#   make check-calls          call the native op with CALLS random inputs, under sanitizers
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
 #   make check-fuzz32         the same for a 32-bit library, with FUZZ32_RUNS inputs
 #   make check-threads        run packed models on several threads, and in forked processes, with ThreadSanitizer
@@ -65,7 +66,7 @@ CALLS := 5000
 
 # build the kernels of one instruction set only, which takes a third of the time
 CHECKED_ISA := avx2
-# every cell under every rule, every size class, and refused calls; the other tests run the same kernels
+# every cell, every rule on some cells, every size class, and refused calls; check-calls draws from all pairs
 SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_op.py::test_batch_equals_its_samples_one_by_one \
     tests/test_native_op.py::test_final_state_may_share_memory_with_initial_state \
@@ -264,8 +265,8 @@ check-fuzz:
 	    -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
 	    -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/found tests/corpus/packed tests/corpus/found \
 	    2> build/fuzz/log || { cat build/fuzz/log; exit 1; }; \
-	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models"; exit $$2 < 2000}' \
-	    build/fuzz/log
+	awk 'BEGIN {runs = 0} /number_of_executed_units/ {runs = $$2} END {print "libFuzzer: " runs " packed models"; \
+	    exit runs < 2000}' build/fuzz/log || { cat build/fuzz/log; exit 1; }
 
 M32 := -m32 -msse2 -mfpmath=sse -idirafter /usr/include/x86_64-linux-gnu
 
@@ -305,7 +306,8 @@ check-fuzz32:
 	build/fuzz32/edgernn_fuzz -seed=$(FUZZ_SEED) -runs=$(FUZZ32_RUNS) -max_total_time=60 -max_len=4096 -timeout=10 \
 	    -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 -artifact_prefix=build/fuzz32/ build/fuzz32/found \
 	    tests/corpus/packed tests/corpus/found 2> build/fuzz32/log || { cat build/fuzz32/log; exit 1; }; \
-	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models, 32 bits"; exit $$2 < 2000}' build/fuzz32/log
+	awk 'BEGIN {runs = 0} /number_of_executed_units/ {runs = $$2} END {print "libFuzzer: " runs " packed models, 32 bits"; \
+	    exit runs < 2000}' build/fuzz32/log || { cat build/fuzz32/log; exit 1; }
 
 # a long run writes docs/results/faults.json: make check-faults SECONDS=3600 OUT=docs/results/faults.json
 SECONDS := 20

@@ -19,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 SDK = ROOT / "build" / "sdk"
+# licences of wasi-libc, of which the WebAssembly modules contain parts; Debian's package installs this file
+WASI_LIBC = Path("/usr/share/doc/wasi-libc/copyright")
 # the newest glibc that a library may need, as the tags of the wheels say
 NEWEST_GLIBC = (2, 28)
 JOBS = "2"
@@ -164,12 +166,33 @@ def sdk(targets: list[Target]) -> None:
         build(target, "edgernn", "edgernn_shared")
         run("cmake", "--install", target.folder, "--component", "sdk", "--prefix", SDK / target.name)
         print(SDK / target.name)
-    package = ROOT / "runtime" / "js"
-    if (package / "edgernn.wasm").is_file():
-        print(shutil.copytree(package, SDK / "wasm"))
+    if (ROOT / "runtime" / "js" / "edgernn.wasm").is_file():
+        print(npm_package(SDK / "wasm"))
     else:
         print("wasm: skipped, runtime/js/edgernn.wasm is not built; run: make wasm", file=sys.stderr)
     print("microcontrollers: edgernn pack MODEL --target c writes the C source of a model")
+
+
+def npm_package(folder: Path) -> Path:
+    """Write the npm package with its licence and that of wasi-libc.
+
+    Args:
+        folder: The folder to create.
+
+    Returns:
+        The folder.
+
+    Raises:
+        SystemExit: The file with the licence of wasi-libc is missing.
+    """
+    if not WASI_LIBC.is_file():
+        raise SystemExit(
+            f"{WASI_LIBC}: no such file; it has the licence of parts of edgernn.wasm; run: apt-get install wasi-libc"
+        )
+    shutil.copytree(ROOT / "runtime" / "js", folder)
+    shutil.copy(ROOT / "LICENSE", folder)
+    shutil.copy(WASI_LIBC, folder / "LICENSE.wasi-libc")
+    return folder
 
 
 def main() -> None:

@@ -25,14 +25,6 @@ ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
 # cases and groups of docs/results/performance.json in the table of light cells
 BASELINES = tuple(f"{cell} {sizes}, T=500" for cell in ("gru", "lstm") for sizes in ("(2, 128)", "(64, 128)"))
 LIGHT_GROUPS = ("Skipping", "Cells with fewer macs")
-# from rows of docs/results/sarnn-4.json to their titles in the README
-ADDING_ROWS = {
-    "gru": "GRU",
-    "random-90": "GRU, 90 % of the updates left out at random",
-    "skiprnn-0": "`skiprnn`, λ = 0",
-    "sarnn-1e-5": "`sarnn`, λ = 1e-5",
-    "sarnn-1e-4": "`sarnn`, λ = 1e-4",
-}
 # from tables of groups of neurons to the title of their score, its column, and the factor to the title's unit
 GROUP_TABLES = {
     "groups-adding": ("adding, MSE × 10⁴", "mse", 1e4),
@@ -48,30 +40,6 @@ def read_report(name: str) -> dict[str, Any]:
     """Read the JSON report docs/results/NAME.json."""
     report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return report
-
-
-def adding() -> str:
-    """Return the README's table: errors and FLOPs on the adding task, from `edgernn reproduce sarnn-4`."""
-    report = json.loads((RESULTS / "sarnn-4.json").read_text(encoding="utf-8"))
-    rows = {row["name"]: row for row in report["rows"]}
-    lines = ["| model | MSE | solved | neurons updated | FLOPs a sequence |", "|---|---:|---|---:|---:|"]
-    for name, title in ADDING_ROWS.items():
-        columns = {column: value["mean"] for column, value in rows[name]["columns"].items()}
-        solved = "yes" if columns["solved"] == 100 else "no"
-        updated = 100 - columns["skip_percent"]
-        lines.append(
-            f"| {title} | {columns['mse']:.1e} | {solved} | {updated:.0f} % | {columns['flops'] / 1e6:.2f} M |"
-        )
-    model = json.loads(ADDING_MODEL.read_text(encoding="utf-8"))
-    times, machine = model["timings"], model["machine"]
-    text = (
-        f"Adding task with T = 100, 128 neurons, one seed: `{report['command']}`. It counts as solved if the MSE is at "
-        f"most 1.67e-3. Time: the model in `models/adding-sarnn` (T = {model['settings']['steps']}, "
-        f"{model['skip_percent']:.0f} % skipped) takes {times['edgernn native']['us_per_step']:.2f} µs a step, and "
-        f"ONNX Runtime's GRU operator of the same size {times['ONNX Runtime GRU']['us_per_step']:.2f} µs, on one core "
-        f"of {machine['cpu']}: `edgernn bench models/adding-sarnn/model.onnx`."
-    )
-    return "\n".join(lines) + "\n\n" + filled(text)
 
 
 def light() -> str:

@@ -46,6 +46,8 @@ def cells(titles: dict[str, str]) -> str:
         f"With {SIZE[0]} inputs and {SIZE[1]} neurons; `edgernn cells --input I --hidden H` prints the table for other "
         "sizes:",
         table(cell_costs(*SIZE)),
+        "`sarnn`, `skiprnn` and `vcrnn` have the cell `gru`, with the reset gate after the matrix product. The SA-RNN "
+        "paper and the code of Skip RNN have it before: `--cell gru-before` with the rule `selective` or `skip`.",
         "`macs` counts the multiply-adds of a step that skips nothing; `edgernn bench` also prints those that the "
         "kernel executed. `flops_paper` follows the convention of the SA-RNN paper: "
         "[How cost is counted](../../background/cost.md). The library for GPUs runs fewer cells and rules as kernels: "

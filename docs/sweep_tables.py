@@ -24,18 +24,24 @@ _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 def signals() -> dict[str, dict[str, str]]:
     """Return the tables of the pages about signals: a dict from task to dict from the name of a table to its text."""
-    tables = {task: {"signal": signal(f"sweep-{task}")} for task in ("activity", "remaining-life")}
-    tables["activity"]["longer"] = signal("longer-activity", every=True)
-    return tables
+    # an earlier version timed the models of remaining-life in another way
+    return {
+        "activity": {"signal": signal("sweep-activity"), "longer": signal("longer-activity", every=True)},
+        "remaining-life": {"signal": signal("sweep-remaining-life", timed=False)},
+    }
 
 
-def signal(name: str, *, every: bool = False) -> str:
+def signal(name: str, *, every: bool = False, timed: bool = True) -> str:
     """Return the table of a sweep of one task: the best dense model of each cell, and the Pareto-optimal models.
 
     No other model beats a Pareto-optimal one in both the metric and a cost: multiply-adds, time or bytes. The function
-    reads docs/results/NAME.json, the table.json of an `edgernn sweep`. With `every` the table has all models.
+    reads docs/results/NAME.json, the table.json of an `edgernn sweep`. With `every` the table has all models. Without
+    `timed` it leaves out the times.
     """
     report = read_report(name)
+    if not timed:
+        fronts = [[cost for cost in row["front"] if cost != "latency"] for row in report["rows"]]
+        report["rows"] = [{**row, "front": front} for row, front in zip(report["rows"], fronts, strict=True)]
     sign = 1 if report["higher_is_better"] else -1
     chosen = [row for row in report["rows"] if row["chosen"]]
     dense: dict[str, dict[str, Any]] = {}
@@ -43,22 +49,25 @@ def signal(name: str, *, every: bool = False) -> str:
         if _is_dense(row) and ((best := dense.get(row["cell"])) is None or _worth(row, sign) > _worth(best, sign)):
             dense[row["cell"]] = row
     shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"] or every)]}
-    metric, rate = report["metric"], _RATES.get(report["task"])
-    heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds", "µs"]
+    metric, rate = report["metric"], _RATES.get(report["task"]) if timed else None
+    heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds"]
+    heads += ["µs"] * timed
     heads += [*(["µs per second of signal"] if rate else []), "kB", "best for"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---:|---|{'---:|' * (len(heads) - 4)}---|"]
     for row in sorted(shown.values(), key=_work):
-        *cells, size, best = _cells(row, report)
+        *cells, us, size, best = _cells(row, report)
+        cells += [us] * timed
         time = row["latency"]["mean"]
         a_second = ["" if time is None else f"{rate * time:.0f}"] if rate else []
         lines.append(f"| {' | '.join([*cells, *a_second, size, best])} |")
+    times = f" {_timed(report)}" if timed else ""
     second = f" A second of signal has {rate} steps." if rate else ""
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
-        f"Multiply-adds, with those of blocks, and µs are those of a step with one sequence.{second} Best for: no "
-        f"other model of the {len(chosen)} has both a better mean on the validation split and a lower cost of this "
-        f"kind. {_timed(report)} Made by `{report['command']}`, {len(report['rows'])} combinations of cell, "
-        "rule, size and learning rate. Options that all models of a rule share are in that file only."
+        f"Multiply-adds, with those of blocks,{' and µs' * timed} are those of a step with one sequence.{second} Best "
+        f"for: no other model of the {len(chosen)} has both a better mean on the validation split and a lower cost of "
+        f"this kind.{times} Made by `{report['command']}`, {len(report['rows'])} combinations of cell, rule, size and "
+        "learning rate. Options that all models of a rule share are in that file only."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 

@@ -3,14 +3,15 @@
 
 macs            multiply-adds of one step of the recurrent layers with nothing skipped: those of all matrix-vector
                 products of the cells, of their update rules and of the imputer. The product of a state with a weight
-                vector (H,) of a rule counts as H
+                vector (H,) of a rule counts as H. Element-wise recurrences of cells (sru, irc-sru, lru, mingru) count
+                nothing
 macs_executed   multiply-adds that remain when the rows of neurons that are not updated are skipped
 flops_paper     operations as the SA-RNN paper counts them. The product with a row of n weights costs n multiplications
                 and n - 1 additions, where a row holds all weights of a neuron's gate, for input and state together. The
                 sum over all rows is multiplied by the share of neurons that are updated, or under the rule delta by the
-                share of the values of h that are sent. The rows of the update gate under the rule topk, which all
-                neurons compute, count in full. The cost of the update rule and of the imputer is added. Biases and
-                point-wise operations are free
+                share of the values of h that are sent. In a model of several layers, this is the mean share over all
+                layers. The rows of the update gate under the rule topk, which all neurons compute, count in full. The
+                cost of the update rule and of the imputer is added. Biases and point-wise operations are free
 frontend_macs   multiply-adds of a step of the audio front end, if the model has one, with a real FFT (`LogMel.macs`);
                 the other figures do not include them
 block_macs      multiply-adds of a step of the linear maps of the residual blocks, if the model has them
@@ -149,7 +150,8 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
 
     Args:
         model: The model.
-        update_rate: Mean share of the neurons that change at a step, from 0 to 1.
+        update_rate: Mean share of the neurons of all layers that change at a step, from 0 to 1. It multiplies the cost
+            of each layer; the layers' own shares are not counted.
 
     Returns:
         The cost of one step.

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 EXAMPLE = "example.npz"
 # the model that `edgernn export` writes to a run directory
 MODEL = "model.onnx"
+# settings of the training, in every run directory
+CONFIG = "config.json"
 # errno values of a write to a full disk
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -167,8 +167,9 @@ class RITS(Imputer):
     Shapes: impute_D (H, F), impute_g (H,), impute_A (F, H), impute_a (F,), impute_Z (F, F), impute_z (F,), impute_d and
     impute_e (F,), impute_B (F, 2F), impute_k (F,); impute_D is D above, and so on. `Imputer.loss` is the loss of BRITS,
     the error of x̂, ẑ and ĉ.
-    The authors' code has no σ in β. The paper uses an LSTM as the cell. BRITS, the model of the paper, consists of two
-    RITS models, one for each direction of time.
+    x̂ reads the decayed h, and γx is a decay of its own with diagonal weights, as in the authors' code and unlike the
+    paper's equations 1 and 8. The authors' code has no σ in β. The paper uses an LSTM as the cell. BRITS, the model of
+    the paper, consists of two RITS models, one for each direction of time.
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.3,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.
     """

@@ -118,7 +118,7 @@ class RecurrentModel(nn.Module):
 
         In the first third of the steps all weights are trained. In the second third, every 15 steps, all but the
         largest blocks are set to zero, but training may change them again. In the last third the zeros stay. This is
-        the schedule of Kusupati et al. 2018, arXiv:1901.02358.
+        the schedule of Kusupati et al. 2018, arXiv:1901.02358, whose code also holds the zeros between two prunings.
 
         Args:
             step: Index of the next training step, from 0.

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from edgernn import files
 from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
@@ -17,7 +18,7 @@ from edgernn.files import read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.settings import load
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS = files.CONFIG, "model.safetensors"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

@@ -19,14 +19,14 @@ from edgernn.model import SequenceModel
 from edgernn.progress import Progress
 from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
-from edgernn.runtime.zoo import CARD, ENTRY, FILES, zoo_folder
+from edgernn.runtime.zoo import CARD, ENTRY, FILES, INT8, zoo_folder
 from edgernn.signals import delaying
 from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import SETS, DataSet
 from edgernn.training.evaluate import evaluate
 from edgernn.training.score import open_task
-from edgernn.training.tasks import Task
+from edgernn.training.tasks import TASKS, Task
 
 # limits in bytes: of all models, and of the example of one
 MOST, MOST_EXAMPLE = 8_000_000, 200_000
@@ -61,6 +61,10 @@ def add_model(
     name = name or run.resolve().name
     if Path(name).name != name or Path(name).suffix or name.startswith("."):
         raise UsageError(f"--name: expected a name without a dot or slash, got {name!r}")
+    if name.endswith(INT8):
+        raise UsageError(
+            f"--name: expected a name that does not end in {INT8}, which stands for int8 weights, got {name!r}"
+        )
     target = folder / name
     if target.exists() and not replace:
         raise UsageError(
@@ -246,7 +250,7 @@ def _with_interval(figures: Mapping[str, Any]) -> str:
 
 
 def card_sections(entry: Mapping[str, Any]) -> list[str]:
-    """Format sections of the model card as lines of Markdown: quality, files and data.
+    """Format sections of the model card as lines of Markdown: quality, inputs and outputs, files and data.
 
     Args:
         entry: Content of entry.json.
@@ -282,6 +286,15 @@ def card_sections(entry: Mapping[str, Any]) -> list[str]:
         ]
     measured = [metric, *(f"{metric}_{part}" for part in parts)]
     heading = f"| file | weights | bytes | {' | '.join(measured)} | {words.skipped} | µs a step |"
+    if entry["task"] in TASKS:
+        # relative to models/NAME in the repository
+        page = f"../../docs/reference/tasks.md#{entry['task']}"
+        text = (
+            f"[The task {entry['task']}]({page}) defines x and y: the order and the units of the inputs, the sample "
+            "rate, and the scale of y or the order of its classes. The settings of the task are in the first table of "
+            "this card."
+        )
+        lines += ["", "## Inputs and outputs", "", text]
     lines += ["", "## Files", "", heading, f"|---|---|---:|{'---:|' * len(measured)}---:|---:|"]
     for file, figures in entry["files"].items():
         took = "" if figures["us_a_step"] is None else f"{figures['us_a_step']:.3g}"

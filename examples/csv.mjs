@@ -19,7 +19,11 @@ export async function* steps(lines, width) {
   }
 }
 
-export const isHeader = (line) => Number.isNaN(number(line.split(",")[0]));
+/** True if a line does not start with a number. NaN and infinity are numbers, which `steps` refuses. */
+export function isHeader(line) {
+  const [word] = line.split(",");
+  return Number.isNaN(number(word)) && !/^[+-]?(nan|inf|infinity)$/i.test(word.trim());
+}
 
 const number = (word) => (word.trim() === "" ? NaN : Number(word));
 

@@ -76,6 +76,11 @@ export class Stream {
     return { y: out.y.data, updates: out.updates && Number(out.updates.data[0]) };
   }
 
+  /** Releases the memory of the session; no step may follow. */
+  close() {
+    return this.#session.release();
+  }
+
   #tensor(x) {
     if (this.info.model.input.vocabulary == null) {
       return new this.#ort.Tensor("float32", Float32Array.from(x), [1, 1, x.length]);

@@ -43,4 +43,7 @@ export class PackedStream {
     // y is overwritten by the next step
     return { y: this.#model.step(x).slice(), updates: this.#model.updates };
   }
+
+  /** Does nothing: the garbage collector releases a packed model. */
+  close() {}
 }

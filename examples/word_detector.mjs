@@ -15,8 +15,17 @@ export class WordDetector {
   #step = 0;
   #free = 0; // first step at which a word may be detected
 
-  /** classes: The names of the classes. seconds: The duration of a step. */
+  /**
+   * classes: The names of the classes. seconds: The duration of a step. Throws if no class is a word, if the threshold
+   * is not above 0 and at most 1, and if another setting is not from 0 to 60 seconds.
+   */
   constructor(classes, seconds, { smoothing = 0.3, threshold = 0.5, refractory = 0.8 } = {}) {
+    if (!(threshold > 0 && threshold <= 1)) {
+      throw new Error(`threshold: expected above 0 and at most 1, got ${threshold}`);
+    }
+    for (const [name, value] of Object.entries({ smoothing, refractory })) {
+      if (!(value >= 0 && value <= 60)) throw new Error(`${name}: expected from 0 to 60 seconds, got ${value}`);
+    }
     this.classes = classes;
     this.words = classes.map((_, label) => label).filter((label) => !NOT_WORDS.includes(classes[label]));
     if (this.words.length === 0) throw new Error(`classes: expected at least one word to detect, got ${classes}`);

@@ -10,7 +10,10 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import frontend
 from edgernn.runtime.session import Session
 from edgernn.runtime.wav import FULL_SCALE, read_wav
-from edgernn.runtime.word_detection import Detector, PostProcessing
+from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
+
+# number of steps whose samples and scores are float32 in memory at a time: 80 s of steps of 20 ms
+BLOCK = 4096
 
 
 def run_stream(
@@ -65,27 +68,31 @@ def run_stream(
         raise UsageError(
             f"{source}: expected at least {hop} samples, one step of the model, got {len(samples)}; record more"
         )
-    steps = samples[: count * hop].reshape(count, hop).astype(np.float32) / np.float32(FULL_SCALE)
+    steps = samples[: count * hop].reshape(count, hop)
     detector = Detector(classes, hop / rate, settings)
-    scores = np.empty((count, len(classes)), np.float32)
+    detections: list[DetectedWord] = []
     updates = macs = 0
-    for t, step in enumerate(steps):
-        y = session.step(step)
-        if y.shape != scores[t].shape:
-            raise EdgernnError(
-                f"{model}: expected y with a score for each of its {len(classes)} classes, got {len(y)} numbers; "
-                "export the model from its run directory again"
-            )
-        scores[t] = y
-        updates += session.neurons if session.updates is None else int(session.updates.sum())
-        macs += session.info["macs"] if session.macs is None else int(session.macs.sum())
+    for begin in range(0, count, BLOCK):
+        block = steps[begin : begin + BLOCK].astype(np.float32) / np.float32(FULL_SCALE)
+        scores = np.empty((len(block), len(classes)), np.float32)
+        for t, step in enumerate(block):
+            y = session.step(step)
+            if y.shape != scores[t].shape:
+                raise EdgernnError(
+                    f"{model}: expected y with a score for each of its {len(classes)} classes, got {len(y)} numbers; "
+                    "export the model from its run directory again"
+                )
+            scores[t] = y
+            updates += session.neurons if session.updates is None else int(session.updates.sum())
+            macs += session.info["macs"] if session.macs is None else int(session.macs.sum())
+        detections += detector.feed(scores)
     seconds, cost = count * hop / rate, session.info["cost"]
     return {
         "recording": str(source),
         "seconds": seconds,
         "detections": [
             {"seconds": (word.step + 1) * hop / rate, "word": classes[word.label], "score": word.score}
-            for word in detector.feed(scores)
+            for word in detections
         ],
         "backend": session.backend,
         "skip_percent": 100 * (1 - updates / (count * session.neurons)),

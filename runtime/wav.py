@@ -21,12 +21,16 @@ _SUBFORMAT = 24
 _FORMAT = 40
 # the 16-bit sample that stands for 1.0
 FULL_SCALE = 2**15
+# a program that streams a wav file does not know its size, and claims this many bytes of samples or more
+UNKNOWN_SIZE = 0x7FFF0000
 # largest file in bytes: 18 hours at 16 kHz
 LIMIT = 1 << 31
 
 
 def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     """Read a wav file of one channel with 16-bit PCM samples.
+
+    If its header claims UNKNOWN_SIZE bytes of samples or more, the samples end with the file.
 
     Args:
         path: The file.
@@ -61,14 +65,15 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     if header.rate != rate:
         raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}")
     present = len(content) - header.begin
-    if header.size > present:
+    size = present if header.size >= UNKNOWN_SIZE else header.size
+    if size > present:
         # the last byte of an odd size counts as a missing sample
-        expected = -(-header.size // _BYTES)
+        expected = -(-size // _BYTES)
         raise EdgernnError(
             f"{path}: expected {expected} samples as its header says, got {present // _BYTES}; the file is truncated: "
             "copy or record it again"
         )
-    count = header.size // _BYTES
+    count = size // _BYTES
     if not count:
         raise EdgernnError(f"{path}: expected samples, got none; record it again")
     return np.frombuffer(content, "<i2", count, header.begin).astype(np.int16)

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from edgernn.errors import EdgernnError, nearest
-from edgernn.files import MODEL, read_json
+from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.files import CONFIG, MODEL, read_json
 
 VARIABLE = "EDGERNN_MODELS"
 ENTRY, CARD = "entry.json", "model.md"
@@ -22,7 +22,7 @@ FILES = {"float32": MODEL, "int8": "model-int8.onnx"}
 _FIELDS = {"task": str, "cell": str, "rule": str, "metric": str, "macs": int, "files": dict}
 _FIGURES = ("value", "skip_percent", "macs_executed")
 # end of the name of a model with int8 weights
-_INT8 = "-int8"
+INT8 = "-int8"
 
 
 def zoo_folder() -> Path | None:
@@ -50,16 +50,8 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
     Raises:
         EdgernnError: No folder of models exists, or an entry.json cannot be read.
     """
-    folder = folder or zoo_folder()
-    if folder is None:
-        raise EdgernnError(
-            "the trained models are in edgernn's repository, not in the installed package; clone the repository and "
-            f"set the environment variable {VARIABLE} to the path of its folder models/"
-        )
-    if not folder.is_dir():
-        raise EdgernnError(f"{folder}: expected a folder of models, got none; check {VARIABLE}")
     models = []
-    for path in sorted(folder.glob(f"*/{ENTRY}")):
+    for path in sorted(_existing(folder or zoo_folder()).glob(f"*/{ENTRY}")):
         entry = read_json(path)
         if missing := _missing(entry):
             raise EdgernnError(
@@ -67,6 +59,18 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
             )
         models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
     return models
+
+
+def _existing(folder: Path | None) -> Path:
+    """Return the folder of trained models; raise EdgernnError if there is none."""
+    if folder is None:
+        raise EdgernnError(
+            "the trained models are in edgernn's repository, not in the installed package; clone the repository and "
+            f"set the environment variable {VARIABLE} to the path of its folder models/"
+        )
+    if not folder.is_dir():
+        raise EdgernnError(f"{folder}: expected a folder of models, got none; check {VARIABLE}")
+    return folder
 
 
 def _missing(entry: Any) -> str | None:
@@ -93,25 +97,34 @@ def find_model(model: Path) -> Path:
 
     The zoo is the folder of trained models that `zoo_folder` returns.
 
+    A file or a run directory of the same name comes before the model. Any other folder does not, such as the one that
+    `edgernn pack NAME --target c` writes.
+
     Args:
-        model: Path of a file, or name of a model. NAME-int8 is the model NAME with int8 weights.
+        model: Path of a file or of a run directory, or name of a model. NAME-int8 is the model NAME with int8 weights.
 
     Returns:
-        The path of the file; `model` itself if it is a path, or if no zoo exists.
+        The path of the file; `model` itself if it is a path.
 
     Raises:
-        UsageError: `model` is neither a path nor the name of a model.
+        UsageError: `model` is neither a path nor the name of a model, or no zoo exists.
     """
-    if model.exists() or len(model.parts) != 1 or model.suffix:
+    is_model = model.is_file() or any((model / name).is_file() for name in (CONFIG, MODEL))
+    if is_model or len(model.parts) != 1 or model.suffix:
         return model
-    folder = zoo_folder()
-    if folder is None or not folder.is_dir():
-        return model
+    try:
+        folder = _existing(zoo_folder())
+    except EdgernnError as missing:
+        if model.exists():
+            return model
+        raise UsageError(f"{model}: no such file or folder; {missing}") from None
     names = {path.parent.name: path.parent for path in folder.glob(f"*/{ENTRY}")}
     files = {name: path / FILES["float32"] for name, path in names.items()}
-    files |= {f"{name}{_INT8}": path / FILES["int8"] for name, path in names.items()}
+    files |= {f"{name}{INT8}": path / FILES["int8"] for name, path in names.items()}
     known = {name: file for name, file in files.items() if file.is_file()}
     if str(model) not in known:
+        if model.exists():
+            return model
         error = nearest("model", str(model), known)
         error.args = (f"{error}; or give the path of a file",)
         raise error

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from edgernn.runtime import Session, library_path
@@ -185,7 +186,11 @@ def need_wasm() -> None:
     tools = run("make", "--silent", "wasm-tools", "-C", ROOT)
     if tools.returncode != 0:
         pytest.skip(tools.stderr.splitlines()[0])
-    process = run("make", "--silent", "wasm", "-C", ROOT, timeout=1200)
+    folder = ROOT / "build" / "wasm"
+    folder.mkdir(parents=True, exist_ok=True)
+    # processes of pytest-xdist build in the same folder
+    with FileLock(folder / ".lock"):
+        process = run("make", "--silent", "wasm", "-C", ROOT, timeout=1200)
     assert process.returncode == 0, process.stdout + process.stderr
     assert "warning" not in process.stderr, process.stderr
 

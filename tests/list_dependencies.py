@@ -20,7 +20,8 @@ from packaging.utils import canonicalize_name
 NAME, EXTRAS = "edgernn", ("cpu", "train")
 # licences that allow use in a product without publishing its source; MPL-2.0 applies to its own files only
 ALLOWED = re.compile(
-    r"MIT|BSD|Apache|ISC|HPND|PSF|Python|MPL-2\.0|Mozilla Public License 2\.0|Unlicense|CC0|Zlib|BSL",
+    r"\b(MIT|0?BSD|Apache|ISC|HPND|PSF|Python Software Foundation|MPL-2\.0|Mozilla Public License 2\.0|Unlicense|CC0"
+    r"|Zlib|BSL-1\.0|Boost)\b",
     re.IGNORECASE,
 )
 COPYLEFT = re.compile(r"(?<!L)(?<!Lesser )GPL|AGPL|SSPL|Commons Clause", re.IGNORECASE)

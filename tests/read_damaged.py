@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,33 @@ def _by_array_header(part: bytes, draw: random.Random) -> bytes:
     return part[:8] + (len(text) % (1 << 16)).to_bytes(2, "little") + text + part[10 + size :]
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the command line prints this error as a sentence."""
+    from edgernn.errors import EdgernnError
+
+    return isinstance(error, EdgernnError) or (
+        isinstance(error, OSError) and bool(error.strerror) and bool(error.filename)
+    )
+
+
 # writers and readers
+
+
+def _read_with(*readers: Callable[[], Any], agree: bool = False) -> None:
+    """Read a file with each reader, then raise the first error, preferably one that is no refusal.
+
+    agree: Whether all readers must refuse the file, or none.
+    """
+    errors = []
+    for read in readers:
+        try:
+            read()
+        except Exception as error:
+            errors.append(error)
+    for error in sorted(errors, key=is_refusal):
+        if agree and is_refusal(error):
+            assert len(errors) == len(readers), f"{len(errors)} of {len(readers)} readers refuse: {error}"
+        raise error
 
 
 def _task(name: str, file: str = "") -> Callable[[Path], None]:
@@ -278,10 +305,10 @@ def _read_run(folder: Path) -> None:
 
     api.learning_curve = api.update_pattern = lambda path, *_: path.touch()
     settings = {**SMALL, "steps": 4, "eval_every": 2, "checkpoint_every": 1}
-    try:
-        load_model(folder / "run")
-    finally:
-        train("adding", "gru", out=folder / "run", settings=settings, resume=True)
+    _read_with(
+        lambda: load_model(folder / "run"),
+        lambda: train("adding", "gru", out=folder / "run", settings=settings, resume=True),
+    )
 
 
 def _model(folder: Path) -> None:
@@ -302,14 +329,7 @@ def _read_state(folder: Path) -> None:
     native = Session(folder / "model.onnx", backend="native")
     steppers = [session.restore_state for session in (native, Session(folder / "model.onnx", backend="portable"))]
     steppers.append(Stepper(native._packed_model(), 2).restore_state)
-    refusals = []
-    for restore in steppers:
-        try:
-            restore(saved)
-        except Exception as error:
-            refusals.append(error)
-    for error in refusals:
-        raise error
+    _read_with(*(partial(restore, saved) for restore in steppers), agree=True)
 
 
 KINDS = {
@@ -330,8 +350,6 @@ KINDS = {
 
 def run_range(first: int, last: int) -> None:
     """Print a line of JSON for each damaged file, with its faults."""
-    from edgernn.errors import EdgernnError
-
     limit_memory()
     with tempfile.TemporaryDirectory() as name:
         originals = Path(name) / "originals"
@@ -350,11 +368,8 @@ def run_range(first: int, last: int) -> None:
             faults = []
             try:
                 kind.read(folder)
-            except EdgernnError:
-                pass
             except BaseException as error:
-                # the command line prints such an error of the system as a sentence
-                if not (isinstance(error, OSError) and error.strerror and error.filename):
+                if not is_refusal(error):
                     faults.append(re.sub("9{30,}", "9...", traceback.format_exc())[-3000:])
             change = f"{title}: {path.relative_to(folder)}"
             print(json.dumps({"number": number, "change": change, "faults": faults}), flush=True)

@@ -16,7 +16,7 @@ from edgernn.errors import UsageError
 from edgernn.imputers import IMPUTERS
 from edgernn.model import SequenceModel
 from edgernn.rules import RULES
-from tests.source_tree import ROOT, load_script
+from tests.source_tree import ROOT, load_script, run
 
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -128,6 +128,11 @@ def test_commands_parse(page):
             assert targets.issuperset(wanted), words
         elif words[0] not in ("VERB", "|"):
             parse(words)
+
+
+def test_the_head_of_the_makefile_names_every_check():
+    checks = run("make", "--silent", "list-checks", cwd=ROOT).split()
+    assert sorted(re.findall(r"^#   make (check-[\w-]+) ", read("Makefile"), re.MULTILINE)) == sorted(checks)
 
 
 def parse(words):

@@ -17,7 +17,8 @@ from edgernn.rules import RULES
 from edgernn.runtime.firmware import equations, pointwise_c
 from edgernn.runtime.firmware.folder import c_files
 from edgernn.runtime.firmware.layer_parts import largest_quantised
-from tests.firmware import step_in_c
+from tests.apps import ROOT, need, run
+from tests.firmware import STRICT, step_in_c, write_files
 from tests.models import contractive, exported, packed_alone
 from tests.test_packed import random_input, steps
 from tests.tolerances import FLOAT32
@@ -138,6 +139,16 @@ def test_the_command_writes_a_folder(tmp_path, capsys):
     names = {"a.c", "a.h", "a.cmake", "clang.flags", "gcc.flags", "edgernn_math.h", "edgernn_products.h"}
     assert {file.name for file in tmp_path.iterdir()} == names
     assert "bytes of weights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_example_names_a_model_with_other_inputs(size, tmp_path):
+    need("gcc")
+    write_files(packed_alone(contractive("gru", input_size=size)), tmp_path)
+    folders = [word for folder in (tmp_path, ROOT / "runtime/firmware/qemu") for word in ("-I", folder)]
+    process = run("gcc", *STRICT, "-fsyntax-only", *folders, ROOT / "examples/mcu/main.c")
+    assert (process.returncode == 0) == (size == 2), process.stderr
+    assert ("expected a model with two inputs, value and marker" in process.stderr) == (size != 2)
 
 
 def test_the_commands_list_every_target():

@@ -10,10 +10,12 @@ from edgernn.cells import CELLS
 from edgernn.costs import cost, executed_macs, model_cost
 from edgernn.export import to_onnx
 from edgernn.imputers import IMPUTERS
+from edgernn.rules import RULES
 from edgernn.runtime import Session
 from tests import oracle, oracle_cells, oracle_rules
 from tests.native import lanes
 from tests.oracle_paths import KernelPaths
+from tests.test_packed import assert_steps_equal_torch
 from tests.tolerances import FLOAT32, FLOAT64
 
 every_imputer = pytest.mark.parametrize("imputer", IMPUTERS)
@@ -152,6 +154,13 @@ def test_file_equals_torch_in_whole_and_in_steps(imputer, cell, rule, sizes, tmp
         np.testing.assert_allclose(session.run(x.numpy()), y, rtol=0, atol=FLOAT32)
         steps = np.stack([session.step(x_t) for x_t in x.numpy()])
         np.testing.assert_allclose(steps, y, rtol=0, atol=FLOAT32)
+
+
+@every_imputer
+@pytest.mark.parametrize("rule", RULES)
+def test_packed_models_equal_torch_under_every_rule(imputer, rule):
+    x = series(12, 2, torch.float32).numpy()
+    assert_steps_equal_torch(x, "gru", rule, input_size=3 * F, imputer=imputer)
 
 
 @every_imputer

@@ -9,12 +9,17 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from edgernn.errors import UsageError
 from edgernn.locks import LOCK, hold_file, hold_folder
 from edgernn.training import train
-from tests.training_helpers import SMALL, command_line, words
+from edgernn.training.calibrate import calibrate
+from edgernn.training.calibrate_file import calibrate_file
+from edgernn.zoo_entry import add_model
+from tests.test_calibrate_file import data, operator
+from tests.training_helpers import SMALL, command_line, wait_until, without_pictures, words
 
 HOLD = """
 import sys, time
@@ -54,9 +59,7 @@ if __name__ == "__main__":
 
 
 def wait_for(path, process):
-    deadline = time.monotonic() + 120
-    while not (path.exists() and path.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: (path.exists() and path.stat().st_size) or process.poll() is not None)
     assert path.exists(), process.poll()
 
 
@@ -178,3 +181,30 @@ def test_a_second_export_is_refused(tmp_path):
     assert status == 2
     assert f"run/model.onnx: in use by process {os.getpid()} on " in error
     assert not (tmp_path / "run/model.onnx").exists()
+
+
+# writers of a model file or a folder of the zoo, with the inputs of `inputs`
+WRITERS = {
+    "calibrate a run": lambda inputs, out: calibrate(inputs / "run", out),
+    "calibrate a file": lambda inputs, out: calibrate_file(inputs / "gru.onnx", inputs / "gru.npz", out),
+    "models add": lambda inputs, out: add_model(inputs / "run", out.name, out.parent),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    with pytest.MonkeyPatch.context() as patch:
+        without_pictures(patch)
+        train("adding", "gru", out=folder / "run", settings={**SMALL, "steps": 1, "test_size": 60})
+    (folder / "gru.onnx").write_bytes(operator("GRU", initial=False, linear_before_reset=1).SerializeToString())
+    np.savez(folder / "gru.npz", **data(steps=40))
+    return folder
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_second_writer_of_a_model_is_refused(inputs, writer, tmp_path):
+    out = tmp_path / "out"
+    with hold_file(out), pytest.raises(UsageError, match=f"out: in use by process {os.getpid()} on "):
+        WRITERS[writer](inputs, out)
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgernn.rules import RULES
 from edgernn.runtime import Session
 
 MODELS = sorted((Path(__file__).resolve().parent.parent / "models").glob("*/model.onnx"))
@@ -15,12 +16,14 @@ MODELS = sorted((Path(__file__).resolve().parent.parent / "models").glob("*/mode
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.parent.name)
 def test_model_gives_the_answers_of_its_example(path, backend):
     with np.load(path.parent / "example.npz") as example:
-        y = Session(path, backend=backend).run(example["x"].swapaxes(0, 1))
+        session = Session(path, backend=backend)
+        y = session.run(example["x"].swapaxes(0, 1))
         # a model with an output at each step returns (T, B, O)
         y = y.swapaxes(0, 1) if y.ndim == 3 else y
         # binary decisions at their threshold may fall either way; most sequences have none
         close = np.abs(y - example["y"]).max(-1) < 1e-4
-    assert close.mean() >= 0.9
+    can_skip = RULES[session.info["model"]["layer"]["rule"]["name"]].can_skip
+    assert close.mean() >= (0.9 if can_skip else 1)
 
 
 def test_there_is_a_model_with_its_card():

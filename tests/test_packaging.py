@@ -9,8 +9,16 @@ import pytest
 
 import edgernn
 from edgernn.runtime import library_path
-from tests.source_tree import ROOT, run
+from tests.source_tree import ROOT, load_script, run
 
+# functions that would open files, start threads or processes, load code, or use a network; also as __name or name64
+FORBIDDEN = {
+    *("open", "openat", "creat", "fopen", "freopen", "fdopen", "opendir", "mkstemp", "tmpfile", "shm_open", "dlopen"),
+    *("pthread_create", "thrd_create", "fork", "vfork", "clone", "system", "popen", "posix_spawn", "posix_spawnp"),
+    *("execve", "execv", "execvp", "execl", "execlp", "execle", "execvpe", "fexecve"),
+    *("socket", "socketpair", "connect", "bind", "listen", "accept", "send", "sendto", "sendmsg", "recv", "recvfrom"),
+    *("getaddrinfo", "gethostbyname"),
+}
 USE = """
 import edgernn, edgernn.export, edgernn.training, numpy as np
 from edgernn.runtime import Session, library_path
@@ -55,6 +63,9 @@ def test_library_is_hardened():
     # number, value, size, type, binding, visibility, section, name
     rows = [line.split() for line in symbols.splitlines() if " GLOBAL DEFAULT " in line]
     exported = {row[7].partition("@")[0] for row in rows if row[6] != "UND"}
+    imported = {row[7].partition("@")[0].strip("_").removesuffix("64") for row in rows if row[6] == "UND"}
+    assert "malloc" in imported
+    assert not imported & FORBIDDEN
     assert "edgernn_step" in exported
     assert all(name.startswith("edgernn_") or name == "RegisterCustomOps" for name in exported), exported
 
@@ -63,3 +74,18 @@ def test_npm_package_has_the_version_of_the_library():
     package = json.loads((ROOT / "runtime" / "js" / "package.json").read_text(encoding="utf-8"))
     assert package["version"] == edgernn.__version__
     assert "dependencies" not in package
+
+
+def test_npm_package_has_its_licences(tmp_path, monkeypatch):
+    build = load_script(ROOT / "cmake" / "build.py")
+    (tmp_path / "copyright").write_text("MIT")
+    monkeypatch.setattr(build, "WASI_LIBC", tmp_path / "copyright")
+    folder = build.npm_package(tmp_path / "wasm")
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert (folder / "LICENSE.wasi-libc").read_text() == "MIT"
+    files = json.loads((folder / "package.json").read_text(encoding="utf-8"))["files"]
+    modules = {"edgernn.wasm", "edgernn-relaxed.wasm"}
+    assert set(files) | modules == {file.name for file in folder.iterdir()} - {"package.json"} | modules
+    (tmp_path / "copyright").unlink()
+    with pytest.raises(SystemExit, match="run: apt-get install wasi-libc"):
+        build.npm_package(tmp_path / "other")

@@ -156,9 +156,14 @@ def test_words(tied):
     x = np.random.default_rng(0).integers(0, 40, (7, 2))
     assert_steps_equal_torch(x, "lstm", **options)
     stepper = Stepper(packed("lstm", **options), 2)
+    stepper.x[...] = x[0]
+    assert stepper.step()
+    saved, y = stepper.save_state(), stepper.y.copy()
     stepper.x[...] = (3, 40)
     assert not stepper.step()
     assert stepper.refusal() == "x: expected word indices from 0 to 39, got 40 at index 1"
+    assert stepper.save_state() == saved
+    np.testing.assert_array_equal(stepper.y, y)
 
 
 def test_counts_equal_those_of_the_whole_sequence():

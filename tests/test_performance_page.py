@@ -144,8 +144,32 @@ def test_page_says_where_we_lose(report):
     assert "1.5 x PyTorch, not 0.5" in text
     assert "best peer, not" not in text
     assert "- JAX: no (2 cases)" in text
+    assert "within the spread |" not in text
     assert "| PyTorch | 2 (2-2), 1.50 | 2 (2-2), 1.50 |" in text
     assert text.count("PyTorch is 1.50") == 2
+
+
+def test_a_limit_between_the_quartiles_is_within_the_spread(report):
+    targets = (Target(BEST, 1.0), Target("PyTorch", 0.8), Target("PyTorch", 0.4))
+    case = figures(Case("g", ModelConfig.of("gru", 2, 8), targets=targets), edgernn=[2, 3, 5], PyTorch=[4, 4, 4])
+    text = page({**report, "cases": [case]})
+    assert "| best peer | 0.75 | 1 | yes, within the spread |" in text
+    assert "| PyTorch | 0.75 | 0.8 | yes, within the spread |" in text
+    assert "| PyTorch | 0.75 | 0.4 | **no** |" in text
+    case = figures(Case("g", ModelConfig.of("gru", 2, 8), targets=targets[1:2]), edgernn=[2, 4, 5], PyTorch=[4, 4, 4])
+    assert "| PyTorch | 1 | 0.8 | no, within the spread |" in page({**report, "cases": [case]})
+
+
+def test_reasons_that_differ_in_the_error_share_a_line(report):
+    case = figures(Case("g", ModelConfig.of("gru", 2, 8)), edgernn=[3])
+    reasons = [
+        f"not timed: y differs by {error}, expected at most 0.001" for error in ("4.2e-03", "1.1e-02", "4.2e-03")
+    ]
+    text = page({**report, "cases": [case | {"left_out": {"OpenVINO": why}} for why in (*reasons, "no {}")]})
+    assert "- OpenVINO: y differs by 4.2e-03 to 1.1e-02, expected at most 0.001 (3 cases)\n" in text
+    assert "- OpenVINO: no {} (1 case)\n" in text
+    text = page({**report, "cases": [case | {"left_out": {"JAX": reasons[0]}}]})
+    assert "- JAX: y differs by 4.2e-03, expected at most 0.001 (1 case)\n" in text
 
 
 def test_generated_page_has_the_notes(report, tmp_path):

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import statistics
-import time
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from edgernn.training.overview import overview
 from edgernn.training.paper_table import figure, markdown
 from edgernn.training.reproduce import reproduce, search
 from edgernn.training.worker_processes import processes
-from tests.training_helpers import SMALL, command_line, leftovers
+from tests.training_helpers import SMALL, command_line, leftovers, wait_until
 
 # every test trains the runs of a table
 pytestmark = pytest.mark.slow
@@ -349,9 +348,7 @@ def test_an_interrupted_table_goes_on(tmp_path):
     words = ["reproduce", "sarnn-4", "--quick", "--rows", "gru,sarnn-0", "--jobs", "2", "--out", str(tmp_path / "runs")]
     process = command_line(*words, cwd=tmp_path, start_new_session=True)
     state = tmp_path / "runs/gru-seed0/metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not state.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(state.exists)
     # SIGINT of a terminal reaches the workers too
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=120)
@@ -372,13 +369,10 @@ def test_a_killed_worker_is_replaced(tmp_path):
         for number in range(2):
             job = Job("adding", "gru", None, number, {**SMALL, "steps": 10_000}, tmp_path / str(number))
             pool.start(job)
-            while not (tmp_path / str(number) / "config.json").exists():
-                time.sleep(0.05)
+            wait_until((tmp_path / str(number) / "config.json").exists)
             (worker,) = multiprocessing.active_children()
             os.kill(worker.pid, signal.SIGKILL)
-            while not (ended := pool.ended(1.0)):
-                pass
-            outcomes += ended
+            outcomes += wait_until(lambda: pool.ended(1.0))
     assert [outcome.lost for _, outcome in outcomes] == [True, True]
     assert outcomes[0][1].error == "its process was killed; it may have run out of memory"
 
@@ -395,6 +389,6 @@ def test_the_death_of_a_worker_does_not_end_the_others(tmp_path):
         os.kill(first.pid, signal.SIGKILL)
         outcomes = {}
         while len(outcomes) < 2:
-            outcomes |= {job.seed: outcome for job, outcome in pool.ended(1.0)}
+            outcomes |= {job.seed: outcome for job, outcome in wait_until(lambda: pool.ended(1.0))}
     assert (outcomes[0].lost, outcomes[1]) == (True, Outcome())
     assert runs[1].result() is not None

@@ -88,8 +88,7 @@ import matplotlib.figure, matplotlib.backends.backend_agg, torch._dynamo
 import torch
 from edgernn.training import train
 torch.set_num_threads(1)
-folder, settings = sys.argv[1], dict(word.split("=") for word in sys.argv[2:])
-rng = random.Random(int(time.time()))
+folder, rng, settings = sys.argv[1], random.Random(int(sys.argv[2])), dict(word.split("=") for word in sys.argv[3:])
 
 def child(out, resume):
     pid = os.fork()
@@ -120,8 +119,11 @@ print(kills)
 @pytest.mark.slow
 def test_killed_at_random_moments_equals_whole(tmp_path, extra):
     settings = {**SMALL, "steps": 80, "eval_every": 7, "checkpoint_every": 2, **extra}
+    seed = int(time.time())
+    # shown if the test fails
+    print(f"seed of the moments: {seed}")
     process = subprocess.run(
-        [sys.executable, "-c", KILLS, tmp_path, *words(settings)],
+        [sys.executable, "-c", KILLS, tmp_path, str(seed), *words(settings)],
         check=True,
         capture_output=True,
         text=True,

@@ -16,6 +16,7 @@ from edgernn.runtime import Session
 from edgernn.runtime.stepper import Stepper
 from tests.models import exported, state_of
 from tests.source_tree import ROOT
+from tests.tolerances import FLOAT32
 
 backends = pytest.mark.parametrize("backend", ["portable", "native"])
 models = pytest.mark.parametrize(
@@ -119,16 +120,22 @@ def test_a_state_passes_between_backends_and_c(cell, rule, options):
     stepper = Stepper(native._packed_model(), BATCH, "hold")
     stepper.restore_state(saved)
     assert stepper.save_state() == saved
+    expected = []
     for x_t in x[50:]:
-        y = native.step(x_t)
+        expected.append(native.step(x_t))
         stepper.x[...] = x_t
         assert stepper.step()
-        np.testing.assert_array_equal(stepper.y, y)
+        np.testing.assert_array_equal(stepper.y, expected[-1])
         np.testing.assert_array_equal(stepper.nonfinite, native.nonfinite)
     assert stepper.save_state() == native.save_state()
-    for x_t in x[50:60]:
-        portable.step(x_t)
-    Session(path, backend="native").restore_state(portable.save_state())
+    # backends differ in the last digits, so a decision at a near-tie may differ, and then all later outputs
+    compared = 1 if RULES[rule].can_skip else 10
+    outputs = [portable.step(x_t) for x_t in x[50:60]]
+    np.testing.assert_allclose(outputs[:compared], expected[:compared], rtol=0, atol=FLOAT32)
+    again = Session(path, backend="native", on_nonfinite="hold")
+    again.restore_state(portable.save_state())
+    for x_t in x[60 : 60 + compared]:
+        np.testing.assert_allclose(again.step(x_t), portable.step(x_t), rtol=0, atol=FLOAT32)
 
 
 @backends

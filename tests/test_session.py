@@ -332,7 +332,7 @@ def test_steps_take_any_kind_of_array_in_any_order(backend):
     arrays = [x[0], x[1].astype(np.float64), x[2][0], x[3].tolist(), x[4], np.asfortranarray(x[5])]
     for x_t, y in zip(arrays, expected, strict=True):
         got = session.step(x_t)
-        assert got.shape == y.shape[1:] if np.ndim(x_t) == 1 else y.shape
+        assert got.shape == (y.shape[1:] if np.ndim(x_t) == 1 else y.shape)
         np.testing.assert_array_equal(got.reshape(y.shape), y)
 
 

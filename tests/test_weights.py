@@ -11,6 +11,8 @@ from edgernn.cells.norm import NORMS, RecurrentBatchNorm
 from edgernn.cells.recurrent import BLOCK, LowRank
 from edgernn.costs import model_cost, named_cost
 from edgernn.export import to_onnx
+from edgernn.random_models import random_model
+from edgernn.rules.always import Always
 from edgernn.runtime import Session
 from tests import oracle, oracle_cells
 from tests.tolerances import FLOAT32, FLOAT64
@@ -326,6 +328,19 @@ def test_costs_by_name_count_pruned_weights(rule, skips):
     assert dense.macs == sparse.macs
     assert dense.macs_executed - sparse.macs_executed == zeros * skips
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("density", [0.25, 0.7, 0.75, 0.9])
+@pytest.mark.parametrize("cell", ["gru", "gru-before"])
+def test_costs_count_the_zeros_that_the_kernel_multiplies(cell, density, tmp_path):
+    model = random_model(cell, 32, 64, rule="skip", density=density)
+    to_onnx(model, tmp_path / "m.onnx")
+    session = Session(tmp_path / "m.onnx", backend="native")
+    session.run(np.ones((STEPS, 1, 32), np.float32))
+    executed = session.macs.item() / STEPS
+    assert model_cost(model).macs_executed == executed
+    # the rule skip takes 64 multiply-adds
+    assert Always(32, 64).executed_macs(model.layers[0].cell, 1.0) == executed - 64
 
 
 def test_clockwork_needs_whole_weights():

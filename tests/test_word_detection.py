@@ -14,7 +14,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.export import to_onnx
 from edgernn.runtime import Session
 from edgernn.runtime.run_stream import run_stream
-from edgernn.runtime.wav import _read_header, read_wav
+from edgernn.runtime.wav import UNKNOWN_SIZE, _read_header, read_wav
 from edgernn.runtime.wav import write_wav as write_float_wav
 from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
 from tests.broken_wavs import BROKEN, broken_wav, replace_header
@@ -235,10 +235,41 @@ def test_a_long_format_is_not_copied(tmp_path):
 def test_a_header_that_claims_gigabytes_allocates_nothing(tmp_path):
     path = write_wav(tmp_path / "r.wav", tone("left"))
     data = bytearray(path.read_bytes())
-    data[40:44] = struct.pack("<I", 2**32 - 2)
+    data[40:44] = struct.pack("<I", UNKNOWN_SIZE - 2)
     path.write_bytes(data)
     with pytest.raises(EdgernnError, match="as its header says, got 16000"):
         read_wav(path, RATE)
+
+
+@pytest.mark.parametrize("size", [UNKNOWN_SIZE, 2**31 - 1, 2**32 - 1])
+def test_a_streamed_file_has_the_samples_up_to_its_end(size, tmp_path):
+    """A program that cannot seek claims a size that no file has."""
+    samples = tone("left")
+    path = write_wav(tmp_path / "r.wav", samples)
+    data = bytearray(path.read_bytes())
+    data[40:44] = struct.pack("<I", size)
+    path.write_bytes(data + b"\1")
+    assert (read_wav(path, RATE) == samples).all()
+    path.write_bytes(data[:44])
+    with pytest.raises(EdgernnError, match="expected samples, got none; record it again"):
+        read_wav(path, RATE)
+
+
+def test_a_long_recording_is_read_in_blocks(model, tmp_path, monkeypatch):
+    recording = write_wav(tmp_path / "r.wav", np.tile([*tone("left", 1), *tone("go", 2), *tone("right", 3)], 30))
+    settings = PostProcessing(0.1, 0.3, 0.1)
+    expected = run_stream(model, recording, settings)
+    assert len(expected["detections"]) > 30
+    monkeypatch.setattr("edgernn.runtime.run_stream.BLOCK", 101)
+    tracemalloc.start()
+    result = run_stream(model, recording, settings)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # the file and its samples as int16, and no copy of all samples as float32
+    assert peak < 2.5 * recording.stat().st_size
+    scores = [[word.pop("score") for word in run["detections"]] for run in (result, expected)]
+    assert result == expected
+    np.testing.assert_allclose(*scores, rtol=1e-9)
 
 
 def test_a_missing_and_a_short_recording(model, tmp_path):

@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,15 @@ def command_line(*args, **kwargs):
         env=environment,
         **kwargs,
     )
+
+
+def wait_until(condition, seconds=120):
+    """Call a function until it returns a true value, and return this value; fail after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited for {seconds} s"
+        time.sleep(0.02)
+    return value
 
 
 def data_folder():

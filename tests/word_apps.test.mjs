@@ -27,6 +27,19 @@ test("a detector needs a word", () => {
   assert.throws(() => new WordDetector(["_silence_"], 0.1), /classes: expected at least one word to detect, got _silence_/);
 });
 
+test("settings out of range are refused", () => {
+  for (const [settings, message] of [
+    [{ threshold: 0 }, "threshold: expected above 0 and at most 1, got 0"],
+    [{ threshold: 1.1 }, "threshold: expected above 0 and at most 1, got 1.1"],
+    [{ threshold: NaN }, "threshold: expected above 0 and at most 1, got NaN"],
+    [{ smoothing: -1 }, "smoothing: expected from 0 to 60 seconds, got -1"],
+    [{ refractory: 61 }, "refractory: expected from 0 to 60 seconds, got 61"],
+    [{ smoothing: NaN }, "smoothing: expected from 0 to 60 seconds, got NaN"],
+  ]) {
+    assert.throws(() => new WordDetector(["left"], 0.1, settings), { message });
+  }
+});
+
 const sine = (frequency, rate, count) => Float32Array.from({ length: count }, (_, i) => Math.sin((2 * Math.PI * frequency * i) / rate));
 
 /** Feeds samples in parts of different lengths. */

@@ -19,6 +19,8 @@ from edgernn.bench.case import (
     WITH_INPUT,
 )
 
+# size of an error in the reason why a runtime is not timed
+_ERROR = re.compile(r"\b\d\.\de[-+]\d+")
 _OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, COMPILED, PORTABLE, ROOFLINE, WITH_INPUT)
 
 
@@ -70,7 +72,13 @@ def _explained(report: dict[str, Any]) -> str:
     short = "**A quick run, whose figures are rough.** " if report["quick"] else ""
     rounds, block = report["settings"]["rounds"], report["settings"]["block_ms"]
     return (
-        f"{short}Each case runs in a process of its own, limited to as many processors as it has threads. All "
+        f"{short}`gru (2, 128), T=500, B=32` is a gru with 2 inputs and 128 neurons on 32 sequences of 500 steps. "
+        "Without B it is one sequence, and T=1 is one step a call. Peers are the other runtimes. `OpenVINO f32` "
+        "computes in float32, and `OpenVINO` in the precision that it selects. `JAX, input first` multiplies the whole "
+        "input by W before the first step.\n\n"
+        "The targets are this project's own. They limit the ratio of our time to another's. *Within the spread*: the "
+        "limit lies between the quartiles of this ratio over the rounds.\n\n"
+        "Each case runs in a process of its own, limited to as many processors as it has threads. All "
         f"contenders are verified first. Then each of {rounds} rounds times a block of {block:g} ms of each contender, "
         "in shuffled order. A figure is the median over rounds of the block medians, in µs per step. A ratio is the "
         "median over rounds of our time divided by the other's in the same round: below 1 we are faster. With several "
@@ -91,8 +99,17 @@ def _targets(cases: list[dict[str, Any]]) -> str:
         for target in case["targets"]:
             value = "-" if target["value"] is None else f"{target['value']:.3g}"
             met = {True: "yes", False: "**no**", None: "not measured"}[target["met"]]
+            if _is_within_spread(case, target):
+                met = f"{met.strip('*')}, within the spread"
             rows.append([case["name"], target["against"], value, f"{target['limit']:.3g}", met])
     return _table(["case", "ours by", "ratio", "at most", "met"], rows)
+
+
+def _is_within_spread(case: dict[str, Any], target: dict[str, Any]) -> bool:
+    """Return True if a target's limit lies between the quartiles of the ratio over the rounds."""
+    name = case["best_peer"] if target["against"] == BEST else target["against"]
+    entry = case["contenders"].get(name)
+    return entry is not None and bool(entry["ratio_q1"] <= target["limit"] <= entry["ratio_q3"])
 
 
 def _losses(cases: list[dict[str, Any]]) -> str:
@@ -138,14 +155,28 @@ def _number(us: float) -> str:
 
 
 def _left_out(cases: list[dict[str, Any]]) -> str:
-    """List, in Markdown, why runtimes were not timed and in how many cases; then list the cases that failed."""
-    reasons: dict[tuple[str, str], int] = {}
+    """List, in Markdown, why runtimes were not timed and in how many cases; then list the cases that failed.
+
+    Reasons that differ only in the size of an error share a line.
+    """
+    reasons: dict[tuple[str, ...], list[list[str]]] = {}
     for case in cases:
         for name, why in case.get("left_out", {}).items():
-            reasons[name, why] = reasons.get((name, why), 0) + 1
-    lines = [f"- {name}: {why} ({count} case{'s' * (count > 1)})" for (name, why), count in reasons.items()]
+            text = why.removeprefix("not timed: ")
+            reasons.setdefault((name, *_ERROR.split(text)), []).append(_ERROR.findall(text))
+    lines = []
+    for (name, first, *others), errors in reasons.items():
+        ranges = [_range(values) for values in zip(*errors, strict=True)]
+        text = first + "".join(f"{span}{other}" for span, other in zip(ranges, others, strict=True))
+        lines.append(f"- {name}: {text} ({len(errors)} case{'s' * (len(errors) > 1)})")
     lines += [f"- {case['name']}: {case['failed']}" for case in cases if "failed" in case]
     return "\n".join(lines) or "All contenders were timed."
+
+
+def _range(values: Iterable[str]) -> str:
+    """Format the smallest and the largest of numbers, which are given as texts, such as "2.4e-03 to 1.1e-02"."""
+    ordered = sorted(values, key=float)
+    return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:

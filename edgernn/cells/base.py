@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.gate import Gate, Gates, UpdateGate
 from edgernn.cells.norm import Norm
-from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent
+from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent, skipped_zeros
 from edgernn.cells.vector import Vector
 
 __all__ = ["Cell", "Gate", "Gates", "Parts", "State", "UpdateGate"]
@@ -99,10 +99,11 @@ class Cell(nn.Module, abc.ABC):
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
         self.recurrent, self.norm = recurrent, norm
-        rows = {g.name: self.mid_size if g.mid else hidden_size for g in self.gates}
-        self._rows = rows
+        rows = self._rows = {g.name: self.mid_size if g.mid else hidden_size for g in self.gates}
         self._x = [g.name for g in self.gates if g.x]
         self._h = [g.name for g in self.gates if g.h]
+        stages = [[g.name for g in self.gates if g.h and g.mid == mid] for mid in (True, False)]
+        self._stages = [names for names in stages if names]
         self._c = [g.name for g in self.gates if g.c]
         self._m = [g.name for g in self.gates if g.m]
         recurrent.check(self.name, bool(self._h))
@@ -141,12 +142,10 @@ class Cell(nn.Module, abc.ABC):
         """
         assert isinstance(self.recurrent, BlockSparse)
         parts = self._split(self.R, self._h, 0)
-        mids = {g.name for g in self.gates if g.mid}
         masks: dict[str, Tensor] = {}
-        for names in ([n for n in parts if n in mids], [n for n in parts if n not in mids]):
-            if names:
-                mask = self.recurrent.largest(torch.stack([parts[name] for name in names]))
-                masks |= dict.fromkeys(names, mask)
+        for names in self._stages:
+            mask = self.recurrent.largest(torch.stack([parts[name] for name in names]))
+            masks |= dict.fromkeys(names, mask)
         kept = torch.cat([masks[name] for name in parts])
         self.R.mul_(kept)
         if hold:
@@ -177,6 +176,11 @@ class Cell(nn.Module, abc.ABC):
     def held_zeros(self) -> int:
         """Count the recurrent weights that pruning holds at zero; 0 if R is not block-sparse."""
         return int((~self.kept).sum()) if self.is_sparse else 0
+
+    def skipped_zeros(self) -> int:
+        """Count those of `held_zeros` that the native library skips, see `skipped_zeros` in `cells.recurrent`."""
+        parts = self._split(self.kept, self._h, 0) if self.is_sparse else {}
+        return sum(skipped_zeros(torch.cat([parts[n] for n in names])) for names in self._stages if parts)
 
     @property
     def couples(self) -> bool:

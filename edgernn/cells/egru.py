@@ -38,7 +38,9 @@ class EGRU(Cell):
     The reset gate is after the matrix product, as in the authors' code: all recurrent products then read y itself. The
     paper has W_z [x_t, r_t ⊙ y_{t-1}]. The term -y_{t-1} is the paper's; the authors' code subtracts ϑ from c where the
     neuron has sent. Their optional output, a moving average of y, is not part of this cell.
-    Initial values: theta normal with standard deviation √2 around the value for ϑ = start_threshold.
+    Initial values: theta normal with standard deviation √2 around the value for ϑ = start_threshold, and all other
+    parameters U(-1/√H, 1/√H). The authors' code draws ϑ from a Beta distribution with this mean and clamps it to
+    [0, 1]; its weights start as Xavier normal numbers, and its biases at 0.
     Options: start_threshold, above 0 and below 1; surrogate_height and surrogate_width, above 0, with the defaults of
     the authors' code.
     Source: Subramoney et al., "Efficient recurrent architectures through activity sparsity and sparse back-propagation

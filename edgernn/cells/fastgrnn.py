@@ -23,7 +23,7 @@ class FastGRNN(Cell):
     h_t = z_t ⊙ h_{t-1} + (σ(zeta) (1 - z_t) + σ(nu)) ⊙ n_t
 
     Shapes: x (B, I), h (B, H), W (H, I), R (H, H), b_z and b_n (H,), zeta and nu (1,). Gate: p. h_0 = 0.
-    b_z, b_n and zeta start at 1, nu at -4, as in EdgeML.
+    b_z, b_n and zeta start at 1, nu at -4, as in EdgeML, where W and R start as 0.1 · N(0, 1).
     W and R are dense: the low rank, sparsity and quantisation of the paper are not part of the cell.
     `fastgrnn-split` has separate weights for z and n.
     Source: Kusupati et al., "FastGRNN: A Fast, Accurate, Stable and Tiny Kilobyte Sized Gated Recurrent Neural

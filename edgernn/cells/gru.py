@@ -54,6 +54,7 @@ class GRUBefore(Cell):
     Shapes: x (B, I), h (B, H), W (3H, I) for r, z, n; R (2H, H) for r, z; V (H, H) for n; b (3H,) for r, z, n. h_0 = 0.
     ONNX GRU with linear_before_reset = 0 is the same with z_t replaced by 1 - z_t (negate the rows of z).
     `gru` needs one matrix product per step; this cell needs two, one after the other.
+    The code of SA-RNN starts all weights as U(-1/√(I + H), 1/√(I + H)), and not as U(-1/√H, 1/√H).
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,
     eqs 1-4, https://doi.org/10.1145/3340531.3412018
     """

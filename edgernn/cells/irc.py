@@ -82,7 +82,8 @@ class IRCGRU(_InputResidual):
     h_t = (1 - i_t) ⊙ h_{t-1} + i_t ⊙ (r_t ⊙ a_t)
 
     Shapes: x (B, I), h (B, H), v (B, I), W (H, I) for a; R (I, H) for u; V (2H, I) for i, r; alpha (I,). h_0 = 0.
-    Gates: u, i, r, a. alpha starts at 2, as in the authors' code.
+    Gates: u, i, r, a. alpha starts at 2, as in the authors' code, where R starts as U(-1/√I, 1/√I), and V as
+    U(-1/√(2H), 1/√(2H)).
     These are the paper's equations. The authors' code has a forget gate 1 - i_t with a learned bias that starts at 1.
     Options: forget_bias adds a learned bias b_i (H,), so that i_t = σ(V_i v_t + b_i). It starts at minus
     forget_bias, because 1 - i_t is the forget gate. Default: none.
@@ -161,6 +162,7 @@ class IRCFastGRNN(_InputResidual):
 
     Shapes: x (B, I), h (B, H), v (B, I), W (H, I) for a; R (I, H) for u; V (H, I) for f; alpha (I,), beta (1,).
     Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`. beta starts at 1.
+    The authors' code has a vector (H,) in place of beta, and its weights start as 0.1 · N(0, 1).
     σ(beta) scales the update, like σ(zeta) in `fastgrnn`. The term σ(nu) of `fastgrnn` is left out.
     Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: no
     bias. In the authors' code the bias starts at 1.

@@ -114,7 +114,8 @@ class BlockSparse(Recurrent):
     the cell has an intermediate vector, its gates have two patterns: one for the gates that `Cell.mid` reads to compute
     this vector, one for the others. R starts dense; in training `Cell.threshold` keeps the blocks with the largest
     weights and sets the others to zero. The native library skips zero blocks if the update rule has the attribute
-    skips_zeros = True, as the rules "always" and "skip" do. A density outside (0, 1] raises UsageError.
+    skips_zeros = True, as the rules "always" and "skip" do, and if at least a quarter of a pattern is zero. A density
+    outside (0, 1] raises UsageError.
     Source: the method of Kusupati et al. 2018, arXiv:1901.02358, who set single weights to zero.
     """
 
@@ -146,6 +147,22 @@ class BlockSparse(Recurrent):
         mask = torch.zeros_like(energy, dtype=torch.bool)
         mask.view(-1)[energy.flatten().topk(count).indices] = True
         return mask.repeat_interleave(BLOCK, 0)[:size]
+
+
+def skipped_zeros(kept: Tensor) -> int:
+    """Count the zeros that the native library skips in block-sparse recurrent weights R.
+
+    It multiplies R as a dense matrix if less than a quarter of it is zero. If the cell has an intermediate vector, this
+    holds for the rows of the gates that `Cell.mid` reads and for all other rows separately.
+
+    Args:
+        kept: Mask of these rows of R, False where a weight is held at zero.
+
+    Returns:
+        The number of zeros, or 0 if the product is dense.
+    """
+    zeros = int((~kept).sum())
+    return zeros if 4 * zeros >= kept.numel() else 0
 
 
 def recurrent_weights(rank: int | None = None, density: float | None = None) -> Recurrent:

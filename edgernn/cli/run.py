@@ -110,6 +110,7 @@ def command(
     """
     from edgernn.errors import UsageError
     from edgernn.files import EXAMPLE
+    from edgernn.runtime.info import read_model
     from edgernn.runtime.run_file import run_example, run_file
     from edgernn.runtime.run_stream import run_stream
     from edgernn.runtime.word_detection import PostProcessing
@@ -127,6 +128,8 @@ def command(
     if source is None and target is None and not chosen and (model.parent / EXAMPLE).is_file() and model.is_file():
         return run_example(model, **options)
     if source is None or target is None:
+        # the model may be the misspelled word
+        read_model(model)
         raise UsageError(
             "expected both --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav; add the "
             "missing option"

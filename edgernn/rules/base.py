@@ -310,7 +310,7 @@ class UpdateRule(nn.Module, abc.ABC):
         """
         mid, update = cell.macs()
         if self.skips_zeros:
-            update -= cell.held_zeros()
+            update -= cell.skipped_zeros()
         busy = self._busy(update_rate, busy_rate)
         # the kernels keep R h of the gates that `mid` reads, and add only the columns of neurons that changed
         columns = cell.kept_macs(self.kind is Kind.GATE)

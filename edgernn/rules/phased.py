@@ -27,7 +27,8 @@ class Phased(Timed):
     updated. In inference closed neurons keep their values bit for bit.
     Options: open is r, and leak is α. τ starts log-uniform in [shortest, longest], by default exp(U(1, 6)) as the
     authors recommend; s starts as U(0, τ). r is the same for all neurons and is not learned, as in the paper. The paper
-    has the time stamp of each input in place of the step index t.
+    has the time stamp of each input in place of the step index t. The paper's LSTM has peepholes, and the authors' code
+    starts its forget bias at 2; `phasedlstm` has the plain cell `lstm`, whose biases start like its weights.
     t is exact up to 2^24 in float32. t and s are reduced modulo τ before they are added, so that φ does not lose
     precision at late steps.
     Source: Neil et al., "Phased LSTM: Accelerating Recurrent Network Training for Long or Event-based Sequences",

@@ -23,6 +23,9 @@ class Skip(UpdateRule):
     If the cell has several states, s_t is the second one, usually called c. b starts at 1; the cell's initial state is
     learned and starts as N(0, 1). The penalty on updates is the mean over B of Σ_t u_t; the loss contains it times λ
     (setting lambda). The gradient of u_t is that of ũ_t (straight-through).
+    In the authors' code, the biases of the GRU's gates and of the LSTM's forget gate start at 1; here they start like
+    the cell's other weights. With several layers, the top layer decides for all layers there; here each layer decides
+    for itself.
     Source: Campos et al., "Skip RNN: Learning to Skip State Updates in Recurrent Neural Networks", ICLR 2018,
     https://arxiv.org/abs/1708.06834
     """
@@ -73,7 +76,7 @@ class Skip(UpdateRule):
         keeps_sums: bool = True,
     ) -> float:
         # nothing is computed between updates, as Δ is constant there
-        return update_rate * (sum(cell.macs()) - cell.held_zeros() + self.macs())
+        return update_rate * (sum(cell.macs()) - cell.skipped_zeros() + self.macs())
 
     def macs(self) -> int:
         return self.hidden_size

@@ -4,16 +4,19 @@
 import { Resampler } from "./resampler.mjs";
 import { readWav } from "./wav.mjs";
 
-/** The microphone. `onSamples` gets each part of the samples as a Float32Array. */
+/**
+ * The microphone. `onSamples` gets each part of the samples as a Float32Array. `onError` gets an Error if the
+ * microphone ends later, such as one that is unplugged.
+ */
 export class Microphone {
   #context;
   #stream;
 
   /** Asks for the microphone and starts to listen. Throws an Error that says what to do if there is none. */
-  static async start(rate, onSamples) {
+  static async start(rate, onSamples, onError) {
     const microphone = new Microphone();
     try {
-      await microphone.#open(rate, onSamples);
+      await microphone.#open(rate, onSamples, onError);
     } catch (error) {
       microphone.stop();
       throw new Error(explain(error));
@@ -21,17 +24,26 @@ export class Microphone {
     return microphone;
   }
 
-  async #open(rate, onSamples) {
+  async #open(rate, onSamples, onError) {
     // without https, a browser has no microphone
     if (navigator.mediaDevices === undefined) throw new DOMException("", "SecurityError");
     this.#stream = await navigator.mediaDevices.getUserMedia({
       // the model hears what a file has, without the filters for telephony
       audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false },
     });
+    for (const track of this.#stream.getTracks()) {
+      // stop() does not send this event
+      track.onended = () => onError(new Error("it was disconnected, or access was withdrawn; start it again"));
+    }
     this.#context = new AudioContext();
     await this.#context.audioWorklet.addModule("./capture.mjs");
     const resampler = new Resampler(this.#context.sampleRate, rate);
-    const capture = new AudioWorkletNode(this.#context, "capture", { numberOfOutputs: 0, channelCount: 1 });
+    const capture = new AudioWorkletNode(this.#context, "capture", {
+      numberOfOutputs: 0,
+      channelCount: 1,
+      // a microphone of several channels is mixed to one
+      channelCountMode: "explicit",
+    });
     capture.port.onmessage = ({ data }) => onSamples(resampler.feed(data));
     this.#context.createMediaStreamSource(this.#stream).connect(capture);
     await this.#context.resume();

@@ -100,39 +100,54 @@ class Run {
   }
 }
 
-const model = { name: "model", stream: null };
-const input = { name: "x.csv", text: null };
+// the two files. chosen: Number of files so far: one that is slow to open may be outdated. content: {stream, about} of
+// a model or {text} of an input, or null if the last file could not be opened
+const model = { name: "model", chosen: 0, content: null };
+const input = { name: "x.csv", chosen: 0, content: null };
 let run = null;
 let paused = false;
 
-/** Runs an action on a model or an input, and shows its error on the page. */
-async function attempt(name, action) {
+function fail(name, error) {
+  run = null;
+  element("error").textContent = `${name}: ${error.message}`;
+  document.body.dataset.state = "failed";
+}
+
+/** Opens a file in place of `part`, the model or the input. The last chosen file wins, and its error is shown. */
+async function choose(part, name, open) {
+  const number = ++part.chosen;
+  let content = null;
   try {
-    return await action();
+    content = await open();
   } catch (error) {
-    run = null;
-    element("error").textContent = `${name}: ${error.message}`;
-    document.body.dataset.state = "failed";
-    return false;
+    if (number === part.chosen) fail(name, error);
   }
+  if (number !== part.chosen) {
+    content?.stream?.close();
+    return;
+  }
+  part.content?.stream?.close();
+  Object.assign(part, { name, content });
+  begin();
 }
 
+/** Starts to stream, unless a file is missing: then its error stays. */
 function begin() {
+  if (model.content !== null) element("model").textContent = model.content.about;
+  if (model.content === null || input.content === null) return;
   element("error").textContent = "";
-  run = model.stream && input.text !== null ? new Run(model.stream, input.text) : null;
-  document.body.dataset.state = run ? "streaming" : "loading";
+  run = new Run(model.content.stream, input.content.text);
+  document.body.dataset.state = "streaming";
 }
 
-async function chooseModel(name, bytes) {
-  Object.assign(model, { name, stream: null });
-  element("model").textContent = name;
-  model.stream = PackedStream.reads(bytes) ? await PackedStream.open(Model, bytes) : await openOnnx(bytes);
-  element("model").textContent = [
-    ...describe(name, model.stream.info),
-    `${model.stream.neurons} neurons`,
+async function openModel(name, bytes) {
+  const stream = PackedStream.reads(bytes) ? await PackedStream.open(Model, bytes) : await openOnnx(bytes);
+  const about = [
+    ...describe(name, stream.info),
+    `${stream.neurons} neurons`,
     `${Math.round(bytes.length / 1000).toLocaleString("en")} kB`,
   ].join(", ");
-  begin();
+  return { stream, about };
 }
 
 async function openOnnx(bytes) {
@@ -153,11 +168,6 @@ function describe(name, info) {
   ];
 }
 
-function chooseInput(name, text) {
-  Object.assign(input, { name, text });
-  begin();
-}
-
 async function fetched(name) {
   const response = await fetch(name);
   if (!response.ok) throw new Error(`the server answered with status ${response.status}`);
@@ -167,7 +177,10 @@ async function fetched(name) {
 function show() {
   const { rows = [], names = [], count = 0, latency } = run ?? {};
   draw(element("chart"), rows, names, count);
-  if (count === 0) return;
+  if (count === 0) {
+    for (const id of ["latency", "rate", "count"]) element(id).textContent = "–";
+    return;
+  }
   element("latency").textContent = `${latency.toFixed(1)} µs`;
   const share = rows.reduce((sum, row) => sum + row.share, 0) / rows.length;
   element("rate").textContent = `${(100 * share).toFixed(1)} %`;
@@ -179,13 +192,18 @@ async function frame(now, before, late) {
   const speed = element("speed").value === "max" ? Infinity : Number(element("speed").value);
   // at most one second of steps at once, after the page was in the background
   let due = Math.min(late + ((now - before) * speed) / 1000, speed);
-  await attempt(input.name, async () => {
-    while (due >= 1 && !paused && document.body.dataset.state === "streaming") {
-      if (!(await run.advance())) document.body.dataset.state = "done";
-      due -= 1;
-      if (performance.now() - now > FRAME) break;
+  while (due >= 1 && !paused && document.body.dataset.state === "streaming") {
+    const present = run;
+    try {
+      const goesOn = await present.advance();
+      if (!goesOn && run === present) document.body.dataset.state = "done";
+    } catch (error) {
+      // the model of an outdated run is closed
+      if (run === present) fail(input.name, error);
     }
-  });
+    due -= 1;
+    if (performance.now() - now > FRAME) break;
+  }
   show();
   requestAnimationFrame((next) => frame(next, now, speed === Infinity ? 0 : due));
 }
@@ -204,18 +222,24 @@ element("save").onclick = () => {
 };
 element("modelFile").onchange = ({ target }) => {
   const [file] = target.files;
-  if (file) attempt(file.name, async () => chooseModel(file.name, new Uint8Array(await file.arrayBuffer())));
+  target.value = ""; // the same file may be chosen again
+  if (!file) return;
+  element("model").textContent = file.name;
+  choose(model, file.name, async () => openModel(file.name, new Uint8Array(await file.arrayBuffer())));
 };
 element("inputFile").onchange = ({ target }) => {
   const [file] = target.files;
-  if (file) attempt(file.name, async () => chooseInput(file.name, await file.text()));
+  target.value = "";
+  if (file) choose(input, file.name, async () => ({ text: await file.text() }));
 };
 
 if (address.has("speed")) element("speed").value = address.get("speed");
 document.body.dataset.state = "loading";
-await attempt(input.name, async () => chooseInput(input.name, await (await fetched(input.name)).text()));
-await attempt(model.name, async () => {
-  const content = await (await fetched(model.name)).arrayBuffer();
-  await chooseModel(model.name, new Uint8Array(content));
-});
+await Promise.all([
+  choose(input, input.name, async () => ({ text: await (await fetched(input.name)).text() })),
+  choose(model, model.name, async () => {
+    const content = await (await fetched(model.name)).arrayBuffer();
+    return openModel(model.name, new Uint8Array(content));
+  }),
+]);
 requestAnimationFrame((now) => frame(now, now, 0));

@@ -2,11 +2,13 @@
 // Reads the wav files that the C program and `edgernn run --stream` read, to the same samples.
 
 const PCM = 1;
+const UNKNOWN_SIZE = 0x7fff0000; // a program that streams a wav file claims this many bytes of samples or more
 const EXTENSIBLE = 0xfffe; // the format of the samples stands in the first two bytes of the sub-format
 
 /**
  * Returns the samples of a wav file with one channel of 16-bit PCM samples at this rate, from -1 to 1 as a Float32Array.
- * Returns null for every other file, also for one that has no samples or ends before its samples do.
+ * Returns null for every other file, also for one that has no samples or ends before its samples do. If the header
+ * claims UNKNOWN_SIZE bytes of samples or more, the samples end with the file.
  *
  * A browser's own decoder may differ in the last digits: Chromium divides positive samples by 32767, not 32768.
  */
@@ -17,8 +19,9 @@ export function readWav(buffer, rate) {
   let isKnown = false;
   for (let at = 12; at + 8 <= buffer.byteLength; ) {
     const name = tag(at);
-    const bytes = view.getUint32(at + 4, true);
+    const claimed = view.getUint32(at + 4, true);
     at += 8;
+    const bytes = name === "data" && claimed >= UNKNOWN_SIZE ? buffer.byteLength - at : claimed;
     if (at + bytes > buffer.byteLength) return null;
     if (name === "fmt ") isKnown = describes(new DataView(buffer, at, bytes), rate);
     if (name === "data") return isKnown && bytes >= 2 ? samples(new DataView(buffer, at, bytes)) : null;

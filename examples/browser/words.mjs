@@ -13,6 +13,7 @@ import { drawWords, SHOWN_SECONDS } from "./words_chart.mjs";
 
 const BLOCK = 12; // milliseconds of steps per animation frame at maximum speed
 const LISTED = 100; // number of words in the list
+const FIGURES = ["heard", "updated", "time"];
 
 const element = (id) => document.getElementById(id);
 const atMaximumSpeed = new URL(location.href).searchParams.get("speed") === "max";
@@ -20,7 +21,7 @@ const atMaximumSpeed = new URL(location.href).searchParams.get("speed") === "max
 let model = null;
 let listening = null;
 let source = null; // what stop() ends
-let chosen = 0; // number of sources so far: a source that is slow to open may be outdated
+let chosen = 0; // grows with each source and each error: a source that is slow to open may be outdated
 
 function list({ word, score }, seconds) {
   const item = document.createElement("li");
@@ -33,10 +34,11 @@ function list({ word, score }, seconds) {
   while (element("words").children.length > LISTED) element("words").lastChild.remove();
 }
 
-/** Shows an error on the page. */
+/** Ends the source and shows an error on the page. */
 function fail(name, error) {
+  chosen += 1;
+  stop("failed");
   element("error").textContent = `${name}: ${error.message}`;
-  document.body.dataset.state = "failed";
 }
 
 function stop(state = "stopped") {
@@ -46,27 +48,39 @@ function stop(state = "stopped") {
   document.body.dataset.state = state;
 }
 
-/** Ends the present source and opens another one. `open` gets a function for samples and returns what has stop(). */
+/**
+ * Ends the present source and opens another one. `open` gets a function for samples and one for a later error, and
+ * resolves to an object with a method stop().
+ */
 async function listen(name, open) {
   stop("opening");
   const number = ++chosen;
   element("error").textContent = "";
   element("words").replaceChildren();
+  for (const id of FIGURES) element(id).textContent = "–";
   const threshold = Number(element("threshold").value);
-  const detector = new WordDetector(model.classes, model.inputs / model.sampleRate, { threshold });
-  listening = new Listening(model, detector, { keptSeconds: SHOWN_SECONDS, onWord: list });
-  try {
-    const opened = await open((samples) => {
-      if (number !== chosen || document.body.dataset.state !== "listening") return;
+  const onError = (error) => {
+    if (number === chosen) fail(name, error);
+  };
+  const onSamples = (samples) => {
+    if (number !== chosen || document.body.dataset.state !== "listening") return;
+    try {
       listening.feed(samples);
-    });
+    } catch (error) {
+      fail(name, error);
+    }
+  };
+  try {
+    const detector = new WordDetector(model.classes, model.inputs / model.sampleRate, { threshold });
+    listening = new Listening(model, detector, { keptSeconds: SHOWN_SECONDS, onWord: list });
+    const opened = await open(onSamples, onError);
     if (number !== chosen) return opened.stop();
     source = opened;
     element("stop").disabled = false;
     document.body.dataset.state = "listening";
     opened.begin?.();
   } catch (error) {
-    if (number === chosen) fail(name, error);
+    onError(error);
   }
 }
 
@@ -94,6 +108,8 @@ class Player {
       const node = new AudioBufferSourceNode(this.#context, { buffer });
       node.connect(this.#context.destination);
       node.start();
+      // a browser may create it suspended if the last click is long ago; the page may close it first
+      this.#context.resume().catch(() => {});
     }
     this.#advance();
   }
@@ -107,6 +123,7 @@ class Player {
       if (part.length === 0) break;
       this.#onSamples(part);
     }
+    if (this.#stopped) return;
     if (this.#playback.done) return stop("done");
     setTimeout(() => this.#advance(), atMaximumSpeed ? 0 : 20);
   }
@@ -155,7 +172,7 @@ function show() {
 }
 
 element("microphone").onclick = () =>
-  listen("microphone", (onSamples) => Microphone.start(model.sampleRate, onSamples));
+  listen("microphone", (...callbacks) => Microphone.start(model.sampleRate, ...callbacks));
 element("file").onchange = ({ target }) => {
   const [file] = target.files;
   target.value = "";

@@ -12,8 +12,9 @@
 
 enum { kBytes = 2, kPcm = 1, kExtensible = 0xfffe };
 
-/* A program that writes a wav file to a pipe does not know its size, and claims more than this. */
-static const uint64_t most_bytes = 0x7fff0000;
+/* A program that streams a wav file does not know its size, and claims this many bytes of samples
+ * or more. */
+static const uint64_t unknown_bytes = 0x7fff0000;
 
 static uint32_t Number(const unsigned char* from, int bytes) {
   uint32_t number = 0;
@@ -85,20 +86,23 @@ static uint64_t FindSamples(const Audio* audio) {
   }
 }
 
+/* Fails because the audio has fewer samples than its header says. */
+static void FailTruncated(const Audio* audio, uint64_t expected, uint64_t got) {
+  Fail(
+      "%s: expected %llu samples as its header says, got %llu; the file is truncated: copy or "
+      "record it again",
+      audio->name, (unsigned long long)expected, (unsigned long long)got);
+}
+
 /* Fails if a file ends before its samples do. */
 static void CheckSize(const Audio* audio, uint64_t bytes) {
   struct stat info;
   const long at = ftell(audio->file);
+  if (bytes >= unknown_bytes) return;
   if (fstat(fileno(audio->file), &info) != 0 || !S_ISREG(info.st_mode) || at < 0) return;
   const uint64_t left = (uint64_t)info.st_size - (uint64_t)at;
-  if (bytes > left) {
-    /* the last byte of an odd size counts as a missing sample */
-    Fail(
-        "%s: expected %llu samples as its header says, got %llu; the file is truncated: copy or "
-        "record it again",
-        audio->name, (unsigned long long)((bytes + 1) / kBytes),
-        (unsigned long long)(left / kBytes));
-  }
+  /* the last byte of an odd size counts as a missing sample */
+  if (bytes > left) FailTruncated(audio, (bytes + 1) / kBytes, left / kBytes);
   if (bytes == 0) Fail("%s: expected samples, got none; record it again", audio->name);
 }
 
@@ -119,7 +123,9 @@ Audio OpenAudio(const char* name, int64_t rate) {
     audio.first_count = 0;
     const uint64_t bytes = FindSamples(&audio);
     CheckSize(&audio, bytes);
-    if (!is_input || (bytes > 0 && bytes < most_bytes)) audio.left = bytes / kBytes;
+    if (bytes < unknown_bytes && (bytes > 0 || !is_input)) {
+      audio.left = audio.promised = bytes / kBytes;
+    }
   } else if (!is_input) {
     FailFormat(&audio, "it does not begin with RIFF, a size and WAVE");
   }
@@ -143,6 +149,13 @@ size_t ReadSamples(Audio* audio, float* samples, size_t count) {
     const int32_t sample = (int32_t)(Number(bytes, kBytes) ^ 0x8000u) - 0x8000;
     samples[read] = (float)sample / 32768.0f;
   }
-  if (ferror(audio->file)) Fail("%s: %s", audio->name, strerror(errno));
+  if (ferror(audio->file)) {
+    if (errno == EINTR) return read;
+    Fail("%s: %s", audio->name, strerror(errno));
+  }
+  /* the size of a pipe is not known when it is opened */
+  if (read < count && audio->promised > 0 && audio->left > 0) {
+    FailTruncated(audio, audio->promised, audio->promised - audio->left);
+  }
   return read;
 }

@@ -5,7 +5,8 @@
  *
  * Each line of I numbers is a step, for which the program prints a line with the model's output. An
  * empty line ends a sequence. The first line is a header if it does not start with a number. At the
- * end, the program prints the time per step and the memory of the model on standard error.
+ * end, the program prints the time per step, over the last 100,000 steps, and the memory of the
+ * model on standard error.
  */
 
 #define _POSIX_C_SOURCE 200809L /* for getline */
@@ -29,11 +30,13 @@ typedef struct Stream {
   float* y;     /* (O,) */
 } Stream;
 
-/* The measured times of the steps. */
+/* Number of steps whose times are kept. */
+enum { kKept = 100000 };
+
+/* The measured times of the last steps. */
 typedef struct Times {
-  double* microseconds;
-  size_t count;
-  size_t capacity;
+  double microseconds[kKept]; /* a ring buffer: step t is at t % kKept */
+  size_t count;               /* number of all steps */
 } Times;
 
 static Stream Open(const char* name) {
@@ -74,12 +77,7 @@ static int ParseWord(const char* line, int64_t* word) {
 }
 
 static void Append(Times* times, double microseconds) {
-  if (times->count == times->capacity) {
-    times->capacity = 2 * times->capacity + 1024;
-    times->microseconds = realloc(times->microseconds, times->capacity * sizeof(double));
-    if (times->microseconds == NULL) Fail("out of memory");
-  }
-  times->microseconds[times->count++] = microseconds;
+  times->microseconds[times->count++ % kKept] = microseconds;
 }
 
 static void Step(Stream* stream, const char* line, size_t number, Times* times) {
@@ -110,12 +108,12 @@ static int Compare(const void* a, const void* b) {
 }
 
 /* updates: Total number of updates (edgernn_work), or -1 for a model that always updates all. */
-static void Summarise(const Stream* stream, const Times* times, int64_t updates) {
-  const size_t count = times->count;
+static void Summarise(const Stream* stream, Times* times, int64_t updates) {
+  const size_t count = times->count, kept = count < kKept ? count : kKept;
   if (count == 0) return;
-  qsort(times->microseconds, count, sizeof(double), Compare);
+  qsort(times->microseconds, kept, sizeof(double), Compare);
   fprintf(stderr, "%zu steps: median %.2f us per step, 90th percentile %.2f us", count,
-          times->microseconds[count / 2], times->microseconds[count * 9 / 10]);
+          times->microseconds[kept / 2], times->microseconds[kept * 9 / 10]);
   if (updates >= 0) {
     fprintf(stderr, ", %.1f updates per step", (double)updates / (double)count);
   }
@@ -125,7 +123,7 @@ static void Summarise(const Stream* stream, const Times* times, int64_t updates)
 
 static void Run(const char* name) {
   Stream stream = Open(name);
-  Times times = {NULL, 0, 0};
+  static Times times;
   const int64_t *updates = NULL, *macs = NULL;
   Check(edgernn_work(stream.packed.model, &updates, &macs), name);
   int64_t sum = updates == NULL ? -1 : 0;

@@ -5,16 +5,18 @@
  *   arecord -f S16_LE -r 16000 | words model.edgernn -
  *
  * Each word is printed when it is detected, with its time in seconds and its probability. Words and
- * times are those of `edgernn run MODEL --stream FILE.wav`. At the end, the program prints the
- * updates that were skipped and the time that the steps took.
+ * times are those of `edgernn run MODEL --stream FILE.wav`. At the end, or at Ctrl-C, the program
+ * prints the updates that were skipped and the time that the steps took.
  */
 
-#define _POSIX_C_SOURCE 200809L /* for getopt */
+#define _POSIX_C_SOURCE 200809L /* for getopt and sigaction */
 
 #include <math.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "audio.h"
@@ -23,6 +25,22 @@
 #include "word_detector.h"
 
 const char* const program_name = "words";
+
+static volatile sig_atomic_t is_interrupted = 0;
+
+static void Interrupt(int number) {
+  (void)number;
+  is_interrupted = 1;
+}
+
+/* Lets the first Ctrl-C end a waiting read, and the second one the program. */
+static void HandleInterrupt(void) {
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = Interrupt;
+  action.sa_flags = (int)SA_RESETHAND;
+  sigaction(SIGINT, &action, NULL);
+}
 
 /* A model that reads audio. */
 typedef struct Listener {
@@ -74,7 +92,8 @@ static void Run(Listener* listener, const char* source, WordSettings settings) {
   int64_t steps = 0, words = 0, updated = 0;
   size_t count = 0;
   double took = 0;
-  while ((count = ReadSamples(&audio, listener->x, (size_t)hop)) == (size_t)hop) {
+  while (!is_interrupted &&
+         (count = ReadSamples(&audio, listener->x, (size_t)hop)) == (size_t)hop) {
     const double start = Microseconds();
     Check(edgernn_step(packed->model, listener->x, listener->y), packed->name);
     double score = 0;
@@ -122,6 +141,7 @@ int main(int argc, char** argv) {
             "       arecord -f S16_LE -r 16000 | words model.edgernn -\n");
     return 2;
   }
+  HandleInterrupt();
   Listener listener = OpenListener(argv[optind]);
   Run(&listener, argv[optind + 1], settings);
   return 0;

@@ -5,7 +5,7 @@
 //
 // Each line of I numbers is a step, for which the program prints a line with the model's output. An
 // empty line ends a sequence. The first line is a header if it does not start with a number. At the
-// end, the program prints the time per step on standard error.
+// end, the program prints the time per step, over the last 100,000 steps, on standard error.
 
 #include <algorithm>
 #include <chrono>
@@ -22,6 +22,19 @@
 #include "stream.h"
 
 namespace {
+
+// The measured times of the last steps.
+struct Times {
+  static constexpr std::size_t kKept = 100'000;
+
+  void Append(double time) {
+    if (microseconds.size() < kKept) microseconds.resize(microseconds.size() + 1);
+    microseconds[count++ % kKept] = time;
+  }
+
+  std::vector<double> microseconds;  // a ring buffer: step t is at t % kKept
+  std::size_t count = 0;             // number of all steps
+};
 
 // Returns true unless the first field is a number; a field such as `nanoseconds` only begins as
 // one.
@@ -52,15 +65,15 @@ void Print(const std::vector<float>& y) {
   std::printf("\n");
 }
 
-void Summarise(std::vector<double>* microseconds, std::int64_t updates) {
-  const std::size_t count = microseconds->size();
-  if (count == 0) return;
-  std::sort(microseconds->begin(), microseconds->end());
-  std::fprintf(stderr, "%zu steps: median %.2f us per step, 90th percentile %.2f us", count,
-               (*microseconds)[count / 2], (*microseconds)[count * 9 / 10]);
+void Summarise(const Times& times, std::int64_t updates) {
+  if (times.count == 0) return;
+  std::vector<double> sorted = times.microseconds;
+  std::sort(sorted.begin(), sorted.end());
+  std::fprintf(stderr, "%zu steps: median %.2f us per step, 90th percentile %.2f us", times.count,
+               sorted[sorted.size() / 2], sorted[sorted.size() * 9 / 10]);
   if (updates >= 0) {
     std::fprintf(stderr, ", %.1f updates per step",
-                 static_cast<double>(updates) / static_cast<double>(count));
+                 static_cast<double>(updates) / static_cast<double>(times.count));
   }
   std::fprintf(stderr, "\n");
 }
@@ -68,7 +81,7 @@ void Summarise(std::vector<double>* microseconds, std::int64_t updates) {
 void Run(const std::string& model, const std::string& library) {
   using Clock = std::chrono::steady_clock;
   edgernn::Stream stream(model, library);
-  std::vector<double> microseconds;
+  Times times;
   std::int64_t updates = 0;
   std::string line;
   // reading std::cin flushes the output, so a reader gets each y before it sends the next x
@@ -86,11 +99,11 @@ void Run(const std::string& model, const std::string& library) {
     }
     const Clock::time_point start = Clock::now();
     const std::vector<float>& y = stream.Step(x);
-    microseconds.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    times.Append(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     updates += stream.updates();
     Print(y);
   }
-  Summarise(&microseconds, stream.updates() < 0 ? -1 : updates);
+  Summarise(times, stream.updates() < 0 ? -1 : updates);
 }
 
 }  // namespace

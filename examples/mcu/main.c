@@ -6,6 +6,10 @@
 #include "board.h"
 #include "model.h"
 
+#if MODEL_INPUT != 2
+#error "expected a model with two inputs, value and marker; write read_sensor for this one"
+#endif
+
 enum { kSteps = 50, kFirstMarker = 7, kSecondMarker = 31 };
 
 /* static memory: the model allocates none */

@@ -5,7 +5,7 @@
 //   node stream.mjs model.onnx < x.csv > y.csv        with onnxruntime-node, which npm ci installs
 //
 // Each line of I numbers is a step, for which the program prints a line with the model's output. An empty line ends a
-// sequence. At the end, the program prints the time per step on standard error.
+// sequence. At the end, the program prints the time per step, over the last 100,000 steps, on standard error.
 
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
@@ -16,19 +16,24 @@ import { quantiles, steps } from "../csv.mjs";
 import { Stream } from "../edgernn.mjs";
 import { PackedStream } from "../packed.mjs";
 
+const KEPT = 100_000; // number of steps whose times are kept
+
 async function open(path) {
+  const bytes = await readFile(path).catch((error) => {
+    throw new Error(`${path}: ${error.code === "ENOENT" ? "no such file" : error.message}`);
+  });
   try {
-    const bytes = await readFile(path);
     if (PackedStream.reads(bytes)) return await PackedStream.open(Model, bytes);
     return await Stream.open(await import("onnxruntime-node"), bytes);
   } catch (error) {
-    throw new Error(`${path}: ${error.code === "ENOENT" ? "no such file" : error.message}`);
+    throw new Error(`${path}: ${error.message}`);
   }
 }
 
 async function run(path) {
   const stream = await open(path);
-  const microseconds = [];
+  const microseconds = []; // a ring buffer: step t is at t % KEPT
+  let count = 0;
   let updated = 0;
   for await (const x of steps(createInterface({ input: process.stdin }), stream.inputSize)) {
     if (x === null) {
@@ -37,15 +42,15 @@ async function run(path) {
     }
     const start = performance.now();
     const { y, updates } = await stream.step(x);
-    microseconds.push(1000 * (performance.now() - start));
+    microseconds[count++ % KEPT] = 1000 * (performance.now() - start);
     updated += updates;
     console.log(Array.from(y, (value) => value.toPrecision(9)).join());
   }
-  if (microseconds.length === 0) return;
+  if (count === 0) return;
   const { median, p90 } = quantiles(microseconds);
-  const rate = Number.isNaN(updated) ? "" : `, ${(updated / microseconds.length).toFixed(1)} updates per step`;
+  const rate = Number.isNaN(updated) ? "" : `, ${(updated / count).toFixed(1)} updates per step`;
   const times = `median ${median.toFixed(2)} us per step, 90th percentile ${p90.toFixed(2)} us`;
-  console.error(`${microseconds.length} steps: ${times}${rate}`);
+  console.error(`${count} steps: ${times}${rate}`);
 }
 
 if (process.argv.length !== 3) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** The name of an EdgernnStatus of edgernn.h, or NO_MEMORY if the model does not fit the memory. */
+/**
+ * The name of an EdgernnStatus of edgernn.h; NO_MEMORY if the model does not fit the memory; NO_MODULE if the
+ * WebAssembly module cannot be read, downloaded or compiled, or is another one.
+ */
 export type Status =
   | "BAD_ARGUMENT"
   | "BAD_MODEL"
@@ -8,7 +11,8 @@ export type Status =
   | "BAD_INPUT"
   | "UNSUPPORTED"
   | "BAD_STATE"
-  | "NO_MEMORY";
+  | "NO_MEMORY"
+  | "NO_MODULE";
 
 /** The error that all functions throw; the message is a sentence that says what was wrong. */
 export class EdgernnError extends Error {
@@ -30,7 +34,7 @@ export class Model {
 
   /**
    * Loads the model in `bytes`, the content of a file model.edgernn. Throws EdgernnError for a damaged or foreign file,
-   * and if there is not enough memory. A later load is not affected.
+   * if there is not enough memory, and if the WebAssembly module cannot be loaded. A later load is not affected.
    */
   static load(bytes: Uint8Array | ArrayBuffer, options?: LoadOptions): Promise<Model>;
 

@@ -23,8 +23,8 @@ const STATUSES = ["OK", "BAD_ARGUMENT", "BAD_MODEL", "BAD_VERSION", "BAD_INPUT",
 const NONFINITE = ["error", "hold", "reset"];
 
 export class EdgernnError extends Error {
-  constructor(status, message) {
-    super(message);
+  constructor(status, message, options) {
+    super(message, options);
     this.name = "EdgernnError";
     this.status = status;
   }
@@ -40,6 +40,9 @@ const RELAXED = Uint8Array.of(
 
 let compiled; // the promise of the module beside this file
 
+/** Imports a module of Node. Bundlers leave the import as it is, because its name is not constant. */
+const builtin = (name) => import(/* webpackIgnore: true */ /* @vite-ignore */ `node:${name}`);
+
 /** Compiles the module beside this file, which is a file in Node and on a server in a browser. */
 async function compile() {
   const relaxed = WebAssembly.validate(RELAXED);
@@ -47,13 +50,23 @@ async function compile() {
   const url = relaxed
     ? new URL("./edgernn-relaxed.wasm", import.meta.url)
     : new URL("./edgernn.wasm", import.meta.url);
+  try {
+    return await WebAssembly.compile(await read(url));
+  } catch (error) {
+    const remedy = "put this file of the package beside index.mjs; in a clone, build it with: make wasm";
+    const message = `${url}: the WebAssembly module of the package cannot be loaded (${error.message}); ${remedy}`;
+    throw new EdgernnError("NO_MODULE", message, { cause: error });
+  }
+}
+
+async function read(url) {
   if (url.protocol === "file:") {
-    const { readFile } = await import("node:fs/promises");
-    return WebAssembly.compile(await readFile(url));
+    const { readFile } = await builtin("fs/promises");
+    return readFile(url);
   }
   const response = await fetch(url);
-  if (!response.ok) throw new Error(`${url}: the server answered with status ${response.status}`);
-  return WebAssembly.compile(await response.arrayBuffer());
+  if (!response.ok) throw new Error(`the server answered with status ${response.status}`);
+  return response.arrayBuffer();
 }
 
 /** Runs an action, and throws an EdgernnError if there is no memory for it. */
@@ -79,13 +92,26 @@ function checkLength(x, expected) {
   }
 }
 
+/** Creates an instance of the module with this memory, and returns its functions. */
+function instantiate(module, memory) {
+  try {
+    const { exports } = new WebAssembly.Instance(module, { env: { memory } });
+    if (exports._initialize === undefined) throw new Error("it has no function _initialize");
+    return exports;
+  } catch (error) {
+    if (error instanceof RangeError) throw error;
+    const message = `module: expected the compiled edgernn.wasm, got another value (${error.message})`;
+    throw new EdgernnError("NO_MODULE", message, { cause: error });
+  }
+}
+
 /** An instance of the module: its functions and its memory. */
 class Instance {
   constructor(module, initial, maximum) {
     this.module = module;
     this.maximum = maximum;
     this.memory = guard(() => new WebAssembly.Memory({ initial, maximum }));
-    this.functions = guard(() => new WebAssembly.Instance(module, { env: { memory: this.memory } })).exports;
+    this.functions = guard(() => instantiate(module, this.memory));
     this.functions._initialize();
   }
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tests.added_rule.tiring import Tiring
 from tests.kernel_builds import ISA, ROOT, build, need
@@ -44,6 +45,13 @@ def add_rule(sources: Path) -> None:
     listed.write_text(text, encoding="utf-8")
 
 
+def passed_modules(report: Path) -> set[str | None]:
+    """Return the modules that have a passed test in a report of pytest in the format of JUnit."""
+    failed = ("failure", "error", "skipped")
+    cases = ElementTree.parse(report).iter("testcase")
+    return {case.get("classname") for case in cases if all(case.find(kind) is None for kind in failed)}
+
+
 def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path) -> None:
     need("cmake")
     sources = tmp_path / "sources"
@@ -58,8 +66,12 @@ def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path) -> 
         "TRITON_INTERPRET": "1",
     }
     words = ["-q", "-x", "-m", "not slow", "-k", "tiring", "-p", "tests.added_rule.plugin", "-p", "no:cacheprovider"]
-    files = [f"tests/test_{name}.py" for name in READERS]
+    report = tmp_path / "report.xml"
+    files = [f"--junitxml={report}", *(f"tests/test_{name}.py" for name in READERS)]
     process = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *files], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-2000:]
+    passed = passed_modules(report)
+    lacking = [name for name in READERS if f"tests.test_{name}" not in passed]
+    assert not lacking, f"no passed test of the rule in {lacking}: {process.stdout[-4000:]}"

@@ -20,6 +20,7 @@ from edgernn.runtime import Session
 from edgernn.runtime.packed import pack_file
 from edgernn.tolerance import WHOLE_NUMBERS
 from tests.apps import (
+    CHROMIUM,
     EXAMPLES,
     ROOT,
     c_program,
@@ -175,6 +176,7 @@ BAD = {
     "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3"),
     "no number": (lambda _: TRAINED, "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got 1,"),
     "nan": (lambda _: TRAINED, "1,nan\n", r"line 1: expected 2 finite numbers, got 1,nan"),
+    "nan first": (lambda _: TRAINED, "nan,1\n", r"line 1: expected 2 finite numbers, got nan,1"),
 }
 
 
@@ -355,8 +357,37 @@ def test_a_header_may_begin_as_a_number(app, tmp_path):
     assert len({process.stdout for process in outputs}) == 1
 
 
+@pytest.mark.parametrize("app", ["cpp", "c", "node"])
+def test_the_report_counts_all_steps_of_a_long_stream(app, tmp_path):
+    """More steps than those whose times are kept."""
+    model = packed(TRAINED, tmp_path) if app == "c" else TRAINED
+    process = run(*program(app), model, text="1,0\n" * 100_007)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.startswith("100007 steps: median ")
+    assert 0 < figures(process.stderr)[0] < 1e5
+
+
+def test_the_parts_of_the_apps():
+    need("node")
+    process = run("node", "--test", ROOT / "tests" / "apps.test.mjs")
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+def test_the_pages_answer_to_a_user(tmp_path):
+    need_chromium()
+    for name in ("small", "other"):
+        to_onnx(contractive("gru", "selective", input_size=2), tmp_path / f"{name}.onnx")
+    (tmp_path / "bad.onnx").write_text("no model", encoding="utf-8")
+    with serving(TRAINED, EXAMPLES / "adding.csv") as address:
+        environment = {"ADDRESS": address, "FOLDER": str(tmp_path), "CHROMIUM": CHROMIUM}
+        process = run("node", "--test", ROOT / "tests" / "pages.test.mjs", environment=environment)
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
 def test_lockfiles_name_no_registry():
-    for path in EXAMPLES.glob("*/package-lock.json"):
+    paths = list(EXAMPLES.glob("*/package-lock.json"))
+    assert paths
+    for path in paths:
         assert '"resolved"' not in path.read_text(encoding="utf-8"), path
 
 

@@ -92,15 +92,15 @@ class Reference:
 
 @dataclass
 class ProcessResult:
-    """How a process ended: exit status, negative after a signal, its messages, and its calls by kind, if known."""
+    """How a process ended: exit status, negative after a signal, its messages, and its calls by kind, if known.
+
+    delivered: Whether the fault reached the process, as far as known.
+    """
 
     status: int
     text: str
     calls: dict[int, int] = field(default_factory=dict)
-
-
-def shim() -> ctypes.CDLL:
-    return ctypes.CDLL(os.environ[SHIM])
+    delivered: bool = False
 
 
 def run(command: Command, folder: Path, fault: Fault, failing: int = 0, moment: float | None = None) -> ProcessResult:
@@ -128,7 +128,7 @@ def run(command: Command, folder: Path, fault: Fault, failing: int = 0, moment: 
         # for the processes that the command starts
         names = ("FAULT_FOLDER", "FAULT_KINDS", "FAULT_ERROR", "FAULT_LASTS", "FAULT_FIRST")
         os.environ |= dict(zip(names, map(str, arguments), strict=True))
-        library = shim()
+        library = ctypes.CDLL(os.environ[SHIM])
         library.fault_arm(os.fsencode(folder), *arguments[1:4], ctypes.c_long(failing))
         status = 99
         with suppress(BaseException):
@@ -139,7 +139,7 @@ def run(command: Command, folder: Path, fault: Fault, failing: int = 0, moment: 
         library.fault_calls.restype = ctypes.c_long
         counts.write_text(json.dumps({kind: library.fault_calls(kind) for kind in kinds}))
         os._exit(status)
-    started, status = time.monotonic(), None
+    started, status, sent = time.monotonic(), None, False
     while status is None:
         taken = time.monotonic() - started
         done, code = os.waitpid(process, os.WNOHANG)
@@ -147,9 +147,9 @@ def run(command: Command, folder: Path, fault: Fault, failing: int = 0, moment: 
             status = os.waitstatus_to_exitcode(code)
         elif taken > TIMEOUT:
             os.killpg(process, signal.SIGKILL)
-        elif moment is not None and taken >= moment:
+        elif moment is not None and taken >= moment and not sent:
             os.kill(process, fault.signal)
-            moment = None
+            sent = True
         else:
             time.sleep(0.002)
     # orphans of a killed command may be writing, as after a real kill; they end within seconds
@@ -157,7 +157,10 @@ def run(command: Command, folder: Path, fault: Fault, failing: int = 0, moment: 
     # a kill may come while the process writes its counts
     known = status >= 0 and counts.exists()
     calls = {int(kind): count for kind, count in json.loads(counts.read_text()).items()} if known else {}
-    return ProcessResult(status, "hangs\n" + text if taken > TIMEOUT else text, calls)
+    tried = sum(count for kind, count in calls.items() if kind & fault.calls)
+    # a process that is killed counts no calls; a command that succeeds had room on its disk
+    delivered = sent or (fault.small_disk and status != 0) or (failing > 0 and (status < 0 or tried >= failing))
+    return ProcessResult(status, "hangs\n" + text if taken > TIMEOUT else text, calls, delivered)
 
 
 @contextmanager
@@ -257,9 +260,7 @@ class Trials:
         ended = run(command, work, fault, failing_call, moment)
         if fault.small_disk:
             _resize(work, LARGE)
-        calls = sum(count for kind, count in ended.calls.items() if kind & fault.calls)
-        # a process that is killed counts no calls
-        if fault.calls == 0 or not ended.calls or calls >= failing_call:
+        if ended.delivered:
             self.counts[command.name][name] += 1
         return _wrong_end(fault, ended) or _wrong_files(command, contents(work), before, reference.files)
 

@@ -65,12 +65,13 @@ def test_kernels_take_the_instructions_that_are_stored(tmp_path, add_summary_lin
                 f"{kernel}: {got[kernel]['instructions']:,} instructions, stored {expected['instructions']:,} "
                 f"({100 * (ratio - 1):+.1f} %), compiler {version()}, stored with {stored['compiler']}"
             )
-    if version() == stored["compiler"]:
-        assert worst <= TOLERANCE, "kernels changed: store the counts with python -m tests.checks.instruction_counts"
     # skipped steps are nearly free
     dense = got["gru"]["instructions"]
     assert got["sarnn"]["instructions"] < 0.3 * dense
     assert got["skiprnn"]["instructions"] < 0.3 * dense
+    if version() != stored["compiler"]:
+        pytest.skip(f"counts are NOT compared: stored with compiler {stored['compiler']}, this one is {version()}")
+    assert worst <= TOLERANCE, "kernels changed: store the counts with python -m tests.checks.instruction_counts"
 
 
 def main() -> None:

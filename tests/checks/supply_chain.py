@@ -23,7 +23,14 @@ def test_licence_allows_use_in_a_product(name):
     assert allowed(licence(name)), f"{name}: {licence(name)}"
 
 
-@pytest.mark.parametrize("text", ["GPL-3.0-or-later", "GNU General Public License v2 (GPLv2)", "unknown", "SSPL-1.0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("GPL-3.0-or-later", "GNU General Public License v2 (GPLv2)", "unknown", "SSPL-1.0"),
+        *("Proprietary, limited use", "Redistribution not permitted", "Business Source License (BSL)"),
+        *("See disclaimer", "Python code, all rights reserved"),
+    ],
+)
 def test_other_licences_are_found(text):
     assert not allowed(text)
 

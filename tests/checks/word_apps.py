@@ -3,6 +3,7 @@
 
 import json
 import re
+import signal
 import struct
 import subprocess
 
@@ -118,6 +119,41 @@ def test_words_in_c_from_a_pipe(size, model, recording):
     assert last == f"standard input: {len(SPOKEN)} words in 5.0 s"
 
 
+@pytest.mark.parametrize("size", [2**31 - 1, 2**32 - 1])
+def test_a_streamed_file_is_read_to_its_end_in_c(size, model, tmp_path):
+    path, packed = model
+    source = tmp_path / "streamed.wav"
+    source.write_bytes(riff(tones(*SPOKEN), size))
+    for data in (None, source.read_bytes()):
+        process = in_c(packed, source if data is None else "-", data=data)
+        assert process.returncode == 0, process.stderr
+        assert process.stdout.decode().splitlines()[:-1] == lines_of(run_stream(path, source, PostProcessing()))
+
+
+def test_a_pipe_that_ends_too_early_is_an_error_in_c(model):
+    process = in_c(model[1], "-", data=riff(tones("left", "go"), 2 * 2 * RATE)[:-1001])
+    assert process.returncode == 1
+    # the words before the end are printed
+    assert [line.split()[2] for line in process.stdout.decode().splitlines()] == ["left", "go"]
+    expected = f"expected {2 * RATE} samples as its header says, got {2 * RATE - 501}; the file is truncated"
+    assert expected in process.stderr.decode()
+
+
+def test_an_interrupt_ends_with_the_summary_in_c(model):
+    samples = tones("left", "go").astype("<i2").tobytes()
+    command = [str(words_program()), str(model[1]), "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdin.write(samples)
+        process.stdin.flush()
+        words = [process.stdout.readline().split()[2] for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+        assert words == [b"left", b"go"]
+        assert re.fullmatch(rb"standard input: 2 words in \d\.\d s\n", process.stdout.read())
+        assert b"updates skipped: " in process.stderr.read()
+
+
 def test_a_word_is_printed_before_the_audio_ends(model):
     samples = tones("left", "go").astype("<i2").tobytes()
     command = [str(words_program()), str(model[1]), "-"]
@@ -187,6 +223,8 @@ def wav_files(folder):
     yield write_extensible_wav(folder / "extensible float.wav", samples, kind=3)
     (folder / "chunks.wav").write_bytes(riff(samples, 2 * len(samples)) + b"LIST")
     yield folder / "chunks.wav"
+    (folder / "streamed.wav").write_bytes(riff(samples, 2**32 - 1))
+    yield folder / "streamed.wav"
     for kind in BROKEN:
         path = write_wav(folder / f"{kind}.wav", samples)
         broken_wav(kind, path)
