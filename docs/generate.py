@@ -16,7 +16,7 @@ reference/recipes.md, reference/files.md
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
 background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK.json
-background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json
+background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json and sweep-keywords.json
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
 how-to/detect-words.md      tables and a picture measured by `python -m tests.measure_rooms` and `measure_room_times`
 how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
@@ -76,7 +76,12 @@ from reference_pages import c_api, cells, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-_RIVALS = ("adding", "mnist-rows", "seizures")
+_RIVALS = {
+    "adding": "rivals-adding",
+    "mnist-rows": "rivals-mnist-rows",
+    "seizures": "rivals-seizures",
+    "keywords": "sweep-keywords",
+}
 # a generated part of a page that is otherwise written by hand, between <!-- NAME --> and <!-- /NAME -->
 PART = re.compile(r"(<!-- ([a-z-]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 RESULTS = DOCS / "results"
@@ -360,7 +365,7 @@ def generated() -> dict[Path, str]:
             "steptimes": steptimes(),
         },
         **{DOCS / "background" / "signals" / f"{task}.md": tables for task, tables in signals().items()},
-        DOCS / "background" / "rivals.md": {task: rivals(f"rivals-{task}") for task in _RIVALS},
+        DOCS / "background" / "rivals.md": {task: rivals(name) for task, name in _RIVALS.items()},
         how_to / "skip-a-share.md": {"groups": groups()},
         how_to / "deploy-c.md": {"packed": packed()},
         how_to / "detect-words.md": rooms(),
