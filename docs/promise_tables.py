@@ -57,7 +57,7 @@ def promises() -> str:
             f"{total:,} faults; failures: {len(faults['failures'])}",
         ),
         (
-            "Two commands never write to one place, and signals save a checkpoint",
+            "Two commands that train, export or calibrate never write to one place, and signals save a checkpoint",
             "`pytest tests/test_locks.py tests/test_signals.py`",
             "the second command is refused with an error message",
         ),
