@@ -10,15 +10,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from edgernn import files
 from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
-from edgernn.files import read_json, write_bytes
+from edgernn.files import CONFIG, read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.settings import load
 
-CONFIG, WEIGHTS = files.CONFIG, "model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

@@ -117,13 +117,19 @@ test("files are chosen with the keyboard", async () => {
   }
 });
 
-test("a microphone that ends is said on the page", async () => {
+/** Opens the page with words, and returns when it has heard the microphone. */
+async function openListening() {
   const page = await open("words.html");
   await reach(page, "ready");
   await page.click("#microphone");
   await reach(page, "listening");
-  assert.equal(await page.evaluate("worklet.channelCountMode"), "explicit");
   await page.waitForFunction('document.getElementById("heard").textContent !== "–"');
+  return page;
+}
+
+test("a microphone that ends is said on the page", async () => {
+  const page = await openListening();
+  assert.equal(await page.evaluate("worklet.channelCountMode"), "explicit");
   // a track that the page stops sends no event, so it is sent here
   await page.evaluate('stream.getTracks()[0].dispatchEvent(new Event("ended"))');
   await reach(page, "failed");
@@ -139,11 +145,7 @@ test("a microphone that ends is said on the page", async () => {
 });
 
 test("a step that fails ends the source, and old figures go", async () => {
-  const page = await open("words.html");
-  await reach(page, "ready");
-  await page.click("#microphone");
-  await reach(page, "listening");
-  await page.waitForFunction('document.getElementById("heard").textContent !== "–"');
+  const page = await openListening();
   await page.evaluate("window.failing = true");
   await reach(page, "failed");
   assert.equal(await page.textContent("#error"), "microphone: no step");

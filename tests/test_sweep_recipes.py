@@ -25,7 +25,9 @@ def test_a_kept_sweep_searches_alike_for_every_row(path, tmp_path):
     sweep = load_sweep(path, tmp_path)
     assert sweep.task == path.stem
     assert {(row.cell, row.rule) for row in sweep.rows} >= KINDS
-    assert {row.settings.get("group_size") for row in sweep.rows} >= {None, 1, 16}
+    # the trainings of keywords are long
+    sizes = {None, 1, 16} if path.stem == "keywords" else {None, 1, 8, 16}
+    assert {row.settings.get("group_size") for row in sweep.rows} == sizes
     assert len({row.settings["hidden_size"] for row in sweep.rows}) >= 2
     # topk and egru have a share of their own
     assert all("skip" in row.settings for row in sweep.rows if row.rule and row.rule != "topk" and row.cell != "egru")

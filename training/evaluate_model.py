@@ -11,11 +11,11 @@ import torch
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.exported_model import read_exported
-from edgernn.files import read_json
+from edgernn.files import CONFIG, read_json
 from edgernn.names import check_built_in
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.settings import split_words
-from edgernn.store import CONFIG, load_model
+from edgernn.store import load_model
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.plan import choose

@@ -15,12 +15,12 @@ from typing import Any
 import edgernn
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import FULL, read_json
+from edgernn.files import CONFIG, FULL, read_json
 from edgernn.machine import processor
 from edgernn.progress import Progress, in_words
 from edgernn.settings import fields_of, flat, record
 from edgernn.signals import Interrupted, number_of, raising
-from edgernn.store import CONFIG, kept_cell, read_config
+from edgernn.store import kept_cell, read_config
 from edgernn.training.config import TrainConfig
 from edgernn.training.known_runs import KnownRun, first_change
 from edgernn.training.paper_table import duration

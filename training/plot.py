@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, read_arrays, read_json
+from edgernn.files import CONFIG, EXAMPLE, read_arrays, read_json
 from edgernn.model import SequenceModel
 from edgernn.names import parts
-from edgernn.store import CONFIG, load_model
+from edgernn.store import load_model
 from edgernn.training.pictures import (
     NothingToDrawError,
     OperatingPoint,

@@ -40,10 +40,10 @@ from torch import Tensor
 from edgernn.cell_files import KEPT
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, naming, read_json, remove_leftovers, write_bytes, write_json, write_text
+from edgernn.files import CONFIG, EXAMPLE, naming, read_json, remove_leftovers, write_bytes, write_json, write_text
 from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
-from edgernn.store import CONFIG, WEIGHTS, load_weights, read_config, save_weights, write_tensors
+from edgernn.store import WEIGHTS, load_weights, read_config, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference, with_defaults
 from edgernn.training.steering import SteeringState
 from edgernn.training.tasks.base import DETECTIONS, ROOM, ROOM_WORDS, SAMPLES

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.config import ModelConfig
+from edgernn.files import CONFIG
 from edgernn.model import SequenceModel
 from edgernn.settings import bind, fields_of, load
-from edgernn.store import CONFIG, read_config
+from edgernn.store import read_config
 from edgernn.training.evaluate import evaluate
 from edgernn.training.tasks import Task, find_task
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import read_json, write_json, write_text
+from edgernn.files import CONFIG, read_json, write_json, write_text
 from edgernn.locks import hold_folder
-from edgernn.store import CONFIG
 from edgernn.training.jobs import Job, Pool, run_missing
 from edgernn.training.paper_table import figure
 from edgernn.training.recipe import Settings

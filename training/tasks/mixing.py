@@ -52,6 +52,22 @@ def frame_power(clips: Audio, hop: int) -> npt.NDArray[np.float32]:
     return power
 
 
+def word_power(clips: Audio, hop: int) -> npt.NDArray[np.float64]:
+    """Compute the mean power of each clip's frames that are not quiet (`quiet_frames`).
+
+    Args:
+        clips: Samples (N, S) of N clips.
+        hop: Number of samples in a frame.
+
+    Returns:
+        Mean of the squared samples (N,); 0 for a clip of zeros.
+    """
+    power = frame_power(clips, hop)
+    loud = ~_quiet(power)
+    mean: npt.NDArray[np.float64] = (power * loud).sum(1) / np.maximum(loud.sum(1), 1)
+    return mean
+
+
 def shifted(clips: Audio, rng: np.random.Generator, most: int) -> Audio:
     """Shift each of N clips in time by a random number of samples, and fill the gap with zeros.
 
@@ -144,7 +160,7 @@ def mixed(
 ) -> Audio:
     """Add noise to clips of words at a random signal-to-noise ratio.
 
-    The power of the signal is the mean over the frames of a clip that are not quiet (`quiet_frames`).
+    The power of the signal is that of `word_power`.
 
     Args:
         clips: Samples (N, S) of N clips.
@@ -158,9 +174,7 @@ def mixed(
     Returns:
         The mixtures (N, S).
     """
-    power = frame_power(clips, hop)
-    loud = ~_quiet(power)
-    signal = (power * loud).sum(1) / np.maximum(loud.sum(1), 1)
+    signal = word_power(clips, hop)
     ratio = 10 ** (rng.uniform(low, high, len(clips)) / 10)
     gain = np.sqrt(signal / ratio) * (rng.random(len(clips)) < share)
     count, length = clips.shape

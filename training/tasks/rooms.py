@@ -8,7 +8,7 @@ import numpy as np
 
 from edgernn.errors import EdgernnError
 from edgernn.training.tasks.clips import Clips
-from edgernn.training.tasks.mixing import faded, frame_power, noise_clips, quiet_frames
+from edgernn.training.tasks.mixing import faded, noise_clips, word_power
 from edgernn.training.tasks.recordings import Audio
 
 # lowest and highest level of a scene's words in dB of full scale: mean power of the frames that are not quiet
@@ -73,7 +73,7 @@ class Acoustics:
         """Generate a scene: a stretch of noise, or of zeros, into which words are mixed.
 
         All words of a scene are scaled to the same level, drawn uniformly from -50 to -15 dB of full scale. The level
-        is the mean power of the frames of a word that are not quiet (`quiet_frames`). The noise is scaled to a random
+        is the mean power of the frames of a word that are not quiet (`word_power`). The noise is scaled to a random
         signal-to-noise ratio, the level of the words in dB minus that of the noise. The scene is divided into slots of
         the same length, and each word begins at a random sample of its slot.
 
@@ -100,8 +100,8 @@ class Acoustics:
             label, clip = word
             begin = i * slot + int(rng.integers(max(1, slot - len(clip) - pause + 1)))
             end = min(length, begin + len(clip))
-            loud = frame_power(clip[None], self.hop)[~quiet_frames(clip[None], self.hop)]
-            samples[begin:end] += clip[: end - begin] * np.float32(level / np.sqrt(loud.mean()))
+            power = word_power(clip[None], self.hop)[0]
+            samples[begin:end] += clip[: end - begin] * np.float32(level / np.sqrt(power))
             places.append(Spoken(label, begin, end))
         return Recording(np.clip(samples, -1, 1), places)
 
