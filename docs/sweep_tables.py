@@ -27,6 +27,7 @@ def signals() -> dict[str, dict[str, str]]:
     # an earlier version timed the models of remaining-life in another way
     return {
         "activity": {"signal": signal("sweep-activity"), "longer": signal("longer-activity", every=True)},
+        "keywords": {"signal": signal("sweep-keywords")},
         "remaining-life": {"signal": signal("sweep-remaining-life", timed=False)},
     }
 
