@@ -36,7 +36,7 @@ from typing import Any
 
 from readme_tables import activity, adding
 from room_tables import draw_detections, rooms
-from sweep_tables import rivals, signals
+from sweep_tables import draw_sweeps, rivals, signals
 from target_tables import operating_points, targets
 
 from edgernn.bench.gpu_cases import gpu_page
@@ -230,6 +230,7 @@ def draw() -> None:
         pictures = [picture for picture in load_table(name).pictures if not picture.of_runs]
         draw_pictures(pictures, report, RESULTS, {}, prefix=f"{name}-")
     draw_detections(DOCS / "images" / "detections.png")
+    draw_sweeps()
 
 
 def performance(folder: Path = RESULTS) -> str:

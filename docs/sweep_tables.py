@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the pages that compare models, from the results of sweeps."""
 
+from pathlib import Path
 from typing import Any
 
 from edgernn.names import parts
-from edgernn.rules import RULES
-from edgernn.settings import options_of
 from edgernn.training.paper_table import number
+from edgernn.training.recipe import RECIPES
+from edgernn.training.sweep.run_sweep import draw_front
+from edgernn.training.sweep.sweep_table import COSTS, distinguishing
 from edgernn.training.table_latency import EARLIER_CALL
 from edgernn.training.tasks import TASKS
-from measured_tables import compared, filled, read_report
+from measured_tables import RESULTS, compared, filled, read_report
 
 # settings by which one way to save work takes more or less of it
 _AMOUNTS = ("skip", "theta_x", "theta_h", "k")
@@ -19,27 +21,41 @@ _POINTS = 0.5
 # steps in a second of signal
 _RATES = {"activity": 50, "ecg": 60, "keywords": 50}
 
+# sweeps whose models an earlier version timed in another way; their times are left out
+_UNTIMED = {"sweep-remaining-life"}
+
 _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 
 def signals() -> dict[str, dict[str, str]]:
     """Return the tables of the pages about signals: a dict from task to dict from the name of a table to its text."""
-    # an earlier version timed the models of remaining-life in another way
-    return {
-        "activity": {"signal": signal("sweep-activity"), "longer": signal("longer-activity", every=True)},
-        "keywords": {"signal": signal("sweep-keywords")},
-        "remaining-life": {"signal": signal("sweep-remaining-life", timed=False)},
-    }
+    texts = {path.stem: {"signal": signal(f"sweep-{path.stem}")} for path in _measured("sweeps", "sweep")}
+    texts["activity"]["longer"] = signal("longer-activity", every=True)
+    return texts
 
 
-def signal(name: str, *, every: bool = False, timed: bool = True) -> str:
+def draw_sweeps() -> None:
+    """Draw the pictures of the sweeps from their reports, docs/results/NAME.json."""
+    for folder, prefix in (("sweeps", "sweep"), ("rivals", "rivals")):
+        for path in _measured(folder, prefix):
+            name = f"{prefix}-{path.stem}"
+            costs = {cost: label for cost, label in COSTS.items() if cost != "latency" or name not in _UNTIMED}
+            draw_front(read_report(name), RESULTS / f"{name}.png", costs)
+
+
+def _measured(folder: str, prefix: str) -> list[Path]:
+    """Return the sweep files in a folder of training/recipes whose report is docs/results/PREFIX-TASK.json."""
+    files = sorted((RECIPES / folder).glob("*.toml"))
+    return [path for path in files if (RESULTS / f"{prefix}-{path.stem}.json").is_file()]
+
+
+def signal(name: str, *, every: bool = False) -> str:
     """Return the table of a sweep of one task: the best dense model of each cell, and the Pareto-optimal models.
 
     No other model beats a Pareto-optimal one in both the metric and a cost: multiply-adds, time or bytes. The function
-    reads docs/results/NAME.json, the table.json of an `edgernn sweep`. With `every` the table has all models. Without
-    `timed` it leaves out the times.
+    reads docs/results/NAME.json, the table.json of an `edgernn sweep`. With `every` the table has all models.
     """
-    report = read_report(name)
+    report, timed = read_report(name), name not in _UNTIMED
     if not timed:
         fronts = [[cost for cost in row["front"] if cost != "latency"] for row in report["rows"]]
         report["rows"] = [{**row, "front": front} for row, front in zip(report["rows"], fronts, strict=True)]
@@ -132,15 +148,8 @@ def rivals(name: str) -> str:
 
 
 def _settings(row: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings by which a row's model differs from others with the same cell and rule.
-
-    The number of neurons, the searched settings, and options of the rule with the same value in all of these models are
-    left out.
-    """
-    alike = [other["settings"] for other in report["rows"] if all(other[key] == row[key] for key in ("cell", "rule"))]
-    hidden = {key for key in options_of(RULES[row["rule"]]) if len({str(settings.get(key)) for settings in alike}) == 1}
-    hidden |= {"hidden_size", *report["searched"]}
-    return {key: value for key, value in row["settings"].items() if key not in hidden}
+    """Return the settings that tell a row apart from others of its cell and rule, without the number of neurons."""
+    return {key: row["settings"][key] for key in distinguishing(report, row) if key != "hidden_size"}
 
 
 def _way(row: dict[str, Any], report: dict[str, Any]) -> str:

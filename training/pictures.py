@@ -28,6 +28,8 @@ _INK = "black"
 _LOGARITHMIC = ("mse", "squared_error")
 # ratio of the largest to the smallest cost above which the axis is logarithmic
 _LOGARITHMIC_RATIO = 4
+# ratio above which this axis has fewer labels
+_WIDE_RATIO = 30
 
 
 def learning_curve(
@@ -200,7 +202,7 @@ class Point:
     """A point in the plot `fronts`: the means over seeds of one combination of cell, rule and settings of a sweep.
 
     Attributes:
-        group: Names of cell and rule; points of the same group have the same colour.
+        group: Name of the way to save work, such as cell and rule; points of the same group have the same colour.
         label: Label of the point, shown in the legend if `fronts` is not empty.
         value: Mean of the metric over the seeds.
         interval: Confidence interval of this mean; None for a single seed.
@@ -271,7 +273,9 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
             ax.annotate(f"{number}", place, (7, 5), textcoords="offset points", fontsize="x-small")
         numbers = [point.costs[name] for point in points if name in point.costs]
         if min(numbers) > 0 and max(numbers) > _LOGARITHMIC_RATIO * min(numbers):
-            plain_logarithm(ax.xaxis, ax.set_xscale)
+            # three labels for each power of ten would overlap
+            wide = max(numbers) > _WIDE_RATIO * min(numbers)
+            plain_logarithm(ax.xaxis, ax.set_xscale, (1, 3) if wide else (1, 2, 5))
             ax.tick_params(axis="x", labelsize="x-small")
         ax.margins(x=0.1)
         ax.set_xlabel(costs[name])
@@ -325,15 +329,16 @@ def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> l
     return line
 
 
-def plain_logarithm(axis: Any, set_scale: Any) -> None:
+def plain_logarithm(axis: Any, set_scale: Any, digits: tuple[int, ...] = (1, 2, 5)) -> None:
     """Make a matplotlib axis logarithmic, with tick labels in plain decimal notation.
 
-    `axis` is ax.xaxis or ax.yaxis, and `set_scale` is ax.set_xscale or ax.set_yscale.
+    `axis` is ax.xaxis or ax.yaxis, and `set_scale` is ax.set_xscale or ax.set_yscale. The labels are `digits` times
+    powers of ten.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
     set_scale("log")
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_locator(LogLocator(subs=digits))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 

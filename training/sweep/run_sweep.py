@@ -2,7 +2,7 @@
 """A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from edgernn.training.jobs import Pool, origin
 from edgernn.training.pictures import Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
 from edgernn.training.sweep.sweep_plan import LAMBDA, Sweep, load_sweep
-from edgernn.training.sweep.sweep_table import COSTS, markdown, tabulate
+from edgernn.training.sweep.sweep_table import COSTS, distinguishing, markdown, tabulate
 from edgernn.training.table import Failures, results_of, save, trained
 from edgernn.training.table_latency import exported, latencies, measured
 
@@ -81,7 +81,8 @@ def sweep(
             **origin(results_of(plan.rows)),
             **tabulate(plan, failures, times, (device_of(gpus), data)),
         }
-        files = [*save(report, markdown(report), out), *_draw(report, out), *(_export(report, out) if export else [])]
+        drawn = [file for kind in ("png", "svg") if draw_front(report, file := out / f"{FRONT}.{kind}")]
+        files = [*save(report, markdown(report), out), *drawn, *(_export(report, out) if export else [])]
         return {**report, "files": list(map(str, files))}
 
 
@@ -117,24 +118,38 @@ def _all_trained(plan: Sweep, out: Path, pool: Pool | None) -> Iterator[tuple[Sw
                 return
 
 
-def _draw(report: dict[str, Any], out: Path) -> list[Path]:
-    """Plot the Pareto fronts of a sweep as a PNG and an SVG file in `out`.
+def draw_front(report: dict[str, Any], file: Path, costs: Mapping[str, str] = COSTS) -> bool:
+    """Plot the Pareto fronts of a sweep into an image file, unless no run is finished.
 
-    `report` is the content of the sweep's table.json. The paths of the files are returned; the list is empty if no run
-    is finished.
+    Args:
+        report: Content of the sweep's table.json.
+        file: The image file to write.
+        costs: Dict from the name of each cost to plot to its axis label.
+
+    Returns:
+        True if the file was written.
     """
     points = _points(report)
-    files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
-    for file in files:
-        fronts(file, points, COSTS, report["metric"], report["higher_is_better"])
-    return files
+    if points:
+        fronts(file, points, costs, report["metric"], report["higher_is_better"])
+    return bool(points)
+
+
+def _group(row: dict[str, Any]) -> str:
+    """Return the name of the points with the same way to save work as a row, which share a colour and a marker."""
+    settings = row["settings"]
+    weights = [name for name in ("rank", "density") if name in settings]
+    weights += ["int8"] * (settings.get("weights") == "int8")
+    return ", ".join([*parts(row["cell"], row["rule"]), *weights])
 
 
 def _points(report: dict[str, Any]) -> list[Point]:
     return [
         Point(
-            group=", ".join(parts(row["cell"], row["rule"])),
-            label=", ".join(f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in _label_keys(report, row)),
+            group=_group(row),
+            label=", ".join(
+                f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in distinguishing(report, row)
+            ),
             value=row["test"]["mean"],
             interval=row["test"]["interval"],
             costs={cost: row[cost]["mean"] for cost in COSTS if row[cost]["mean"] is not None},
@@ -143,21 +158,6 @@ def _points(report: dict[str, Any]) -> list[Point]:
         for row in report["rows"]
         if row["chosen"]
     ]
-
-
-def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """List the settings that label a row in the plot of the Pareto fronts, in which each row is a point.
-
-    The label has the names and values of the row's settings, except those in the table [search] of the sweep file.
-
-    Args:
-        report: Content of the sweep's table.json.
-        row: Entry of the row in "rows" of table.json.
-
-    Returns:
-        The names of the settings in the label.
-    """
-    return [key for key in row["settings"] if key not in report["searched"]]
 
 
 def _export(report: dict[str, Any], out: Path) -> list[Path]:

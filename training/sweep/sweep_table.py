@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
+from edgernn.rules import RULES
+from edgernn.settings import options_of
 from edgernn.training.api import command_words
 from edgernn.training.paper_table import COLUMNS, count, duration, grid, number, seeds_done
 from edgernn.training.statistics import CONFIDENCE, Price, front, spread
@@ -198,3 +200,21 @@ def _cells(row: dict[str, Any], named: list[str]) -> list[str]:
         duration(row["seconds"]["mean"]),
         fronts,
     ]
+
+
+def distinguishing(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    """List the settings that tell a row of a sweep apart from others of the same cell and rule.
+
+    These are the row's settings, except those in the table [search] of the sweep file, and options of the rule with the
+    same value in all rows of this cell and rule.
+
+    Args:
+        report: Content of the sweep's table.json.
+        row: Entry of the row in "rows" of table.json.
+
+    Returns:
+        The names of these settings.
+    """
+    alike = [other["settings"] for other in report["rows"] if all(other[key] == row[key] for key in ("cell", "rule"))]
+    shared = {key for key in options_of(RULES[row["rule"]]) if len({str(settings.get(key)) for settings in alike}) == 1}
+    return [key for key in row["settings"] if key not in shared and key not in report["searched"]]
