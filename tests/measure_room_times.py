@@ -3,8 +3,7 @@
 
 Writes the microseconds for a second of audio to the JSON file FILE, medians of interleaved rounds on one thread: of the
 packed models, step by step in C, and of the dense model in ONNX Runtime, in one call and step by step. Models are timed
-with and without their audio front end, in ONNX Runtime step by step without it only. Nothing else may run on the
-machine.
+with and without their audio front end. Nothing else may run on the machine.
 """
 
 import argparse
@@ -138,8 +137,11 @@ def prepare(wav: Path) -> tuple[list[TimedRow], float]:
         if name == DENSE:
             whole, part = reference(model, front=True), reference(bare, front=False)
             for way, steps in ((ONE_CALL, False), (EACH_STEP, True)):
-                timed = {} if steps else {"whole": in_onnxruntime(whole, x, steps=False)}
-                rows.append(TimedRow(name, way, timed | {"recurrent": in_onnxruntime(part, features, steps=steps)}))
+                timed = {
+                    "whole": in_onnxruntime(whole, x, steps=steps),
+                    "recurrent": in_onnxruntime(part, features, steps=steps),
+                }
+                rows.append(TimedRow(name, way, timed))
         rows.append(
             TimedRow(name, IN_C, {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)})
         )

@@ -12,6 +12,7 @@ import torch
 
 from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.clips import Clips
+from tests.measure_room_times import EACH_STEP
 from tests.source_tree import ROOT, load_script
 
 # official test split of the Arabic words: clips of each word
@@ -78,25 +79,37 @@ def test_an_engine_verdict_names_both_cases(tables):
     assert tables._engine_row({**entry, "card_metrics": {"rmse_uncapped": 14.5}})[3] == "reached"
 
 
-def test_room_figures_are_those_of_their_page(tables):
+def test_room_figures_are_those_of_their_page(tables, models):
     report, times = (json.loads((ROOT / f"docs/results/{name}.json").read_text()) for name in ("room", "room-times"))
     page = (ROOT / "docs/how-to/detect-words.md").read_text(encoding="utf-8")
     took = {row["model"]: row["whole"] for row in times["rows"] if row["way"] == "C"}
     assert took.pop("arabic-room-gru") > 0
     # the dense model that was trained further
     (dense,) = [run for run in report["runs"] if run["room_macs_a_second"] == run["room_macs_a_second_dense"]]
-    rows = tables._room_rows()
-    assert len(rows) == 2 * len(took) == 4
-    for row in rows[1::2]:
+    rows = tables._room_rows(models)
+    assert len(rows) == 4 * len(took) == 8
+    for row in rows[1::4]:
         name = row[0].split("`")[1]
         assert re.search(rf"`{name}`, C \| {took[name]:.0f} \|", page), name
         assert row[1].startswith(f"{took[name]:.0f} µs a second, {took[name] / 1e4:.3f} % of real time, ")
         assert "`python -m tests.measure_room_times`" in row[1]
-    for row in rows[::2]:
+    for row in rows[::4]:
         room = report["models"][row[0].split("`")[1]]["room"]
         share = room["room_macs_a_second"] / dense["room_macs_a_second"]
         assert ("multiply-adds by" in row[3]) == (share > 0.06)
         assert f"{100 * room['room_hits']:.1f} % hits (dense {100 * dense['room_hits']:.1f} %)" in row[1]
+    (steps,) = [row for row in times["rows"] if row["way"] == EACH_STEP]
+    parts = {row["model"]: row for row in times["rows"] if row["way"] == "C"}
+    for row in rows[2::4]:
+        timed = parts[row[0].split("`")[1]]
+        recurrent, whole = (steps[part] / timed[part] for part in ("recurrent", "whole"))
+        assert row[1] == f"recurrent part {recurrent:.1f} times faster, whole model {whole:.1f} times"
+        assert (row[3] == "reached") == (recurrent >= 10 and whole >= 5)
+    for row in rows[3::4]:
+        entry = models[row[0].split("`")[1]]
+        loss, share = 100 * dense["accuracy_words"] - 100 * right(entry) / (40 * CLIPS), entry["parts"]["words"]
+        assert row[1].startswith(f"{loss:.2f} points less than the dense model of the room, trained further, at ")
+        assert (row[3] == "reached") == (loss <= 0.5 and share["macs_executed"] <= 0.4 * dense["macs_executed"])
 
 
 def test_the_dense_run_is_found_by_its_settings(tables):
