@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edgernn.cli.frame import main
+from edgernn.runtime.wav import write_wav
 from edgernn.settings import fields_of
 from edgernn.training.tasks import Arrays, Folder
 
@@ -51,6 +52,21 @@ def test_the_page_leads_from_files_to_models_that_run(tmp_path, monkeypatch):
     assert following.shape == x.shape
     assert np.mean((following[5:-1] - x[6:]) ** 2) < np.mean((x[5:-1] - x[6:]) ** 2)
     assert len(list(tmp_path.glob("runs/*/bench.json"))) == 2
+
+
+@pytest.mark.filterwarnings("ignore:skip. expected:edgernn.errors.EdgernnWarning")
+def test_the_command_for_sounds_trains_a_model_of_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for word, tone in (("left", 300.0), ("right", 900.0)):
+        Path("my_words", word).mkdir(parents=True)
+        for i in range(5):
+            loudness = rng.uniform(0.1, 0.5)
+            samples = loudness * np.sin(2 * np.pi * tone * np.arange(16_000) / 16_000)
+            write_wav(Path("my_words", word, f"{i}.wav"), samples.astype(np.float32), 16_000)
+    (command,) = re.findall(r"`(edgernn train --task my_words/ .*?)` trains", PAGE)
+    assert main([*shlex.split(command)[1:], "--out", "run", "hidden_size=8", "steps=4"]) == 0
+    assert json.loads(Path("run/config.json").read_text())["task"]["classes"] == ["left", "right", "_silence_"]
 
 
 def test_the_page_names_every_setting_of_its_tasks():

@@ -150,7 +150,8 @@ def _checked(
         )
     is_beat = np.array([symbol in SYMBOLS for symbol in symbols], bool)
     if not is_beat.any():
-        raise EdgernnError(f"{path}: record {name}: expected annotated beats, got none; leave it out of ds1 and ds2")
+        remedy = f"get the file {name}.atr again" if path.is_dir() else "leave it out of ds1 and ds2"
+        raise EdgernnError(f"{path}: record {name}: expected annotated beats, got none; {remedy}")
     label = np.array([SYMBOLS[symbol] for symbol in symbols if symbol in SYMBOLS], np.int64)
     begins = [int(sample) for sample, symbol in zip(samples, symbols, strict=True) if symbol == _FLUTTER]
     ends = [int(sample) for sample, symbol in zip(samples, symbols, strict=True) if symbol == _FLUTTER_END]
