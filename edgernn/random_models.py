@@ -21,7 +21,12 @@ _SETTLING = 100
 
 
 def random_model(
-    config: ModelConfig | str, *sizes: int, skip: float = 0.0, seed: int = 0, **settings: Any
+    config: ModelConfig | str,
+    *sizes: int,
+    skip: float = 0.0,
+    seed: int = 0,
+    x: Tensor | None = None,
+    **settings: Any,
 ) -> SequenceModel:
     """Create a model with random weights; it has an output layer (head) only if O, the size of the head, is given.
 
@@ -31,15 +36,17 @@ def random_model(
     Args:
         config: A ModelConfig, or the name of a cell, as for `SequenceModel`.
         *sizes: I, H and, for a head, O, unless config is a ModelConfig.
-        skip: Share of neuron updates that the update rule skips, on average, if the input is standard normal.
+        skip: Share of neuron updates that the update rule skips, on average over the input `x`.
         seed: Random seed of the weights.
+        x: Input (T, B, I) with more than 100 steps, on which the thresholds of the rule delta are searched; by default
+            standard normal numbers. Other rules skip the same share on every input.
         **settings: Further settings of `SequenceModel`, unless config is a ModelConfig.
 
     Returns:
         The model, in evaluation mode.
 
     Raises:
-        UsageError: `skip` is outside [0, 1], or the rule cannot skip this share of the updates.
+        UsageError: `skip` is outside [0, 1], the rule cannot skip this share of the updates, or `x` is too short.
     """
     if not 0 <= skip <= 1:
         raise UsageError(f"skip: expected between 0 and 1, got {skip}")
@@ -54,23 +61,26 @@ def random_model(
                 layer.cell.threshold(hold=True)
         model.eval()
         if 0 < skip < 1:
-            _set_thresholds(model, 1 - skip)
+            _set_thresholds(model, 1 - skip, x)
     return model
 
 
 @torch.no_grad()
-def _set_thresholds(model: SequenceModel, rate: float) -> None:
+def _set_thresholds(model: SequenceModel, rate: float, x: Tensor | None) -> None:
     """Set the thresholds of a model with the rule delta, so that it updates the share `rate` of values per step.
 
     A value of x or h is updated if it differs by more than the threshold from the value that matrix products last read
-    (see `Delta`). The right thresholds depend on the cell, so they are searched on standard normal input, layer by
-    layer. A model with another rule is not changed.
+    (see `Delta`). The right thresholds depend on the cell and the input, so they are searched layer by layer on input
+    `x`, or on standard normal numbers if it is None. A model with another rule is not changed.
     """
     layers = model.recurrent_layers()
     if layers[0].rule.kind is not Kind.COLUMN:
         return
     blocks = model.residual_blocks()
-    x = torch.randn(_STEPS, _BATCH, model.config.features if blocks else layers[0].input_size)
+    if x is None:
+        x = torch.randn(_STEPS, _BATCH, model.config.features if blocks else layers[0].input_size)
+    elif len(x) <= _SETTLING:
+        raise UsageError(f"x: expected more than {_SETTLING} steps, got {len(x)}; take a longer sequence")
     for i in range(0, len(layers), model.directions):
         u, x = blocks[i].enter(x) if blocks else (x, x)
         outputs = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from edgernn.bench.measure import verify
@@ -336,9 +337,11 @@ def _ours_alone(case: Case) -> Contenders:
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model
 
+    random = np.random.default_rng(0)
+    x = random.standard_normal((case.steps, case.batch, case.sizes[0])).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        model = random_model(case.model, skip=case.skip or 0.0)
+        model = random_model(case.model, skip=case.skip or 0.0, x=torch.from_numpy(x))
         to_onnx(model, path)
         session = Session(path, backend="native", threads=case.threads)
         portable = Session(path, backend="portable")
@@ -348,8 +351,6 @@ def _ours_alone(case: Case) -> Contenders:
             twin.load_state_dict(model.state_dict())
             to_onnx(twin, path)
             compiled = Session(path, backend="native", threads=case.threads)
-    random = np.random.default_rng(0)
-    x = random.standard_normal((case.steps, case.batch, case.sizes[0])).astype(np.float32)
     start = session.initial_state(case.batch)
     error = verify(session, portable, x)
     session.run_from(x, start)

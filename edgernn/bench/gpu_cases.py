@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from edgernn.bench.case import EDGERNN, Case, Target
@@ -95,7 +96,7 @@ def run_cases(
         try:
             with tempfile.TemporaryDirectory() as folder:
                 model = Path(folder) / "model.onnx"
-                to_onnx(random_model(case.model, skip=case.skip or 0.0), model)
+                to_onnx(random_model(case.model, skip=case.skip or 0.0, x=torch.from_numpy(x)), model)
                 entry = measure_on_gpu(model, case, x, settings)
         except Exception as error:  # a driver or a runtime may raise any exception
             entry = {"name": case.name, "group": case.group, "failed": " ".join(str(error).split())}

@@ -6,10 +6,6 @@
 
 #include "cpu/simd.h"
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 namespace edgernn::EDGERNN_ISA {
 
 // A set of lanes: bit i stands for lane i.

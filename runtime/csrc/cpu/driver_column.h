@@ -15,13 +15,6 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// A part of a step, Mid or Update, and the kept sums of its gates.
-struct ColumnGroup {
-  const GroupWeights& weights;
-  float* changes;  // (chunk, B, floats): products with the changes of some rows
-  float* kept;     // (B, floats)
-};
-
 struct ColumnScratch {
   DenseScratch dense;
   float* sent_x;    // (chunk + 1, B, columns of W): before the chunk, and after each step
@@ -58,6 +51,22 @@ struct ColumnScratch {
   }
 };
 
+// A part of a step, Mid or Update, and the kept sums of its gates.
+struct ColumnGroup {
+  const GroupWeights& weights;
+  float* changes;  // (chunk, B, floats): products with the changes of some rows
+  float* kept;     // (B, floats)
+  ChangeProduct inputs, states;
+
+  ColumnGroup(const GroupWeights& weights, const ColumnScratch& scratch, float* changes,
+              float* kept)
+      : weights(weights),
+        changes(changes),
+        kept(kept),
+        inputs(weights, weights.group->x, weights.w, scratch.x, scratch.zeros),
+        states(weights, weights.group->h, weights.r, scratch.h, scratch.zeros) {}
+};
+
 // One call.
 template <class Rule>
 struct ColumnRun {
@@ -67,8 +76,8 @@ struct ColumnRun {
   const Call& call;
   const float* thresholds;  // for x and for h
   ColumnScratch& scratch;
-  ColumnGroup mid{weights.mid, scratch.dense.mid_sums, scratch.kept_mid};
-  ColumnGroup update{weights.update, scratch.dense.sums, scratch.kept};
+  ColumnGroup mid{weights.mid, scratch, scratch.dense.mid_sums, scratch.kept_mid};
+  ColumnGroup update{weights.update, scratch, scratch.dense.sums, scratch.kept};
 
   std::int64_t ReadMacs(unsigned term) const {
     const auto count = [term](const GateGroup& group) {
@@ -123,7 +132,7 @@ struct ColumnRun {
   }
 
   // Finds the changes of x of `count` steps, and computes their products.
-  [[gnu::noinline]] void Project(std::int64_t from, std::int64_t count) const {
+  [[gnu::noinline]] void Project(std::int64_t from, std::int64_t count) {
     const std::int64_t batch = call.batch, rows = count * batch, columns = sizes.columns;
     const float* x = call.x + from * batch * sizes.input;
     if (cell.reads_input) ReadState(x, rows, sizes.input, scratch.dense.x);
@@ -136,18 +145,8 @@ struct ColumnRun {
       std::memcpy(sent, sent - batch * columns, Bytes(columns));
       scratch.x.Find(row, x + row * columns, thresholds[0], Rule::kLargestChange, sent);
     }
-    for (const ColumnGroup& group : {mid, update})
-      InputProduct(group).StartWide(rows, group.changes);
-  }
-
-  ChangeProduct InputProduct(const ColumnGroup& group) const {
-    const GroupWeights& from = group.weights;
-    return {from, from.group->x, from.w, scratch.x, scratch.zeros};
-  }
-
-  ChangeProduct StateProduct(const ColumnGroup& group) const {
-    const GroupWeights& from = group.weights;
-    return {from, from.group->h, from.r, scratch.h, scratch.zeros};
+    mid.inputs.StartWide(rows, mid.changes);
+    update.inputs.StartWide(rows, update.changes);
   }
 
   // Computes the sums of a sample from the values that were sent.
@@ -166,22 +165,21 @@ struct ColumnRun {
   }
 
   // Brings the kept sums to a step whose first row in the chunk is `first`.
-  [[gnu::noinline]] void Sum(const ColumnGroup& group, std::int64_t first) const {
+  [[gnu::noinline]] void Sum(ColumnGroup& group, std::int64_t first) const {
     const std::int64_t floats = group.weights.Floats();
     if (floats == 0) return;
-    ChangeProduct inputs = InputProduct(group), states = StateProduct(group);
     float* const sums = group.changes + first * floats;
     for (std::int64_t b = 0; b < call.batch; ++b) {
       float* const kept = group.kept + b * floats;
       if (scratch.renews[b]) {
         Renew(group, first + b, b, kept);
       } else {
-        inputs.Add(first + b, sums + b * floats, kept);
+        group.inputs.Add(first + b, sums + b * floats, kept);
       }
     }
-    states.StartWide(call.batch, sums);
+    group.states.StartWide(call.batch, sums);
     for (std::int64_t b = 0; b < call.batch; ++b) {
-      if (!scratch.renews[b]) states.Add(b, sums + b * floats, group.kept + b * floats);
+      if (!scratch.renews[b]) group.states.Add(b, sums + b * floats, group.kept + b * floats);
     }
     // some cells overwrite the sums
     if (cell.untiled) std::memcpy(sums, group.kept, Bytes(call.batch * floats));
@@ -254,8 +252,7 @@ struct ColumnDriver {
     rest.update.group = &rest_update;
     const CallParams params(cell, weights.params, call.length);
     ColumnScratch scratch(cell, sizes, call.steps, batch, base);
-    const ColumnRun<Rule> run{cell,   sizes, weights, call, static_cast<const float*>(packed),
-                              scratch};
+    ColumnRun<Rule> run{cell, sizes, weights, call, static_cast<const float*>(packed), scratch};
     DenseScratch& dense = scratch.dense;
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, hidden, dense.state[s]);

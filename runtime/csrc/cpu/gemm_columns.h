@@ -41,20 +41,25 @@ struct Changes {
                               float* sent) const {
     float* const change = values + row * stride;
     std::int32_t* const list = lists + row * ListStride();
-    std::int64_t count = 0;
+    std::int64_t count = 0, k = 0;
     LaneBits large = 0;
-    for (std::int64_t k = 0; k < columns; k += kLanes) {
-      const std::int64_t left = columns - k;
-      const Lanes part(left);
-      const Vec now = part.Load(value + k), last = part.Load(sent + k), moved = now - last;
-      const Vec distance = {moved.raw < 0.0f ? -moved.raw : moved.raw};
-      LaneBits bits = PositiveLanes(distance - threshold);
-      if (left < kLanes) bits &= kAllLanes >> (kLanes - left);
+    // compares the lanes `valid` from k on, and returns what to store in `sent`
+    const auto compare = [&](Vec now, Vec last, LaneBits valid) {
+      const Vec moved = now - last, distance = {moved.raw < 0.0f ? -moved.raw : moved.raw};
       const auto is_sent = distance.raw > threshold;
-      part.Store(sent + k, {is_sent ? now.raw : last.raw});
+      const LaneBits bits = valid & LanesAbove(distance, Fill(threshold));
       Store(change + k, {is_sent ? moved.raw : Zero().raw});
-      large |= bits & PositiveLanes(distance - limit);
+      large |= bits & LanesAbove(distance, Fill(limit));
       count += AppendLanes(bits, static_cast<std::int32_t>(k), list + count);
+      return Vec{is_sent ? now.raw : last.raw};
+    };
+    for (; k + kLanes <= columns; k += kLanes) {
+      Store(sent + k, compare(Load(value + k), Load(sent + k), kAllLanes));
+    }
+    if (const std::int64_t left = columns - k; left > 0) {
+      const Lanes part(left);
+      const LaneBits valid = kAllLanes >> (kLanes - left);
+      part.Store(sent + k, compare(part.Load(value + k), part.Load(sent + k), valid));
     }
     counts[row] = count;
     jumps[row] = large != 0;

@@ -12,6 +12,10 @@
 #include <cstring>
 #include <utility>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 namespace edgernn::EDGERNN_ISA {
 
 #if defined(__AVX512F__)
@@ -107,14 +111,27 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
 }
 
 // The minimum; returns a if either is NaN.
-[[gnu::always_inline]] inline Vec Min(Vec a, Vec b) { return {b.raw < a.raw ? b.raw : a.raw}; }
+[[gnu::always_inline]] inline Vec Min(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  // GCC would compare and select, in two instructions; its _mm512_min_ps causes warnings
+  return {_mm512_maskz_min_ps(0xffff, b.raw, a.raw)};
+#else
+  return {b.raw < a.raw ? b.raw : a.raw};
+#endif
+}
+
+// The maximum; returns a if either is NaN.
+[[gnu::always_inline]] inline Vec Max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return {_mm512_maskz_max_ps(0xffff, b.raw, a.raw)};
+#else
+  return {b.raw > a.raw ? b.raw : a.raw};
+#endif
+}
 
 // Clamps a to [low, high]; NaN stays NaN.
 [[gnu::always_inline]] inline Vec Clamp(Vec a, float low, float high) {
-  const Vec::Raw lows = low - Vec::Raw{};
-  const Vec::Raw highs = high - Vec::Raw{};
-  const Vec::Raw capped = highs < a.raw ? highs : a.raw;
-  return {lows > capped ? lows : capped};
+  return Max(Min(a, Fill(high)), Fill(low));
 }
 
 // e^r - 1 for |r| <= ln(2) / 2.
@@ -129,12 +146,12 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   return q * r;
 }
 
-// Splits exp(a) = 2^n e^r with |r| <= ln(2) / 2. Returns e^r - 1 and sets scale to 2^n, infinity
-// for n = 128.
-[[gnu::always_inline]] inline Vec SplitExp(Vec a, Vec* scale) {
+// Splits exp(sign a) = 2^n e^r with |r| <= ln(2) / 2, for a sign of 1 or -1. Returns e^r - 1 and
+// sets scale to 2^n, infinity for n = 128.
+[[gnu::always_inline]] inline Vec SplitExp(Vec a, float sign, Vec* scale) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const Vec shifted = a * 1.44269504088896341f + kShift;
-  const Vec r = a - (shifted - kShift) * 0.693147180559945309f;
+  const Vec shifted = a * (sign * 1.44269504088896341f) + kShift;
+  const Vec r = a * sign - (shifted - kShift) * 0.693147180559945309f;
   const Vec::Bits bits = (reinterpret_cast<Vec::Bits>(shifted.raw) << 23) + 0x3f800000;
   scale->raw = reinterpret_cast<Vec::Raw>(bits);
   return ExpLessOne(r);
@@ -143,7 +160,7 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
 // 1 / (1 + exp(-a)); absolute error below 2e-7, saturates at exactly 0 and 1.
 [[gnu::always_inline]] inline Vec Sigmoid(Vec a) {
   Vec scale;
-  const Vec less_one = SplitExp(Clamp(0.0f - a, -87.0f, 89.0f), &scale);
+  const Vec less_one = SplitExp(Clamp(a, -89.0f, 87.0f), -1.0f, &scale);
   // scale may be infinite, so it must not be multiplied by less_one, which may be negative
   return 1.0f / (scale * (less_one + 1.0f) + 1.0f);
 }
@@ -151,7 +168,7 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
 // Absolute error below 2e-7, relative error below 4e-7 even near 0, saturates at exactly -1 and 1.
 [[gnu::always_inline]] inline Vec Tanh(Vec a) {
   Vec scale;
-  const Vec less_one = SplitExp(Clamp(a + a, -20.0f, 20.0f), &scale);
+  const Vec less_one = SplitExp(Clamp(a + a, -20.0f, 20.0f), 1.0f, &scale);
   const Vec e = scale * less_one + (scale - 1.0f);
   return e / (e + 2.0f);
 }

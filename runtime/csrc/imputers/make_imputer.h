@@ -57,7 +57,7 @@ struct LinearLayer {
 // exp(-max(0, a)); 0 for large a.
 inline Vec DecayFactor(Vec a) {
   Vec scale;
-  const Vec less_one = SplitExp(Clamp(Zero() - a, -87.0f, 0.0f), &scale);
+  const Vec less_one = SplitExp(Clamp(a, 0.0f, 87.0f), -1.0f, &scale);
   return scale * (less_one + 1.0f);
 }
 
