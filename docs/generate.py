@@ -36,7 +36,7 @@ from typing import Any
 
 from readme_tables import activity, adding
 from room_tables import draw_detections, rooms
-from sweep_tables import draw_sweeps, rivals, signals
+from sweep_tables import draw_sweeps, int8_pairs, rivals, signals
 from target_tables import operating_points, targets
 
 from edgernn.bench.gpu_cases import gpu_page
@@ -373,7 +373,7 @@ def generated() -> dict[Path, str]:
         how_to / "deploy-browser.md": {"wasm": wasm_times()},
         how_to / "wheels.md": {"wheels": wheels()},
         how_to / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
-        how_to / "quantise.md": {"sizes": sizes(), "rounding": rounding()},
+        how_to / "quantise.md": {"sizes": sizes(), "rounding": rounding(), "pairs": int8_pairs()},
         how_to / "trained-models.md": {"trained": trained(), "targets": targets(), "points": operating_points()},
         how_to / "stream.md": {"apps": apps()},
         DOCS / "reference" / "files.md": {"run": described("edgernn.training.run_directory")},

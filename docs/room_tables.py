@@ -12,6 +12,7 @@ from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.spotting import det_curve
 from measured_tables import ROOT, filled, read_report
 
+# the label of tests/measure_room_times.py
 EACH_STEP = "ONNX Runtime, a call for each step"
 _DENSE, _PICTURED = "arabic-room-gru", "arabic-room-delta"
 
@@ -148,12 +149,12 @@ def _times() -> str:
         f"than the hour: `{report['command']}`. In C all models run step by step."
     )
     text = (
-        "The recurrent part of the models that skip takes "
-        f"{_ratios(each_step, skipping, 'recurrent', '.0f')} times less than that of the dense model in ONNX Runtime, "
-        f"and the whole model {_ratios(each_step, skipping, 'whole', '.0f')} times less, if all run step by step, as a "
-        "stream does. One call for the whole recording, which a stream cannot make, takes "
-        f"{_ratios(one_call, skipping, 'recurrent', '.1f')} times as long as they do, and "
-        f"{_ratios(one_call, skipping, 'whole', '.1f')} with the front end."
+        "Step by step, as a stream runs, the recurrent part of the models that skip is "
+        f"{_ratios(each_step, skipping, 'recurrent', '.0f')} times faster than that of the dense model in ONNX "
+        f"Runtime, and the whole model {_ratios(each_step, skipping, 'whole', '.0f')} times. One call of ONNX Runtime "
+        "for the whole recording, which a stream cannot make, takes "
+        f"{_ratios(one_call, skipping, 'recurrent', '.1f')} times as long as they do for the recurrent part, and "
+        f"{_ratios(one_call, skipping, 'whole', '.1f')} times for the whole model."
     )
     return "\n".join([filled(how), "", *lines, "", filled(text)])
 

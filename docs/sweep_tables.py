@@ -2,13 +2,16 @@
 """Tables of the pages that compare models, from the results of sweeps."""
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from edgernn.names import parts
+from edgernn.rules import RULES
+from edgernn.settings import options_of
 from edgernn.training.paper_table import number
 from edgernn.training.recipe import RECIPES
 from edgernn.training.sweep.run_sweep import draw_front
-from edgernn.training.sweep.sweep_table import COSTS, distinguishing
+from edgernn.training.sweep.sweep_table import COSTS, naming_settings
 from edgernn.training.table_latency import EARLIER_CALL
 from edgernn.training.tasks import TASKS
 from measured_tables import RESULTS, compared, filled, read_report
@@ -24,12 +27,20 @@ _RATES = {"activity": 50, "ecg": 60, "keywords": 50}
 # sweeps whose models an earlier version timed in another way; their times are left out
 _UNTIMED = {"sweep-remaining-life"}
 
+# from metrics to the title of a score and the factor to its unit, if that is not a percentage already
+_SCORES = {"mse": ("MSE × 10⁴", 1e4), "macro_f1": ("macro_f1, %", 100.0)}
+
+# this project's target for models trained for int8: points below float32
+_INT8_LOSS = 0.2
+
 _COSTS = {"work": "multiply-adds", "latency": "time", "bytes": "bytes"}
 
 
 def signals() -> dict[str, dict[str, str]]:
     """Return the tables of the pages about signals: a dict from task to dict from the name of a table to its text."""
     texts = {path.stem: {"signal": signal(f"sweep-{path.stem}")} for path in _measured("sweeps", "sweep")}
+    # few of its models are on a front
+    texts["ecg"]["signal"] = signal("sweep-ecg", every=True)
     texts["activity"]["longer"] = signal("longer-activity", every=True)
     return texts
 
@@ -78,13 +89,14 @@ def signal(name: str, *, every: bool = False) -> str:
         a_second = ["" if time is None else f"{rate * time:.0f}"] if rate else []
         lines.append(f"| {' | '.join([*cells, *a_second, size, best])} |")
     times = f" {_timed(report)}" if timed else ""
+    fewer = ", fewer where a training failed" * any(len(row["seeds"]) < len(report["seeds"]) for row in shown.values())
     second = f" A second of signal has {rate} steps." if rate else ""
     how = (
-        f"Means over {len(report['seeds'])} seeds on the test split, with the 95 % confidence interval of the mean. "
-        f"Multiply-adds, with those of blocks,{' and µs' * timed} are those of a step with one sequence.{second} Best "
-        f"for: no other model of the {len(chosen)} has both a better mean on the validation split and a lower cost of "
-        f"this kind.{times} Made by `{report['command']}`, {len(report['rows'])} combinations of cell, rule, size and "
-        "learning rate. Options that all models of a rule share are in that file only."
+        f"Means over {len(report['seeds'])} seeds on the test split{fewer}, with the 95 % confidence interval of the "
+        f"mean. Multiply-adds, with those of blocks,{' and µs' * timed} are those of a step with one sequence.{second} "
+        f"Best for: no other model of the {len(chosen)} has both a better mean on the validation split and a lower "
+        f"cost of this kind.{times} Made by `{report['command']}`, {len(report['rows'])} combinations of cell, rule, "
+        "size and learning rate. Options that all models of a rule share are in that file only."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
@@ -147,9 +159,58 @@ def rivals(name: str) -> str:
     return "\n".join(lines) + "\n\n" + filled(how)
 
 
+def int8_pairs() -> str:
+    """Return the table of all models trained for int8 beside the same models in float32, from the results of sweeps.
+
+    It reads docs/results/rivals-TASK.json and sweep-TASK.json. Two models are the same if cell, rule and settings are,
+    but for the type of the weights and the learning rate, which was searched for each.
+    """
+    lines = ["| task | cell and rule | neurons | float32 | trained for int8 |", "|---|---|---|---:|---:|"]
+    losses, unequal = [], 0
+    for folder, prefix in (("rivals", "rivals"), ("sweeps", "sweep")):
+        for path in _measured(folder, prefix):
+            report = read_report(f"{prefix}-{path.stem}")
+            title, factor = _SCORES.get(report["metric"], (f"{report['metric']}, %", 1.0))
+            for rounded, exact in _twins(report):
+                int8, float32 = ({s: factor * v for s, v in _by_seed(row).items()} for row in (rounded, exact))
+                way = " + ".join(parts(exact["cell"], exact["rule"]))
+                settings = (f"{key}={value}" for key, value in _settings(exact, report).items())
+                neurons = ", ".join([str(exact["settings"]["hidden_size"]), *settings])
+                difference = compared(int8, float32)
+                lines.append(
+                    f"| {path.stem}, {title} | {way} | {neurons} | {fmean(float32.values()):.1f} | {difference} |"
+                )
+                unequal += "**" in difference
+                if TASKS[report["task"]].solved is None:
+                    losses.append(fmean(float32.values()) - fmean(int8.values()))
+    within = sum(loss <= _INT8_LOSS for loss in losses)
+    how = (
+        "Means over the seeds on the test split; after them the difference from float32 ± half the width of its 95 % "
+        "confidence interval, paired by seed, bold if the interval excludes 0. Of the "
+        f"{len(losses)} pairs with a score in percent, {within} lose at most {_INT8_LOSS} points; the mean loss is "
+        f"{fmean(losses):.1f} points. The interval excludes 0 in {unequal or 'none'} of all {len(lines) - 2} pairs. "
+        "Made by the sweeps in training/recipes/rivals and training/recipes/sweeps."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def _twins(report: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the chosen rows that were trained for int8, each with the row of the same model in float32."""
+    chosen = [row for row in report["rows"] if row["chosen"]]
+    exact = {_without_weights(row, report): row for row in chosen if "weights" not in row["settings"]}
+    return [(row, exact[_without_weights(row, report)]) for row in chosen if row["settings"].get("weights") == "int8"]
+
+
+def _without_weights(row: dict[str, Any], report: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what two rows of a report share that differ in the type of the weights and in searched settings alone."""
+    left_out = {"weights", *report["searched"]}
+    options = {name: option.default for name, option in options_of(RULES[row["rule"]]).items()} | row["settings"]
+    return row["cell"], row["rule"], frozenset((key, options[key]) for key in options.keys() - left_out)
+
+
 def _settings(row: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that tell a row apart from others of its cell and rule, without the number of neurons."""
-    return {key: row["settings"][key] for key in distinguishing(report, row) if key != "hidden_size"}
+    return {key: row["settings"][key] for key in naming_settings(report, row) if key != "hidden_size"}
 
 
 def _way(row: dict[str, Any], report: dict[str, Any]) -> str:
@@ -172,8 +233,8 @@ def _timed(report: dict[str, Any]) -> str:
 
 
 def _is_dense(row: dict[str, Any]) -> bool:
-    """Return True for a row whose model updates every neuron at every step, with dense weights of full rank."""
-    return row["rule"] == "always" and not {"rank", "density"} & row["settings"].keys()
+    """Return True for a row whose model updates every neuron at every step, with dense float32 weights of full rank."""
+    return row["rule"] == "always" and not {"rank", "density", "weights"} & row["settings"].keys()
 
 
 def _worth(row: dict[str, Any], sign: int = 1) -> float:

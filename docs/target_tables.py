@@ -57,8 +57,8 @@ def _word_rows(models: dict[str, dict[str, Any]]) -> list[Row]:
         share = 100 * words["macs_executed"] / dense["macs_executed"]
         rows.append(
             (
-                f"`{name}`, isolated words",
-                f"{loss:.2f} points less than `arabic-words-gru`, at {share:.1f} % of its multiply-adds",
+                f"`{name}`, isolated words, beside `arabic-words-gru`",
+                f"{loss:.2f} points less, at {share:.1f} % of its multiply-adds",
                 _WORDS_TARGET,
                 _verdict(_word_misses(loss, share)),
             )
@@ -69,74 +69,83 @@ def _word_rows(models: dict[str, dict[str, Any]]) -> list[Row]:
 def _room_rows(models: dict[str, dict[str, Any]]) -> list[Row]:
     """Compare the models of long recordings with the dense model that was trained further, see room.json."""
     report, times = read_report("room"), read_report("room-times")
-    further = _dense_run(report["runs"])
-    dense, rows = _room_figures(further), []
-    (steps,) = (timed for timed in times["rows"] if timed["way"] == EACH_STEP)
+    dense_run = _dense_run(report["runs"])
+    (dense_times,) = (timed for timed in times["rows"] if timed["way"] == EACH_STEP)
+    rows = []
     for timed in times["rows"]:
         name = timed["model"]
-        if name == _DENSE_ROOM or timed["way"] != "C":
-            continue
-        took, room = timed["whole"], report["models"][name]["room"]
-        figures = _room_figures(room)
-        share = 100 * figures["macs_a_second"] / dense["macs_a_second"]
-        misses = _above(share, _ROOM_SHARE, "points", "multiply-adds ", 1)
-        misses += _above(dense["hits"] - figures["hits"], _ROOM_POINTS, "points", "hits ", 1)
-        misses += _above(figures["wrong"] - dense["wrong"], _ROOM_POINTS, "points", "wrong words ", 1)
-        misses += _above(figures["false_alarms_an_hour"], dense["false_alarms_an_hour"], "an hour", "false alarms ", 1)
-        text = (
-            f"{figures['hits']:.1f} % hits (dense {dense['hits']:.1f} %), {figures['wrong']:.1f} % wrong words "
-            f"({dense['wrong']:.1f} %), {figures['false_alarms_an_hour']:.1f} false alarms an hour "
-            f"({dense['false_alarms_an_hour']:.1f})"
-        )
-        rows.append(
-            (
-                f"`{name}`, in a room of {room['room_hours']:g} hours",
-                f"{text}, at {share:.1f} % of the multiply-adds",
-                f"hits and wrong words within {_ROOM_POINTS:.0f} point, no more false alarms, at {_ROOM_SHARE:.0f} % "
-                "or less: a target of this project",
-                _verdict(misses),
-            )
-        )
-        busy = 100 * took / 1e6
-        rows.append(
-            (
-                f"`{name}`, in C, a stream of 16 kHz",
-                f"{took:.0f} µs a second, {busy:.3f} % of real time, on an {times['processor']}, "
-                f"{times['instruction_set']}: `python -m tests.measure_room_times`",
-                f"at most {_REAL_TIME:.0f} % of real time: a target of this project",
-                _verdict(_above(busy, _REAL_TIME, "points")),
-            )
-        )
-        ratios = {part: steps[part] / timed[part] for part in _FASTER}
-        misses = [
-            f"{part} by a factor of {least / ratios[part]:.1f}"
-            for part, least in _FASTER.items()
-            if ratios[part] < least
-        ]
-        rows.append(
-            (
-                f"`{name}`, in C, beside `{_DENSE_ROOM}` in ONNX Runtime, both step by step",
-                f"recurrent part {ratios['recurrent']:.1f} times faster, whole model {ratios['whole']:.1f} times",
-                f"{_FASTER['recurrent']} and {_FASTER['whole']} times or more: a target of this project",
-                _verdict(misses),
-            )
-        )
-        loss = 100 * (further["accuracy_words"] - models[name]["parts"]["words"]["value"])
-        share = 100 * models[name]["parts"]["words"]["macs_executed"] / further["macs_executed"]
-        rows.append(
-            (
-                f"`{name}`, isolated words",
-                f"{loss:.2f} points less than the dense model of the room, trained further, at {share:.1f} % of its "
-                "multiply-adds",
-                _WORDS_TARGET,
-                _verdict(_word_misses(loss, share)),
-            )
-        )
+        if name != _DENSE_ROOM and timed["way"] == "C":
+            rows.append(_room_row(name, report["models"][name]["room"], dense_run))
+            rows.append(_real_time_row(name, timed["whole"], times))
+            rows.append(_faster_row(name, timed, dense_times))
+            rows.append(_room_words_row(name, models[name]["parts"]["words"], dense_run))
     return rows
 
 
+def _room_row(name: str, room: dict[str, Any], dense_run: dict[str, Any]) -> Row:
+    """Compare the detections and the work of a model in a room with those of the dense model."""
+    dense, figures = _room_figures(dense_run), _room_figures(room)
+    share = 100 * figures["macs_a_second"] / dense["macs_a_second"]
+    misses = _above(share, _ROOM_SHARE, "points", "multiply-adds ", 1)
+    misses += _above(dense["hits"] - figures["hits"], _ROOM_POINTS, "points", "hits ", 1)
+    misses += _above(figures["wrong"] - dense["wrong"], _ROOM_POINTS, "points", "wrong words ", 1)
+    misses += _above(figures["false_alarms_an_hour"], dense["false_alarms_an_hour"], "an hour", "false alarms ", 1)
+    return (
+        f"`{name}`, in a room of {room['room_hours']:g} hours",
+        f"{figures['hits']:.1f} % hits (dense {dense['hits']:.1f} %), {figures['wrong']:.1f} % wrong words "
+        f"({dense['wrong']:.1f} %), {figures['false_alarms_an_hour']:.1f} false alarms an hour "
+        f"({dense['false_alarms_an_hour']:.1f}), at {share:.1f} % of the multiply-adds",
+        f"hits and wrong words within {_ROOM_POINTS:.0f} point, no more false alarms, at {_ROOM_SHARE:.0f} % "
+        "or less: a target of this project",
+        _verdict(misses),
+    )
+
+
+def _real_time_row(name: str, microseconds: float, times: dict[str, Any]) -> Row:
+    """Compare the time that a model takes in C for a second of audio with real time."""
+    percent = 100 * microseconds / 1e6
+    return (
+        f"`{name}`, in C, a stream of 16 kHz",
+        f"{microseconds:.0f} µs a second, {percent:.3f} % of real time, on an {times['processor']}, "
+        f"{times['instruction_set']}: `python -m tests.measure_room_times`",
+        f"at most {_REAL_TIME:.0f} % of real time: a target of this project",
+        _verdict(_above(percent, _REAL_TIME, "points")),
+    )
+
+
+def _faster_row(name: str, timed: dict[str, Any], dense_times: dict[str, Any]) -> Row:
+    """Compare the times of a model in C with those of the dense model in ONNX Runtime."""
+    ratios = {part: dense_times[part] / timed[part] for part in _FASTER}
+    misses = [
+        f"{part} by a factor of {least / ratios[part]:.1f}" for part, least in _FASTER.items() if ratios[part] < least
+    ]
+    return (
+        f"`{name}`, in C, beside `{_DENSE_ROOM}` in ONNX Runtime, both step by step",
+        f"recurrent part {ratios['recurrent']:.1f} times faster, whole model {ratios['whole']:.1f} times",
+        f"{_FASTER['recurrent']} and {_FASTER['whole']} times or more: a target of this project",
+        _verdict(misses),
+    )
+
+
+def _room_words_row(name: str, words: dict[str, Any], dense_run: dict[str, Any]) -> Row:
+    """Compare a model of a room with the dense model of the room over clips of isolated words."""
+    loss = 100 * (dense_run["accuracy_words"] - words["value"])
+    share = 100 * words["macs_executed"] / dense_run["macs_executed"]
+    return (
+        f"`{name}`, isolated words, beside the dense model of the room",
+        f"{loss:.2f} points less, at {share:.1f} % of its multiply-adds",
+        _WORDS_TARGET,
+        _verdict(_word_misses(loss, share)),
+    )
+
+
 def _word_misses(loss: float, share: float) -> list[str]:
-    """Return the misses of a skipping model that loses points of accuracy over words at a share of the work, in %."""
+    """Return by how much a model misses the target for isolated words, as phrases; none if it reaches the target.
+
+    Args:
+        loss: Points of accuracy below the dense model.
+        share: Its multiply-adds, in % of those of the dense model.
+    """
     misses = _above(loss, _POINTS, "points", "accuracy ")
     return misses + _above(share, _SHARE, "points", "multiply-adds ", 1)
 

@@ -67,6 +67,8 @@ def test_rivals_get_the_same_search(path, tmp_path):
     assert {row.cell for row in sweep.rows} >= {"gru", "lstm", "pru", "fastgrnn", "mingru", "minlstm", "lru", "egru"}
     assert {row.rule for row in sweep.rows} >= {None, "skip", "selective", "delta", "topk"}
     assert any(row.settings.get("weights") == "int8" for row in sweep.rows)
+    assert max(row.settings["skip"] for row in sweep.rows if row.rule == "selective") >= 0.9
+    assert tomllib.loads(path.read_text(encoding="utf-8"))["settings"]["keep"] == "best"
     searched = {}
     for row in sweep.rows:
         searched.setdefault(row.rivals, []).append(tuple(row.settings[name] for name in sweep.searched))

@@ -63,6 +63,27 @@ def test_the_first_row_is_the_model_that_others_are_compared_with(tables, monkey
     assert second[2].startswith(f"{fmean((97.0, 97.5, 98.5)):.1f}, −0.2 ± ")
 
 
+def test_a_dense_model_with_int8_weights_is_no_yardstick(tables, monkeypatch):
+    float32 = row(64, 98.0, {0: 97.0, 1: 98.0, 2: 98.5}, 200)
+    int8 = row(64, 98.3, {0: 97.2, 1: 98.1, 2: 98.5}, 200, weights="int8")
+    monkeypatch.setattr(tables, "read_report", lambda name: report([int8, float32]))
+    assert [cells[0] for cells in lines(tables.rivals("x"))] == ["gru", "gru, weights=int8"]
+
+
+def test_int8_models_are_compared_with_the_same_model_in_float32(tables, monkeypatch, tmp_path):
+    # the group size is the default one where a row does not name it
+    exact = row(64, 98.0, {0: 97.0, 1: 98.0}, 200, rule="selective", group_size=1, skip=0.5, lr=0.1)
+    other = row(64, 98.0, {0: 90.0, 1: 91.0}, 200, rule="selective", group_size=16, skip=0.5, lr=0.1)
+    rounded = row(64, 98.0, {0: 96.0, 1: 97.5}, 200, rule="selective", weights="int8", skip=0.5, lr=0.2)
+    monkeypatch.setattr(tables, "read_report", lambda name: report([other, exact, rounded]))
+    monkeypatch.setattr(tables, "_measured", lambda folder, prefix: [tmp_path / "x.toml"] * (folder == "rivals"))
+    text = tables.int8_pairs()
+    (line,) = (line for line in text.splitlines() if line.startswith("| x"))
+    low, high = mean_difference([96.0, 97.5], [97.0, 98.0], paired=True).interval
+    assert line.endswith(f"| 97.5 | 96.8, −0.8 ± {(high - low) / 2:.1f} |")
+    assert "Of the 1 pairs with a score in percent, 0 lose" in text
+
+
 def test_models_are_paired_by_seed_where_some_failed(tables, monkeypatch):
     dense = row(64, 98.0, {0: 97.0, 1: 98.0}, 200)
     rival = row(64, 97.9, {1: 97.5, 0: 96.7, 2: 90.0}, 100, rule="selective")

@@ -28,7 +28,7 @@ _INK = "black"
 _LOGARITHMIC = ("mse", "squared_error")
 # ratio of the largest to the smallest cost above which the axis is logarithmic
 _LOGARITHMIC_RATIO = 4
-# ratio above which this axis has fewer labels
+# ratio of the largest to the smallest cost above which a logarithmic axis has two labels per decade, not three
 _WIDE_RATIO = 30
 
 
@@ -292,7 +292,9 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
     if beyond:
         worse = sorted(point.value for point in beyond)
-        axes[-1].plot([], [], " ", label=f"clipped to {bound:.3g}\n(true values {worse[0]:.3g} to {worse[-1]:.3g})")
+        true = "value" if len(worse) == 1 else "values"
+        ends = " to ".join(f"{value:.3g}" for value in dict.fromkeys((worse[0], worse[-1])))
+        axes[-1].plot([], [], " ", label=f"clipped to {bound:.3g}\n(true {true} {ends})")
     for label, number in numbered.items():
         axes[-1].plot([], [], " ", label=f"{number}: {label}")
     # the legend has its own column, which must fit on the page

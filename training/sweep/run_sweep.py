@@ -15,7 +15,7 @@ from edgernn.training.jobs import Pool, origin
 from edgernn.training.pictures import Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
 from edgernn.training.sweep.sweep_plan import LAMBDA, Sweep, load_sweep
-from edgernn.training.sweep.sweep_table import COSTS, distinguishing, markdown, tabulate
+from edgernn.training.sweep.sweep_table import COSTS, markdown, naming_settings, tabulate
 from edgernn.training.table import Failures, results_of, save, trained
 from edgernn.training.table_latency import exported, latencies, measured
 
@@ -81,7 +81,8 @@ def sweep(
             **origin(results_of(plan.rows)),
             **tabulate(plan, failures, times, (device_of(gpus), data)),
         }
-        drawn = [file for kind in ("png", "svg") if draw_front(report, file := out / f"{FRONT}.{kind}")]
+        pictures = [out / f"{FRONT}.{kind}" for kind in ("png", "svg")]
+        drawn = [picture for picture in pictures if draw_front(report, picture)]
         files = [*save(report, markdown(report), out), *drawn, *(_export(report, out) if export else [])]
         return {**report, "files": list(map(str, files))}
 
@@ -136,10 +137,11 @@ def draw_front(report: dict[str, Any], file: Path, costs: Mapping[str, str] = CO
 
 
 def _group(row: dict[str, Any]) -> str:
-    """Return the name of the points with the same way to save work as a row, which share a colour and a marker."""
+    """Return the name of a row's way to save work, such as "gru, selective, int8", for the legend."""
     settings = row["settings"]
     weights = [name for name in ("rank", "density") if name in settings]
-    weights += ["int8"] * (settings.get("weights") == "int8")
+    if settings.get("weights") == "int8":
+        weights.append("int8")
     return ", ".join([*parts(row["cell"], row["rule"]), *weights])
 
 
@@ -148,7 +150,7 @@ def _points(report: dict[str, Any]) -> list[Point]:
         Point(
             group=_group(row),
             label=", ".join(
-                f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in distinguishing(report, row)
+                f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in naming_settings(report, row)
             ),
             value=row["test"]["mean"],
             interval=row["test"]["interval"],

@@ -202,8 +202,8 @@ def _cells(row: dict[str, Any], named: list[str]) -> list[str]:
     ]
 
 
-def distinguishing(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """List the settings that tell a row of a sweep apart from others of the same cell and rule.
+def naming_settings(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    """List the settings that name a row of a sweep, beside its cell and rule.
 
     These are the row's settings, except those in the table [search] of the sweep file, and options of the rule with the
     same value in all rows of this cell and rule.
