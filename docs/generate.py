@@ -19,6 +19,7 @@ background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK
 background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json and sweep-keywords.json
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
 how-to/detect-words.md      tables and a picture measured by `python -m tests.measure_rooms` and `measure_room_times`
+how-to/calibrate.md         tables measured by `python -m tests.measure_calibration` and `measure_rooms`
 how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
                             `measure_firmware`
@@ -35,7 +36,7 @@ from types import ModuleType
 from typing import Any
 
 from readme_tables import activity, adding
-from room_tables import draw_detections, rooms
+from room_tables import calibrated, draw_detections, rooms
 from sweep_tables import draw_sweeps, int8_pairs, rivals, signals
 from target_tables import operating_points, targets
 
@@ -370,6 +371,7 @@ def generated() -> dict[Path, str]:
         how_to / "skip-a-share.md": {"groups": groups()},
         how_to / "deploy-c.md": {"packed": packed()},
         how_to / "detect-words.md": rooms(),
+        how_to / "calibrate.md": calibrated(),
         how_to / "deploy-browser.md": {"wasm": wasm_times()},
         how_to / "wheels.md": {"wheels": wheels()},
         how_to / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and picture of word models in a room, for the page docs/how-to/detect-words.md.
+"""Tables and picture of word models, for the pages detect-words.md and calibrate.md of docs/how-to.
 
-`python -m tests.measure_rooms` writes the figures to docs/results/room.json, and `python -m tests.measure_room_times`
-the times to docs/results/room-times.json.
+`python -m tests.measure_rooms` writes the figures to docs/results/room.json, `python -m tests.measure_room_times` the
+times to docs/results/room-times.json, and `python -m tests.measure_calibration` docs/results/calibration.json.
 """
 
 from pathlib import Path
@@ -163,6 +163,55 @@ def _ratios(row: dict[str, Any], others: list[dict[str, Any]], part: str, form: 
     """Format the least and the largest ratio of a row's time to the times of other rows, such as "12 to 15"."""
     values = [row[part] / other[part] for other in others]
     return f"{min(values):{form}} to {max(values):{form}}"
+
+
+def calibrated() -> dict[str, str]:
+    """Return the generated parts of the page on calibration, as a dict from the names of their markers to texts."""
+    return {"calibrated": _calibrated_words(), "calibrated-room": _calibrated_room()}
+
+
+def _calibrated_words() -> str:
+    """Return the table of the dense model of isolated words with thresholds for several losses."""
+    report = read_report("calibration")
+    times = {(row["model"], row["way"]): row for row in report["times"]}
+    lines = [
+        "| `--loss` | accuracy, validation | accuracy, test | words alone | multiply-adds | words alone "
+        "| recurrent part, µs | whole model, µs |",
+        f"|---|{'---:|' * 7}",
+    ]
+    validation = report["rows"][-1]["validation"]["dense"]
+    for row in report["rows"]:
+        name = "dense" if row["loss"] is None else str(row["loss"])
+        chosen = validation if row["loss"] is None else row["validation"]["accuracy"]
+        time = times[name, "C"]
+        cells = [name, *(_percent(share) for share in (chosen, row["accuracy"], row["words"]["value"]))]
+        cells += [_percent(part["macs_executed"] / report["macs"]) for part in (row, row["words"])]
+        lines.append(f"| {' | '.join(cells)} | {time['recurrent']:.0f} | {time['whole']:.0f} |")
+    onnxruntime = times["dense", EACH_STEP]
+    text = (
+        "Accuracy and multiply-adds of the layers over all test clips, and over those with a word. Times: microseconds "
+        f"for a second of audio, step by step in C, medians of {report['rounds']} interleaved rounds on one thread of "
+        f"an {report['processor']}, {report['instruction_set']}, of {report['clips']} test clips. In ONNX Runtime, "
+        f"with a call from Python for each step, the dense model takes {onnxruntime['recurrent']:,.0f} and "
+        f"{onnxruntime['whole']:,.0f} µs. Measured "
+        f"by `{report['command']}`, with the packed model."
+    )
+    return "\n".join([*lines, "", filled(text)])
+
+
+def _calibrated_room() -> str:
+    """Return the table of the dense model of a room with thresholds, without further training."""
+    report = read_report("room")
+    dense = report["models"][_DENSE]["room"]
+    lines = ["| thresholds of x and h | hits | wrong words | false alarms an hour | multiply-adds |"]
+    lines.append(f"|---|{'---:|' * 4}")
+    for row in (dense, *report["untrained"]):
+        name = "dense" if row is dense else f"{row['theta_x']:g}, {row['theta_h']:g}"
+        cells = [name, _percent(row["room_hits"]), _percent(row["room_wrong"])]
+        cells += [f"{row['room_false_alarms_an_hour']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} | {_percent(row['room_macs_a_second'] / dense['room_macs_a_second'])} |")
+    text = f"{dense['room_hours']:g} hours of room. Multiply-adds are those of the layers, as shares of the dense ones."
+    return "\n".join([*lines, "", filled(text)])
 
 
 def draw_detections(path: Path) -> None:

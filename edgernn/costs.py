@@ -3,8 +3,8 @@
 
 macs            multiply-adds of one step of the recurrent layers with nothing skipped: those of all matrix-vector
                 products of the cells, of their update rules and of the imputer. The product of a state with a weight
-                vector (H,) of a rule counts as H. Element-wise recurrences of cells (sru, irc-sru, lru, mingru) count
-                nothing
+                vector (H,) of a rule counts as H. Element-wise recurrences of cells (sru, irc-sru, lru, mingru,
+                minlstm) count nothing
 macs_executed   multiply-adds that remain when the rows of neurons that are not updated are skipped
 flops_paper     operations as the SA-RNN paper counts them. The product with a row of n weights costs n multiplications
                 and n - 1 additions, where a row holds all weights of a neuron's gate, for input and state together. The

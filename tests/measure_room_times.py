@@ -110,6 +110,38 @@ def in_onnxruntime(content: bytes, x: Array, *, steps: bool) -> Callable[[], flo
     return run
 
 
+def timed_rows(
+    library: ctypes.CDLL, name: str, model: SequenceModel, x: Array, calls: Mapping[str, bool]
+) -> list[TimedRow]:
+    """Prepare the times of a model on samples, with and without its front end.
+
+    Args:
+        library: The timer in C, see `timer`.
+        name: Name of the model in the report.
+        model: The model.
+        x: The samples (T, hop).
+        calls: Dict from each way to run the model in ONNX Runtime to whether it is a call for each step; empty for a
+            model with an update rule.
+
+    Returns:
+        The rows of the report: those of ONNX Runtime, and that of C.
+    """
+    front, bare = model.frontend, without_frontend(model)
+    assert front is not None
+    with torch.no_grad():
+        start = front.initial_state(1, torch.zeros(1))
+        features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()
+    rows = []
+    for way, steps in calls.items():
+        timed = {
+            "whole": in_onnxruntime(reference(model, front=True), x, steps=steps),
+            "recurrent": in_onnxruntime(reference(bare, front=False), features, steps=steps),
+        }
+        rows.append(TimedRow(name, way, timed))
+    in_c_alone = {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)}
+    return [*rows, TimedRow(name, IN_C, in_c_alone)]
+
+
 def prepare(wav: Path) -> tuple[list[TimedRow], float]:
     """Prepare what is timed on a recording.
 
@@ -125,26 +157,11 @@ def prepare(wav: Path) -> tuple[list[TimedRow], float]:
     rows: list[TimedRow] = []
     for name in MODELS:
         model, _ = read_exported(folder / name / "model.onnx")
-        front = model.frontend
-        assert front is not None
-        rate, hop = front.config.sample_rate, front.config.hop
+        assert model.frontend is not None
+        rate, hop = model.frontend.config.sample_rate, model.frontend.config.hop
         samples = read_wav(wav, rate)
         x = samples[: len(samples) // hop * hop].reshape(-1, hop).astype(np.float32) / FULL_SCALE
-        with torch.no_grad():
-            start = front.initial_state(1, torch.zeros(1))
-            features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()
-        bare = without_frontend(model)
-        if name == DENSE:
-            whole, part = reference(model, front=True), reference(bare, front=False)
-            for way, steps in ((ONE_CALL, False), (EACH_STEP, True)):
-                timed = {
-                    "whole": in_onnxruntime(whole, x, steps=steps),
-                    "recurrent": in_onnxruntime(part, features, steps=steps),
-                }
-                rows.append(TimedRow(name, way, timed))
-        rows.append(
-            TimedRow(name, IN_C, {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)})
-        )
+        rows += timed_rows(library, name, model, x, {ONE_CALL: False, EACH_STEP: True} if name == DENSE else {})
     return rows, len(samples) / rate
 
 
@@ -152,7 +169,7 @@ def report(rows: Sequence[TimedRow], seconds: float, command: str) -> dict[str, 
     """Time all rows in interleaved rounds.
 
     Args:
-        rows: What is timed, see `prepare`.
+        rows: What is timed, see `timed_rows`.
         seconds: Seconds of the recording.
         command: The command that measures.
 

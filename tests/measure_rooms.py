@@ -40,7 +40,7 @@ ONE_WORD = 1e-6
 # another detection threshold in the table
 STRICTER = 0.7
 # thresholds of x and h for the dense model without training
-UNTRAINED = ((0.21, 0.05), (0.43, 0.1), (0.85, 0.2))
+UNTRAINED = ((0.21, 0.05), (0.32, 0.075), (0.43, 0.1), (0.85, 0.2))
 # settings of a training that tell the runs apart
 _SETTINGS = ("theta_x", "theta_h", "lambda", "background", "lr_decay", "epochs")
 

@@ -72,3 +72,21 @@ def test_the_table_has_the_stored_times(tables):
         for choose in (min, max)
     )
     assert f"is {slowest:.0f} to {fastest:.0f} times faster than that of the dense model" in " ".join(text.split())
+
+
+def test_the_tables_of_calibration_have_the_stored_figures(tables):
+    figures = json.loads((ROOT / "docs/results/calibration.json").read_text(encoding="utf-8"))
+    texts = tables.calibrated()
+    lines = [line.strip("| ").split(" | ") for line in texts["calibrated"].splitlines() if line.startswith("|")]
+    times = {row["model"]: row for row in figures["times"] if row["way"] == IN_C}
+    assert [cells[0] for cells in lines[2:]] == ["dense", *(str(row["loss"]) for row in figures["rows"][1:])]
+    for cells, row in zip(lines[2:], figures["rows"], strict=True):
+        words = row["words"]
+        assert cells[2:4] == [f"{100 * row['accuracy']:.1f} %", f"{100 * words['value']:.1f} %"]
+        assert cells[4:6] == [f"{100 * part['macs_executed'] / figures['macs']:.1f} %" for part in (row, words)]
+        assert cells[6:] == [f"{times[cells[0]][part]:.0f}" for part in ("recurrent", "whole")]
+    room = json.loads((ROOT / "docs/results/room.json").read_text(encoding="utf-8"))
+    last = room["untrained"][-1]
+    share = last["room_macs_a_second"] / room["models"][DENSE]["room"]["room_macs_a_second"]
+    assert f"| {last['theta_x']}, {last['theta_h']} | {100 * last['room_hits']:.1f} % |" in texts["calibrated-room"]
+    assert f"| {100 * share:.1f} % |" in texts["calibrated-room"]

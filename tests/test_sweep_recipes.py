@@ -186,4 +186,5 @@ def test_a_bad_point_does_not_flatten_the_fronts(sign, higher_is_better, monkeyp
     # the best is 93, the median 91: the bad point is drawn at 93 - 4 * 2
     assert sorted(abs(bound) for bound in ax.get_ylim()) == pytest.approx([85 - 0.3 * 8, 93 + 0.3 * 8])
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert f"clipped to {sign * 85}\n(true values {sign * 20} to {sign * 20})" in labels
+    assert f"clipped to {sign * 85}\n(true value {sign * 20})" in labels
+    assert ax.get_ylabel() == "accuracy, % (test split)"

@@ -22,6 +22,7 @@ from edgernn.rules import Delta
 from edgernn.store import load_model
 from edgernn.training.evaluate import evaluate
 from edgernn.training.score import open_task
+from edgernn.training.tasks.base import Task
 from edgernn.training.threshold_search import (
     MeasuredPoint,
     Scales,
@@ -130,6 +131,46 @@ def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Cal
     return _search(model, x, measure, 0.0, lambda value: value <= loss, loss, Silent())
 
 
+def calibrate_on(
+    model: SequenceModel, task: Task, *, loss: float = 0.5, progress: Progress | None = None
+) -> Calibration:
+    """Find thresholds of the rule delta for a dense model on the validation sequences of a task.
+
+    Args:
+        model: The dense model.
+        task: The task, opened.
+        loss: Largest allowed loss of the task's metric: percentage points if higher is better, else percent of its
+            value.
+        progress: Progress bar. Default: none.
+
+    Returns:
+        The model with the best thresholds, and all measured points.
+
+    Raises:
+        UsageError: The model is not dense, or `loss` is not above 0.
+        EdgernnError: Even the smallest thresholds lose more than `loss`.
+    """
+    metric, higher = task.objective.metric, task.objective.higher_is_better
+
+    def measure(candidate: SequenceModel) -> tuple[float, float]:
+        metrics = evaluate(candidate, task, task.validation)
+        return metrics["macs_executed"], metrics[metric]
+
+    _check_dense(model)
+    _, dense = measure(model)
+    limit = dense - loss / 100 if higher else dense + loss / 100 * abs(dense)
+    sample = next(task.validation.chunks(64)).x
+    return _search(
+        model,
+        sample,
+        measure,
+        dense,
+        lambda value: value >= limit if higher else value <= limit,
+        loss,
+        progress or Silent(),
+    )
+
+
 def calibrate(
     run: Path,
     out: Path | None = None,
@@ -170,19 +211,9 @@ def calibrate(
     trained = read_result(run)
     task = open_task(run, data)
     metric, higher = task.objective.metric, task.objective.higher_is_better
-
-    def measure(candidate: SequenceModel) -> tuple[float, float]:
-        metrics = evaluate(candidate, task, task.validation)
-        return metrics["macs_executed"], metrics[metric]
-
-    _, dense = measure(model)
-    limit = dense - loss / 100 if higher else dense + loss / 100 * abs(dense)
-    sample = next(task.validation.chunks(64)).x
     with hold_file(out):
         try:
-            calibration = _search(
-                model, sample, measure, dense, lambda v: v >= limit if higher else v <= limit, loss, progress
-            )
+            calibration = calibrate_on(model, task, loss=loss, progress=progress)
         finally:
             progress.close()
         metrics = evaluate(calibration.model, task, task.test)

@@ -14,6 +14,7 @@ from torch import Tensor
 from edgernn.files import replacing
 from edgernn.model import SequenceModel
 from edgernn.runtime.info import update_words
+from edgernn.training.paper_table import COLUMNS
 
 Array = npt.NDArray[Any]
 
@@ -279,7 +280,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
             ax.tick_params(axis="x", labelsize="x-small")
         ax.margins(x=0.1)
         ax.set_xlabel(costs[name])
-    axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
+    title, _ = COLUMNS.get(metric, (metric.replace("_", " "), 1.0))
+    axes[0].set_ylabel(f"{title} (test split)")
     # bars of few seeds are much longer than the differences between rows
     lowest, highest = min(point.value for point in points), max(point.value for point in points)
     if logarithmic:
