@@ -27,7 +27,7 @@ UNKNOWN_SIZE = 0x7FFF0000
 LIMIT = 1 << 31
 
 
-def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
+def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.int16]:
     """Read a wav file of one channel with 16-bit PCM samples.
 
     If its header claims UNKNOWN_SIZE bytes of samples or more, the samples end with the file.
@@ -35,6 +35,7 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     Args:
         path: The file.
         rate: The sample rate that the file must have, in Hz.
+        setting: Name of the user's setting of this rate, for the error message. Default: the rate cannot be set.
 
     Returns:
         The S samples (S,), from -32768 to 32767.
@@ -63,7 +64,8 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     if header.channels != 1:
         raise EdgernnError(f"{path}: expected one channel, got {header.channels}; {conversion(rate)}")
     if header.rate != rate:
-        raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}")
+        other = "" if setting is None else f", or set {setting}={header.rate}"
+        raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}{other}")
     present = len(content) - header.begin
     size = present if header.size >= UNKNOWN_SIZE else header.size
     if size > present:

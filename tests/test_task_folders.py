@@ -202,7 +202,7 @@ def test_a_folder_beside_the_parts_is_named(tmp_path, predict):
 
 
 def test_bad_parts_are_named(tmp_path):
-    with pytest.raises(EdgernnError, match="one per sequence, or subfolders with csv files, got none"):
+    with pytest.raises(EdgernnError, match="one per sequence, or subfolders with csv or wav files, got none"):
         opened(Folder(), tmp_path)
     for part in ("train", "test"):
         write_files(tmp_path / part, 10)

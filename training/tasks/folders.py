@@ -83,7 +83,8 @@ class Folder(OwnData):
         inside = [path for class_files in classes.values() for path in class_files]
         if not paths and not inside:
             raise EdgernnError(
-                f"{folder}: expected csv files, one per sequence, or subfolders with csv files, got none; add files"
+                f"{folder}: expected csv files, one per sequence, or subfolders with csv or wav files, got none; add "
+                "files"
             )
         if self.predict == NEXT:
             return _Files(folder, paths + inside)
