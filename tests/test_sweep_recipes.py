@@ -188,3 +188,20 @@ def test_a_bad_point_does_not_flatten_the_fronts(sign, higher_is_better, monkeyp
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert f"clipped to {sign * 85}\n(true value {sign * 20})" in labels
     assert ax.get_ylabel() == "accuracy, % (test split)"
+
+
+def test_bars_that_are_longer_than_the_axis_are_left_out(monkeypatch):
+    figures = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
+    intervals = [(89.0, 91.0), (50.0, 130.0)]
+    points = [
+        Point("gru", f"{i}", 90.0 + i, interval, {"work": i + 1.0}, ["work"]) for i, interval in enumerate(intervals)
+    ]
+    fronts(Path("front.png"), points, {"work": "work"}, "accuracy", True)
+    (ax,) = figures[0].axes
+    assert len(ax.containers) == 1
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "no bar: longer than the axis" in labels
+    fronts(Path("front.png"), points[:1], {"work": "work"}, "accuracy", True)
+    (ax,) = figures[1].axes
+    assert "no bar: longer than the axis" not in [text.get_text() for text in ax.get_legend().get_texts()]

@@ -227,7 +227,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     no more. A ring marks each point that is on the Pareto front of the validation split, with a number that the legend
     explains, and with a bar for its confidence interval. This second front does not depend on the plotted test values,
     so that it does not favour points that are good on the test split by chance. Bars that reach beyond the plot are cut
-    off. Points that are much worse than most are drawn at one value near the edge, and the legend has their range.
+    off, and those that are longer than its axis are left out. Points that are much worse than most are drawn at one
+    value near the edge, and the legend has their range.
 
     Args:
         path: The image file to write.
@@ -249,6 +250,8 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     groups = list(dict.fromkeys(point.group for point in points))
     colors = {group: f"C{i % 10}" for i, group in enumerate(groups)}
     numbered: dict[str, int] = {}
+    bottom, top = _limits([point.value for point in points], logarithmic)
+    is_bar_missing = False
     for ax, name in zip(axes, shown, strict=True):
         for i, group in enumerate(groups):
             members = [point for point in points if point.group == group and name in point.costs]
@@ -265,7 +268,9 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         ring = {"s": 90, "facecolors": "none", "edgecolors": "gray", "zorder": 3}
         ax.scatter([point.costs[name] for point in best], [point.value for point in best], **ring)
         for point in best:
-            if point.interval:
+            if point.interval and point.interval[0] < bottom and point.interval[1] > top:
+                is_bar_missing = True
+            elif point.interval:
                 errors = [[point.value - point.interval[0]], [point.interval[1] - point.value]]
                 bar = {"ecolor": colors[point.group], "fmt": "none", "capsize": 2, "linewidth": 1}
                 ax.errorbar(point.costs[name], point.value, errors, **bar)
@@ -282,16 +287,13 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         ax.set_xlabel(costs[name])
     title, _ = COLUMNS.get(metric, (metric.replace("_", " "), 1.0))
     axes[0].set_ylabel(f"{title} (test split)")
-    # bars of few seeds are much longer than the differences between rows
-    lowest, highest = min(point.value for point in points), max(point.value for point in points)
     if logarithmic:
         plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
-        axes[0].set_ylim(lowest / 1.5, highest * 1.5)
-    else:
-        room = 0.3 * (highest - lowest) or 0.1 * abs(highest) or 1.0
-        axes[0].set_ylim(lowest - room, highest + room)
+    axes[0].set_ylim(bottom, top)
     axes[-1].plot([], [], color="gray", linewidth=1, label="front of the test split")
     axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
+    if is_bar_missing:
+        axes[-1].plot([], [], " ", label="no bar: longer than the axis")
     if beyond:
         worse = sorted(point.value for point in beyond)
         true = "value" if len(worse) == 1 else "values"
@@ -303,6 +305,15 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     figure.set_figheight(max(4.2, 0.2 * (len(groups) + len(numbered) + 4)))
     axes[-1].legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
+
+
+def _limits(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
+    """Return the ends of the axis of a metric: bars of few seeds are much longer than the differences between rows."""
+    lowest, highest = min(values), max(values)
+    if logarithmic:
+        return lowest / 1.5, highest * 1.5
+    room = 0.3 * (highest - lowest) or 0.1 * abs(highest) or 1.0
+    return lowest - room, highest + room
 
 
 def _bound(values: Sequence[float], higher_is_better: bool) -> float:

@@ -150,7 +150,9 @@ def _points(report: dict[str, Any]) -> list[Point]:
         Point(
             group=_group(row),
             label=", ".join(
-                f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in naming_settings(report, row)
+                f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}"
+                for key in naming_settings(report, row)
+                if key != "weights"
             ),
             value=row["test"]["mean"],
             interval=row["test"]["interval"],
