@@ -5,9 +5,9 @@ Saves: under the rule `delta`, products read a column of R only when the output 
 changes the output twice, when it begins and when it ends, and the column is read both times. Thresholds of 0
 (`rule=delta theta_x=0 theta_h=0`) leave the results as they are. Under other rules all columns are read, as in a `gru`,
 which has the same matrices.
-Choose it to study events, and not to save work: on the four tasks of `docs/background/rivals.md` it is less accurate
-than a `gru` with delta, on digits by 7 points. Train it with the rule `always`, which is fast, and then add delta with
-`edgernn calibrate`.
+Choose it to study events, and not to save work: on three of the four tasks of `docs/background/rivals.md` it is less
+accurate than a `gru` with delta, on digits by 7 points, and on the fourth it needs more multiply-adds. Train it with
+the rule `always`, which is fast, and then add delta with `edgernn calibrate`.
 """
 
 import math

@@ -72,8 +72,8 @@ class Delta(UpdateRule):
     Products read x̂ and ĥ in place of x and h. A value of x or h is sent when x̂ or ĥ takes it over. All neurons
     change at every step, but only the columns of W and R whose value is sent are read: `selective` skips rows, delta
     skips columns. Products of other matrices (C c and V m), in cells that have them, are computed in full: the cells
-    of the paper have none. Point-wise terms read x and h themselves. For a cell that also reads x_{t-1}, x above is [x_t, x_{t-1}], and W has a column for
-    each value.
+    of the paper have none. Point-wise terms read x and h themselves. For a cell that also reads x_{t-1}, x above is
+    [x_t, x_{t-1}], and W has a column for each value.
     States: rule_x = x̂ (B, columns of W), rule_h = ĥ (B, H), rule_p = p (B, P), the pre-activations of the P rows of
     gates that read x or h, and rule_age (B, 1), the number of steps since p was last computed in full, as
     W x̂ + R ĥ + b. To keep rounding errors small, the full computation runs at the first step and at each 256th step.
