@@ -140,11 +140,14 @@ def _room_words_row(name: str, words: dict[str, Any], dense_run: dict[str, Any])
 
 
 def _word_misses(loss: float, share: float) -> list[str]:
-    """Return by how much a model misses the target for isolated words, as phrases; none if it reaches the target.
+    """Say by how much a model misses the target for isolated words.
 
     Args:
         loss: Points of accuracy below the dense model.
         share: Its multiply-adds, in % of those of the dense model.
+
+    Returns:
+        A phrase for each miss; none if the model reaches the target.
     """
     misses = _above(loss, _POINTS, "points", "accuracy ")
     return misses + _above(share, _SHARE, "points", "multiply-adds ", 1)

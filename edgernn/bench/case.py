@@ -329,10 +329,8 @@ def _stream_in_c(case: Case) -> Contenders:
 def _ours_alone(case: Case) -> Contenders:
     """Build the functions to time for a cell that other runtimes lack: the cell itself, and GRUs of the same sizes.
 
-    The GRUs run in edgernn and in ONNX Runtime.
-
-    A custom cell is also timed beside the built-in cell `case.compiled` with the same weights, and beside its export to
-    standard ONNX operators.
+    The GRUs run in edgernn and in ONNX Runtime. A custom cell is also timed beside the built-in cell `case.compiled`
+    with the same weights, and beside its export to standard ONNX operators.
     """
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model
