@@ -210,7 +210,11 @@ def _calibrated_room() -> str:
         cells = [name, _percent(row["room_hits"]), _percent(row["room_wrong"])]
         cells += [f"{row['room_false_alarms_an_hour']:.1f}"]
         lines.append(f"| {' | '.join(cells)} | {_percent(row['room_macs_a_second'] / dense['room_macs_a_second'])} |")
-    text = f"{dense['room_hours']:g} hours of room. Multiply-adds are those of the layers, as shares of the dense ones."
+    text = (
+        f"{dense['room_hours']:g} hours of room. Multiply-adds are those of the layers, as shares of the dense ones. "
+        "The thresholds were set by hand, equal in both layers, and not by `edgernn calibrate`. Measured by `python -m "
+        "tests.measure_rooms docs/results/room.json`."
+    )
     return "\n".join([*lines, "", filled(text)])
 
 
