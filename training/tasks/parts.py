@@ -57,7 +57,8 @@ def finite(name: str, array: Array) -> Tensor:
     if not np.isfinite(values).all():
         index = first(~np.isfinite(values))
         raise EdgernnError(
-            f"{name}: expected finite numbers in the range of float32, got {array[index]} at index {index}; replace it"
+            f"{name}: expected finite numbers in the range of float32, got {array[index]} at index {index}, counted "
+            "from 0; replace it"
         )
     return torch.from_numpy(values)
 
