@@ -132,12 +132,14 @@ def timed_rows(
         start = front.initial_state(1, torch.zeros(1))
         features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()
     rows = []
-    for way, steps in calls.items():
-        timed = {
-            "whole": in_onnxruntime(reference(model, front=True), x, steps=steps),
-            "recurrent": in_onnxruntime(reference(bare, front=False), features, steps=steps),
-        }
-        rows.append(TimedRow(name, way, timed))
+    if calls:
+        whole, part = reference(model, front=True), reference(bare, front=False)
+        for way, steps in calls.items():
+            timed = {
+                "whole": in_onnxruntime(whole, x, steps=steps),
+                "recurrent": in_onnxruntime(part, features, steps=steps),
+            }
+            rows.append(TimedRow(name, way, timed))
     in_c_alone = {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)}
     return [*rows, TimedRow(name, IN_C, in_c_alone)]
 

@@ -296,9 +296,9 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
         axes[-1].plot([], [], " ", label="no bar: longer than the axis")
     if beyond:
         worse = sorted(point.value for point in beyond)
-        true = "value" if len(worse) == 1 else "values"
+        noun = "value" if len(worse) == 1 else "values"
         ends = " to ".join(f"{value:.3g}" for value in dict.fromkeys((worse[0], worse[-1])))
-        axes[-1].plot([], [], " ", label=f"clipped to {bound:.3g}\n(true {true} {ends})")
+        axes[-1].plot([], [], " ", label=f"clipped to {bound:.3g}\n(true {noun} {ends})")
     for label, number in numbered.items():
         axes[-1].plot([], [], " ", label=f"{number}: {label}")
     # the legend has its own column, which must fit on the page
