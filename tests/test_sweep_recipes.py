@@ -33,10 +33,8 @@ def test_a_kept_sweep_searches_alike_for_every_row(path, tmp_path):
     assert all("skip" in row.settings for row in sweep.rows if row.rule and row.rule != "topk" and row.cell != "egru")
     assert any("rank" in row.settings for row in sweep.rows)
     assert any("density" in row.settings for row in sweep.rows)
-    if path.stem != "remaining-life":
-        # its table was made before there were trainings for int8, and before all models kept their best epoch
-        assert tomllib.loads(path.read_text(encoding="utf-8"))["settings"]["keep"] == "best"
-        assert {row.rule for row in sweep.rows if row.settings.get("weights") == "int8"} >= {None, "selective"}
+    assert tomllib.loads(path.read_text(encoding="utf-8"))["settings"]["keep"] == "best"
+    assert {row.rule for row in sweep.rows if row.settings.get("weights") == "int8"} >= {None, "selective"}
     rivals = {}
     for row in sweep.rows:
         rivals.setdefault(row.rivals, []).append(tuple(row.settings[name] for name in sweep.searched))
