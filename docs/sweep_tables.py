@@ -186,7 +186,7 @@ def int8_pairs() -> str:
                 )
                 unequal += "**" in difference
                 if report["higher_is_better"]:
-                    losses.append(fmean(float32.values()) - fmean(int8.values()))
+                    losses.append(fmean(float32[seed] - int8[seed] for seed in float32.keys() & int8.keys()))
     within = sum(loss <= _INT8_LOSS for loss in losses)
     how = (
         "Means over the seeds on the test split; after them the difference from float32 ± half the width of its 95 % "
@@ -206,7 +206,7 @@ def _twins(report: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]
 
 
 def _without_weights(row: dict[str, Any], report: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what two rows of a report share that differ in the type of the weights and in searched settings alone."""
+    """Return a key that is equal for rows of the same model, whatever their type of weights and searched settings."""
     left_out = {"weights", *report["searched"]}
     options = {name: option.default for name, option in options_of(RULES[row["rule"]]).items()} | row["settings"]
     return row["cell"], row["rule"], frozenset((key, options[key]) for key in options.keys() - left_out)

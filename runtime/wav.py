@@ -35,7 +35,7 @@ def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.in
     Args:
         path: The file.
         rate: The sample rate that the file must have, in Hz.
-        setting: Name of the user's setting of this rate, for the error message. Default: the rate cannot be set.
+        setting: Name of the setting that changes this rate; the error message suggests it. Default: no suggestion.
 
     Returns:
         The S samples (S,), from -32768 to 32767.
@@ -64,8 +64,8 @@ def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.in
     if header.channels != 1:
         raise EdgernnError(f"{path}: expected one channel, got {header.channels}; {conversion(rate)}")
     if header.rate != rate:
-        other = "" if setting is None else f", or set {setting}={header.rate}"
-        raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}{other}")
+        hint = "" if setting is None else f", or set {setting}={header.rate}"
+        raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}{hint}")
     present = len(content) - header.begin
     size = present if header.size >= UNKNOWN_SIZE else header.size
     if size > present:

@@ -48,7 +48,7 @@ def figures(model: SequenceModel, task: Task) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", metavar="FILE", type=Path, help="JSON file to write.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = find_model(DENSE)
@@ -75,7 +75,7 @@ def main() -> None:
     timed = [
         row
         for name, model in models.items()
-        for row in timed_rows(library, name, model, x, {EACH_STEP: True} if name == "dense" else {})
+        for row in timed_rows(library, name, model, x, (EACH_STEP,) if name == "dense" else ())
     ]
     times = report(timed, seconds, shlex.join(["python", "-m", "tests.measure_calibration", *sys.argv[1:]]))
     result = {

@@ -111,17 +111,16 @@ def in_onnxruntime(content: bytes, x: Array, *, steps: bool) -> Callable[[], flo
 
 
 def timed_rows(
-    library: ctypes.CDLL, name: str, model: SequenceModel, x: Array, calls: Mapping[str, bool]
+    library: ctypes.CDLL, name: str, model: SequenceModel, x: Array, ways: Sequence[str] = ()
 ) -> list[TimedRow]:
-    """Prepare the times of a model on samples, with and without its front end.
+    """Prepare the functions that time a model on samples, with and without its front end.
 
     Args:
         library: The timer in C, see `timer`.
         name: Name of the model in the report.
         model: The model.
         x: The samples (T, hop).
-        calls: Dict from each way to run the model in ONNX Runtime to whether it is a call for each step; empty for a
-            model with an update rule.
+        ways: Ways to run the model in ONNX Runtime, of ONE_CALL and EACH_STEP; empty for a model with an update rule.
 
     Returns:
         The rows of the report: those of ONNX Runtime, and that of C.
@@ -132,16 +131,16 @@ def timed_rows(
         start = front.initial_state(1, torch.zeros(1))
         features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()
     rows = []
-    if calls:
+    if ways:
         whole, part = reference(model, front=True), reference(bare, front=False)
-        for way, steps in calls.items():
+        for way in ways:
             timed = {
-                "whole": in_onnxruntime(whole, x, steps=steps),
-                "recurrent": in_onnxruntime(part, features, steps=steps),
+                "whole": in_onnxruntime(whole, x, steps=way == EACH_STEP),
+                "recurrent": in_onnxruntime(part, features, steps=way == EACH_STEP),
             }
             rows.append(TimedRow(name, way, timed))
-    in_c_alone = {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)}
-    return [*rows, TimedRow(name, IN_C, in_c_alone)]
+    c_functions = {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)}
+    return [*rows, TimedRow(name, IN_C, c_functions)]
 
 
 def prepare(wav: Path) -> tuple[list[TimedRow], float]:
@@ -163,7 +162,7 @@ def prepare(wav: Path) -> tuple[list[TimedRow], float]:
         rate, hop = model.frontend.config.sample_rate, model.frontend.config.hop
         samples = read_wav(wav, rate)
         x = samples[: len(samples) // hop * hop].reshape(-1, hop).astype(np.float32) / FULL_SCALE
-        rows += timed_rows(library, name, model, x, {ONE_CALL: False, EACH_STEP: True} if name == DENSE else {})
+        rows += timed_rows(library, name, model, x, (ONE_CALL, EACH_STEP) if name == DENSE else ())
     return rows, len(samples) / rate
 
 

@@ -226,9 +226,9 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     The gray step line is the Pareto front of the plotted points: at each cost, the best metric of all points that cost
     no more. A ring marks each point that is on the Pareto front of the validation split, with a number that the legend
     explains, and with a bar for its confidence interval. This second front does not depend on the plotted test values,
-    so that it does not favour points that are good on the test split by chance. Bars that reach beyond the plot are cut
-    off, and those that are longer than its axis are left out. Points that are much worse than most are drawn at one
-    value near the edge, and the legend has their range.
+    so that it does not favour points that are good on the test split by chance. Bars that reach beyond one end of the
+    axis are cut off; bars that reach beyond both ends are not drawn. Points that are much worse than most are drawn at
+    one value near the edge, and the legend has their range.
 
     Args:
         path: The image file to write.
@@ -308,7 +308,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
 
 
 def _limits(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
-    """Return the ends of the axis of a metric: bars of few seeds are much longer than the differences between rows."""
+    """Return the ends of the metric's axis, from the values alone: intervals of few seeds would make it too long."""
     lowest, highest = min(values), max(values)
     if logarithmic:
         return lowest / 1.5, highest * 1.5

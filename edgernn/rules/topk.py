@@ -22,8 +22,8 @@ class TopK(UpdateRule):
     σ(zeta) (1 - σ(p)) + σ(nu), which has the same order as in `gru`, and s = -p. Of equal scores, the one with the
     lower index wins. NaN counts as the smallest score. In a batch, each sequence has its own k neurons.
     A step computes the update gate of all neurons, and the other gates of k neurons only, so that its work is bounded.
-    Cells that declare no update gate are refused. Among them are `mingru`, `minlstm` and `egru`, which have one, but no
-    kernels that compute one gate first and then leave out the others.
+    Cells whose class sets no `update_gate` are refused. `mingru`, `minlstm` and `egru` have such a gate, but do not
+    declare it: no kernel computes it before their other gates.
     Options: k, from 1 to H; by default half of the neurons, rounded up. The buffer rule_k (1,) holds it.
     The gradient passes through the new values of the k neurons, and through the kept states of all others. The choice
     itself has no gradient. There is no penalty on updates, as their number is fixed.

@@ -278,7 +278,7 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
         )
     parts: dict[str, list[Audio]] = {part: [] for part in PARTS}
     for i, path in enumerate(paths):
-        samples = read_wav(path, rate, "sample_rate").astype(np.float32) / np.float32(FULL_SCALE)
+        samples = read_wav(path, rate).astype(np.float32) / np.float32(FULL_SCALE)
         whole, fifth = len(samples), len(samples) // 5
         if len(paths) < _LEAST:
             cuts = {"train": (0, 3 * fifth), "validation": (3 * fifth, 4 * fifth), "test": (4 * fifth, whole)}

@@ -51,11 +51,12 @@ struct ColumnScratch {
   }
 };
 
-// A part of a step, Mid or Update, and the kept sums of its gates.
+// A part of a step, Mid or Update: the kept sums of its gates, and the products that update them.
 struct ColumnGroup {
   const GroupWeights& weights;
   float* changes;  // (chunk, B, floats): products with the changes of some rows
   float* kept;     // (B, floats)
+  // W times the changes of x, and R times those of h
   ChangeProduct inputs, states;
 
   ColumnGroup(const GroupWeights& weights, const ColumnScratch& scratch, float* changes,

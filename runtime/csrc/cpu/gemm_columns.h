@@ -43,8 +43,8 @@ struct Changes {
     std::int32_t* const list = lists + row * ListStride();
     std::int64_t count = 0, k = 0;
     LaneBits large = 0;
-    // compares the lanes `valid` from k on, and returns what to store in `sent`
-    const auto compare = [&](Vec now, Vec last, LaneBits valid) {
+    // records the changes of the lanes `valid` from k on, and returns the new values of `sent`
+    const auto record = [&](Vec now, Vec last, LaneBits valid) {
       const Vec moved = now - last, distance = {moved.raw < 0.0f ? -moved.raw : moved.raw};
       const auto is_sent = distance.raw > threshold;
       const LaneBits bits = valid & LanesAbove(distance, Fill(threshold));
@@ -54,12 +54,12 @@ struct Changes {
       return Vec{is_sent ? now.raw : last.raw};
     };
     for (; k + kLanes <= columns; k += kLanes) {
-      Store(sent + k, compare(Load(value + k), Load(sent + k), kAllLanes));
+      Store(sent + k, record(Load(value + k), Load(sent + k), kAllLanes));
     }
     if (const std::int64_t left = columns - k; left > 0) {
       const Lanes part(left);
       const LaneBits valid = kAllLanes >> (kLanes - left);
-      part.Store(sent + k, compare(part.Load(value + k), part.Load(sent + k), valid));
+      part.Store(sent + k, record(part.Load(value + k), part.Load(sent + k), valid));
     }
     counts[row] = count;
     jumps[row] = large != 0;
