@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from edgernn.errors import UsageError
+from edgernn.export.export_run import export_run
 from edgernn.model import SequenceModel
 from edgernn.training import train
 from edgernn.training.config import TrainConfig
@@ -171,6 +172,24 @@ def test_a_training_starts_from_the_weights_of_another_run(tmp_path):
     assert skipping.keys() - dense.keys() == {f"layers.0.rule.rule_{name}" for name in "Wdb"}
     for name, tensor in dense.items():
         assert torch.allclose(skipping[name], tensor, atol=1e-9), name
+
+
+def test_a_training_starts_from_the_weights_of_an_exported_file_or_of_a_model_in_the_zoo(tmp_path, monkeypatch):
+    settings = {**SMALL, "steps": 1, "lr": 1e-12}
+    train("adding", "gru", out=tmp_path / "dense", settings={**settings, "steps": 5, "lr": 0.01})
+    folder = tmp_path / "models/small-gru"
+    folder.mkdir(parents=True)
+    export_run(tmp_path / "dense", folder / "model.onnx")
+    (folder / "entry.json").write_text("{}")
+    monkeypatch.setenv("EDGERNN_MODELS", str(tmp_path / "models"))
+    dense = load_file(tmp_path / "dense/model.safetensors")
+    for out, source in (("file", str(folder / "model.onnx")), ("name", "small-gru")):
+        train("adding", "sarnn", out=tmp_path / out, settings={**settings, "start_run": source})
+        skipping = load_file(tmp_path / out / "model.safetensors")
+        for name, tensor in dense.items():
+            assert torch.allclose(skipping[name], tensor, atol=1e-9), name
+    with pytest.raises(UsageError, match=r"small-gro.*did you mean 'small-gru'"):
+        train("adding", "gru", out=tmp_path / "a", settings={**settings, "start_run": "small-gro"})
 
 
 def test_a_resumed_training_does_not_start_from_the_other_run_again(tmp_path):

@@ -198,7 +198,7 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
 
 
 def _start_from_run(plan: Plan, model: RecurrentModel, run: RunDirectory) -> str | None:
-    """Copy the weights of the run that the setting start_run names to the untrained model of a new run.
+    """Copy the weights of the trained model that the setting start_run names to the untrained model of a new run.
 
     Args:
         plan: Plan of the training.

@@ -85,8 +85,9 @@ class StartConfig:
     run: Annotated[
         str | None,
         Field(
-            description="Run directory with the weights to start from, such as runs/adding-gru. A weight that it does "
-            "not have, or has in another shape, starts as start says."
+            description="Trained model with the weights to start from: a run directory such as runs/adding-gru, an "
+            "ONNX file that edgernn exported, or a name that `edgernn models` lists. A weight that it does not have, "
+            "or has in another shape, starts as start says."
         ),
         Word("start_run"),
     ] = None

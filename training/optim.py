@@ -11,7 +11,9 @@ from torch import nn
 
 from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
+from edgernn.export.exported_model import read_exported
 from edgernn.rules.base import UpdateRule
+from edgernn.runtime.zoo import find_model
 from edgernn.store import WEIGHTS, read_tensors
 from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.base import Score
@@ -136,38 +138,47 @@ def _keeps_start(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def copy_weights(model: nn.Module, folder: Path) -> str:
-    """Copy to a model, in place, the parameters of another run that have the same names and shapes.
+def copy_weights(model: nn.Module, source: Path) -> str:
+    """Copy to a model, in place, the parameters of a trained model that have the same names and shapes.
 
     Buffers, such as the statistics that standardise the input, keep the values of the model's own data.
 
     Args:
         model: The model that is going to be trained.
-        folder: Directory of the other run.
+        source: The trained model: a run directory, an ONNX file that edgernn exported, or the name of a model in the
+            zoo.
 
     Returns:
         A sentence that says how many parameters were copied, and which were not.
 
     Raises:
-        UsageError: The folder has no weights, or none of them fits.
-        EdgernnError: The file of weights is corrupt.
+        UsageError: No such model exists, the run is not finished, or no parameter fits.
+        EdgernnError: The file of weights is damaged, or `read_exported` refuses the ONNX file.
     """
-    if not (folder / WEIGHTS).is_file():
-        raise UsageError(
-            f"start_run: expected the directory of a finished run, got {folder}, which has no {WEIGHTS}; "
-            "finish that training, or give the directory of another run"
-        )
-    tensors, parameters = read_tensors(folder / WEIGHTS), dict(model.named_parameters())
+    tensors, parameters = _trained_weights(source), dict(model.named_parameters())
     fitting = [name for name, p in parameters.items() if name in tensors and tensors[name].shape == p.shape]
     if not fitting:
         raise UsageError(
-            f"start_run: expected weights of the shapes of this model, got none in {folder}; use the cell, hidden_size "
-            "and layers of that run"
+            f"start_run: expected weights of the shapes of this model, got none in {source}; use the cell, hidden_size "
+            "and layers of that model"
         )
     for name in fitting:
         parameters[name].copy_(tensors[name])
     new = [name for name in parameters if name not in fitting]
-    return f"{len(fitting)} weights start from {folder}" + (f"; new: {', '.join(new)}" if new else "")
+    return f"{len(fitting)} weights start from {source}" + (f"; new: {', '.join(new)}" if new else "")
+
+
+def _trained_weights(source: Path) -> dict[str, torch.Tensor]:
+    """Return the parameters of a trained model by their names, as `copy_weights` documents it."""
+    path = find_model(source)
+    if path.is_file():
+        return dict(read_exported(path)[0].named_parameters())
+    if not (path / WEIGHTS).is_file():
+        raise UsageError(
+            f"start_run: expected the directory of a finished run, got {path}, which has no {WEIGHTS}; "
+            "finish that training, or name another trained model"
+        )
+    return read_tensors(path / WEIGHTS)
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
