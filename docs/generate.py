@@ -20,7 +20,7 @@ background/rivals.md        the cheapest models of other sweeps, docs/results/ri
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
 how-to/detect-words.md      tables and a picture measured by `python -m tests.measure_rooms` and `measure_room_times`
 how-to/calibrate.md         tables measured by `python -m tests.measure_calibration` and `measure_rooms`
-how-to/trained-models.md    the entries of models/, as `edgernn models` prints them
+how-to/trained-models.md    the entries of models/, and tables measured by `python -m tests.measure_heart_beats`
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
                             `measure_firmware`
 """
@@ -35,10 +35,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from heart_beat_tables import heart_beats
 from readme_tables import activity, adding
 from room_tables import calibrated, draw_detections, rooms
 from sweep_tables import draw_sweeps, int8_pairs, rivals, signals
-from target_tables import operating_points, targets
+from target_tables import targets
 
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
@@ -376,7 +377,7 @@ def generated() -> dict[Path, str]:
         how_to / "wheels.md": {"wheels": wheels()},
         how_to / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
         how_to / "quantise.md": {"sizes": sizes(), "rounding": rounding(), "pairs": int8_pairs()},
-        how_to / "trained-models.md": {"trained": trained(), "targets": targets(), "points": operating_points()},
+        how_to / "trained-models.md": {"trained": trained(), "targets": targets(), **heart_beats()},
         how_to / "stream.md": {"apps": apps()},
         DOCS / "reference" / "files.md": {"run": described("edgernn.training.run_directory")},
         DOCS / "reference" / "recipes.md": {"recipe": described("edgernn.training.recipe"), "tables": tables()},

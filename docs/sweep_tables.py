@@ -11,7 +11,7 @@ from edgernn.settings import options_of
 from edgernn.training.paper_table import number
 from edgernn.training.recipe import RECIPES
 from edgernn.training.sweep.run_sweep import draw_front
-from edgernn.training.sweep.sweep_table import COSTS, naming_settings
+from edgernn.training.sweep.sweep_table import naming_settings
 from edgernn.training.table_latency import EARLIER_CALL
 from edgernn.training.tasks import TASKS
 from measured_tables import RESULTS, compared, filled, read_report
@@ -23,9 +23,6 @@ _POINTS = 0.5
 
 # steps in a second of signal
 _RATES = {"activity": 50, "ecg": 60, "keywords": 50}
-
-# sweeps whose models an earlier version timed in another way; their times are left out
-_UNTIMED: set[str] = set()
 
 # from metrics to the title of a score and the factor to its unit; the others are percentages already
 _SCORES = {"mse": ("MSE × 10⁴", 1e4), "macro_f1": ("macro_f1, %", 100.0), "rmse": ("RMSE, cycles", 1.0)}
@@ -54,8 +51,7 @@ def draw_sweeps() -> None:
     for folder, prefix in (("sweeps", "sweep"), ("rivals", "rivals")):
         for path in _measured(folder, prefix):
             name = f"{prefix}-{path.stem}"
-            costs = {cost: label for cost, label in COSTS.items() if cost != "latency" or name not in _UNTIMED}
-            draw_front(read_report(name), RESULTS / f"{name}.png", costs)
+            draw_front(read_report(name), RESULTS / f"{name}.png")
 
 
 def _measured(folder: str, prefix: str) -> list[Path]:
@@ -70,10 +66,7 @@ def signal(name: str, *, every: bool = False) -> str:
     No other model beats a Pareto-optimal one in both the metric and a cost: multiply-adds, time or bytes. The function
     reads docs/results/NAME.json, the table.json of an `edgernn sweep`. With `every` the table has all models.
     """
-    report, timed = read_report(name), name not in _UNTIMED
-    if not timed:
-        fronts = [[cost for cost in row["front"] if cost != "latency"] for row in report["rows"]]
-        report["rows"] = [{**row, "front": front} for row, front in zip(report["rows"], fronts, strict=True)]
+    report = read_report(name)
     sign = 1 if report["higher_is_better"] else -1
     chosen = [row for row in report["rows"] if row["chosen"]]
     dense: dict[str, dict[str, Any]] = {}
@@ -81,26 +74,23 @@ def signal(name: str, *, every: bool = False) -> str:
         if _is_dense(row) and ((best := dense.get(row["cell"])) is None or _worth(row, sign) > _worth(best, sign)):
             dense[row["cell"]] = row
     shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"] or every)]}
-    metric, rate = report["metric"], _RATES.get(report["task"]) if timed else None
-    heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds"]
-    heads += ["µs"] * timed
+    metric, rate = report["metric"], _RATES.get(report["task"])
+    heads = ["cell and rule", "neurons", "settings", f"{metric}, 95 % interval", "skipped", "multiply-adds", "µs"]
     heads += [*(["µs per second of signal"] if rate else []), "kB", "best for"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---:|---|{'---:|' * (len(heads) - 4)}---|"]
     for row in sorted(shown.values(), key=_work):
-        *cells, us, size, best = _cells(row, report)
-        cells += [us] * timed
+        *cells, size, best = _cells(row, report)
         time = row["latency"]["mean"]
         a_second = ["" if time is None else f"{rate * time:.0f}"] if rate else []
         lines.append(f"| {' | '.join([*cells, *a_second, size, best])} |")
-    times = f" {_timed(report)}" if timed else ""
     fewer = ", fewer where a training failed" * any(len(row["seeds"]) < len(report["seeds"]) for row in shown.values())
     second = f" A second of signal has {rate} steps." if rate else ""
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split{fewer}, with the 95 % confidence interval of the "
-        f"mean. Multiply-adds, with those of blocks,{' and µs' * timed} are those of a step with one sequence.{second} "
+        f"mean. Multiply-adds, with those of blocks, and µs are those of a step with one sequence.{second} "
         f"Best for: no other model of the {len(chosen)} has both a better mean on the validation split and a lower "
-        f"cost of this kind.{times} Made by `{report['command']}`, {len(report['rows'])} combinations of cell, rule, "
-        "size and learning rate. Options that all models of a rule share are in that file only."
+        f"cost of this kind. {_timed(report)} Made by `{report['command']}`, {len(report['rows'])} combinations of "
+        "cell, rule, size and learning rate. Options that all models of a rule share are in that file only."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 

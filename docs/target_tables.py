@@ -3,6 +3,7 @@
 
 from typing import Any
 
+from heart_beat_tables import DE_CHAZAL
 from room_tables import EACH_STEP
 
 from edgernn.runtime.zoo import entries
@@ -20,8 +21,6 @@ _FASTER = {"recurrent": 10, "whole": 5}
 _WORDS = 97.97
 # the dense model of long recordings, whose times are no target
 _DENSE_ROOM = "arabic-room-gru"
-# sensitivity and precision of de Chazal et al., in %
-_BEATS = {"V": (77.7, 81.9), "S": (75.9, 38.5)}
 # root mean squared error of an LSTM of one layer in arXiv:2604.27234, in cycles
 _ENGINES = 14.93
 
@@ -51,18 +50,9 @@ def _word_rows(models: dict[str, dict[str, Any]]) -> list[Row]:
             _verdict(_above(_WORDS, accuracy, "points")),
         )
     ]
-    for name in ("arabic-words-sarnn", "arabic-room-delta"):
+    for name in ("arabic-words-delta", "arabic-room-delta"):
         words = models[name]["parts"]["words"]
-        loss = accuracy - 100 * words["value"]
-        share = 100 * words["macs_executed"] / dense["macs_executed"]
-        rows.append(
-            (
-                f"`{name}`, isolated words, beside `arabic-words-gru`",
-                f"{loss:.2f} points less, at {share:.1f} % of its multiply-adds",
-                _WORDS_TARGET,
-                _verdict(_word_misses(loss, share)),
-            )
-        )
+        rows.append(_skipping_words_row(name, "`arabic-words-gru`", words, dense["value"], dense["macs_executed"]))
     return rows
 
 
@@ -78,7 +68,9 @@ def _room_rows(models: dict[str, dict[str, Any]]) -> list[Row]:
             rows.append(_room_row(name, report["models"][name]["room"], dense_run))
             rows.append(_real_time_row(name, timed["whole"], times))
             rows.append(_faster_row(name, timed, dense_times))
-            rows.append(_room_words_row(name, models[name]["parts"]["words"], dense_run))
+            words, accuracy = models[name]["parts"]["words"], dense_run["accuracy_words"]
+            dense = "the dense model of the room"
+            rows.append(_skipping_words_row(name, dense, words, accuracy, dense_run["macs_executed"]))
     return rows
 
 
@@ -127,30 +119,28 @@ def _faster_row(name: str, timed: dict[str, Any], dense_times: dict[str, Any]) -
     )
 
 
-def _room_words_row(name: str, words: dict[str, Any], dense_run: dict[str, Any]) -> Row:
-    """Compare a model of a room with the dense model of the room over clips of isolated words."""
-    loss = 100 * (dense_run["accuracy_words"] - words["value"])
-    share = 100 * words["macs_executed"] / dense_run["macs_executed"]
-    return (
-        f"`{name}`, isolated words, beside the dense model of the room",
-        f"{loss:.2f} points less, at {share:.1f} % of its multiply-adds",
-        _WORDS_TARGET,
-        _verdict(_word_misses(loss, share)),
-    )
-
-
-def _word_misses(loss: float, share: float) -> list[str]:
-    """Say by how much a model misses the target for isolated words.
+def _skipping_words_row(name: str, dense: str, words: dict[str, Any], accuracy: float, macs: float) -> Row:
+    """Compare a model that skips with a dense one over clips of isolated words.
 
     Args:
-        loss: Points of accuracy below the dense model.
-        share: Its multiply-adds, in % of those of the dense model.
+        name: Name of the model that skips.
+        dense: The dense model, in words.
+        words: Figures of the model that skips over the clips with a word.
+        accuracy: Accuracy of the dense model over the same clips.
+        macs: Multiply-adds of a step of the dense model.
 
     Returns:
-        A phrase for each miss; none if the model reaches the target.
+        The row of the table.
     """
+    loss, share = 100 * (accuracy - words["value"]), 100 * words["macs_executed"] / macs
     misses = _above(loss, _POINTS, "points", "accuracy ")
-    return misses + _above(share, _SHARE, "points", "multiply-adds ", 1)
+    misses += _above(share, _SHARE, "points", "multiply-adds ", 1)
+    return (
+        f"`{name}`, isolated words, beside {dense}",
+        f"{loss:.2f} points less, at {share:.1f} % of its multiply-adds",
+        _WORDS_TARGET,
+        _verdict(misses),
+    )
 
 
 def _dense_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -169,7 +159,7 @@ def _room_figures(metrics: dict[str, Any]) -> dict[str, float]:
 
 def _beat_rows(beats: dict[str, Any]) -> list[Row]:
     rows = []
-    for name, published_pair in _BEATS.items():
+    for name, published_pair in DE_CHAZAL.items():
         pair = [100 * beats["classes"][name][measure] for measure in ("sensitivity", "precision")]
         words = ("sensitivity", "precision")
         misses = [
@@ -224,15 +214,3 @@ def targets() -> str:
     lines = ["| model | test | published figure or target | |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([*lines, "", filled(_losses(models))])
-
-
-def operating_points() -> str:
-    """Return a table of sensitivity and precision of heart beats, from `python -m tests.measure_operating_points`."""
-    lines = ["| offset | S: sensitivity, % | precision, % | V: sensitivity, % | precision, % | N: sensitivity, % |"]
-    lines.append("|---:|---:|---:|---:|---:|---:|")
-    for row in read_report("operating-points")["rows"]:
-        rates = [row[name][measure] for name in ("S", "V") for measure in ("sensitivity", "precision")]
-        rates.append(row["N"]["sensitivity"])
-        lines.append(f"| {row['offset']} | {' | '.join(f'{rate:.1f}' for rate in rates)} |")
-    published = [*_BEATS["S"], *_BEATS["V"]]
-    return "\n".join([*lines, f"| de Chazal et al. | {' | '.join(map(str, published))} | |"])

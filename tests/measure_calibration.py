@@ -30,7 +30,7 @@ from tests.measure_room_times import EACH_STEP, Array, report, timed_rows
 from tests.step_times import timer
 
 DENSE = Path("arabic-words-gru")
-LOSSES = (0.3, 0.5)
+LOSSES = (0.1, 0.3, 0.5)
 # test clips that are timed, one after the other
 CLIPS = 40
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from edgernn.errors import UsageError
+from edgernn.export import to_onnx
 from edgernn.export.export_run import export_run
 from edgernn.model import SequenceModel
 from edgernn.training import train
@@ -190,6 +191,17 @@ def test_a_training_starts_from_the_weights_of_an_exported_file_or_of_a_model_in
             assert torch.allclose(skipping[name], tensor, atol=1e-9), name
     with pytest.raises(UsageError, match=r"small-gro.*did you mean 'small-gru'"):
         train("adding", "gru", out=tmp_path / "a", settings={**settings, "start_run": "small-gro"})
+
+
+def test_a_start_with_another_front_end_is_noted(tmp_path):
+    audio = {"frontend": "logmel", "sample_rate": 1000, "window_size": 64, "hop": 20, "bands": 5}
+    trained = SequenceModel("gru", 20, 4, 2, **audio, normalise="floor")
+    to_onnx(trained, tmp_path / "floor.onnx")
+    note = copy_weights(SequenceModel("gru", 20, 4, 2, **audio), tmp_path / "floor.onnx")
+    assert note.endswith("; its front end differs, it has normalise=floor")
+    same = SequenceModel("gru", 20, 4, 2, **audio, normalise="floor")
+    assert "front end" not in copy_weights(same, tmp_path / "floor.onnx")
+    assert torch.equal(same.head.weight, trained.head.weight)
 
 
 def test_a_resumed_training_does_not_start_from_the_other_run_again(tmp_path):

@@ -97,18 +97,3 @@ def test_models_are_paired_by_seed_where_some_failed(tables, monkeypatch):
     # one seed has a mean and no interval
     (cells,) = (cells for cells in lines(tables.signal("x", every=True)) if cells[0] == "gru + skip")
     assert cells[3] == "91"
-
-
-def test_a_table_without_times_has_no_model_that_is_best_for_time_alone(tables, monkeypatch):
-    fast = row(16, 97.0, {0: 97.0, 1: 97.5}, 100, rule="skip") | {"front": ["latency"]}
-    cheap = row(32, 97.5, {0: 97.0, 1: 97.5}, 100, rule="selective") | {"front": ["work", "latency"]}
-    monkeypatch.setattr(
-        tables, "read_report", lambda name: report([row(64, 98.0, {0: 97.0, 1: 98.0}, 200), fast, cheap])
-    )
-    monkeypatch.setattr(tables, "_UNTIMED", {"x"})
-    text = tables.signal("x")
-    assert [cells[0] for cells in lines(text)] == ["gru + selective", "gru"]
-    assert lines(text)[0][-1] == "multiply-adds"
-    assert "µs" not in text
-    assert "Times" not in text
-    assert [cells[0] for cells in lines(tables.signal("y"))] == ["gru + skip", "gru + selective", "gru"]

@@ -63,7 +63,7 @@ def test_verdicts_follow_from_the_entries(tables, models):
     assert (f"missed: by {miss:.2f} points" if miss > 0 else "reached") in line
     inside = 100 * dense["interval"]["low"] <= 97.97 <= 100 * dense["interval"]["high"]
     assert ("within this interval" if inside else "outside this interval") in line
-    for name in ("arabic-words-sarnn", "arabic-room-delta"):
+    for name in ("arabic-words-delta", "arabic-room-delta"):
         (line,) = [line for line in lines if line.startswith(f"| `{name}`, isolated words, beside `arabic")]
         loss = 100 * (right(models["arabic-words-gru"]) - right(models[name])) / (40 * CLIPS)
         share = 100 * models[name]["parts"]["words"]["macs_executed"] / dense["macs_executed"]

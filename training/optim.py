@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import nn
 from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
 from edgernn.export.exported_model import read_exported
+from edgernn.model import SequenceModel
 from edgernn.rules.base import UpdateRule
 from edgernn.runtime.zoo import find_model
-from edgernn.store import WEIGHTS, read_tensors
+from edgernn.settings import as_word
+from edgernn.store import WEIGHTS, read_config, read_tensors
 from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.base import Score
 
@@ -149,13 +152,15 @@ def copy_weights(model: nn.Module, source: Path) -> str:
             zoo.
 
     Returns:
-        A sentence that says how many parameters were copied, and which were not.
+        A sentence that says how many parameters were copied, which were not, and in which settings the audio front
+        ends of the two models differ.
 
     Raises:
         UsageError: No such model exists, the run is not finished, or no parameter fits.
         EdgernnError: The file of weights is damaged, or `read_exported` refuses the ONNX file.
     """
-    tensors, parameters = _trained_weights(source), dict(model.named_parameters())
+    tensors, frontend = _trained(source)
+    parameters = dict(model.named_parameters())
     fitting = [name for name, p in parameters.items() if name in tensors and tensors[name].shape == p.shape]
     if not fitting:
         raise UsageError(
@@ -165,20 +170,27 @@ def copy_weights(model: nn.Module, source: Path) -> str:
     for name in fitting:
         parameters[name].copy_(tensors[name])
     new = [name for name in parameters if name not in fitting]
-    return f"{len(fitting)} weights start from {source}" + (f"; new: {', '.join(new)}" if new else "")
+    note = f"{len(fitting)} weights start from {source}" + (f"; new: {', '.join(new)}" if new else "")
+    if isinstance(model, SequenceModel) and model.frontend is not None:
+        own = asdict(model.config.frontend)
+        other = [f"{name}={as_word(value)}" for name, value in frontend.items() if own.get(name, value) != value]
+        if other:
+            note += f"; its front end differs, it has {' '.join(other)}"
+    return note
 
 
-def _trained_weights(source: Path) -> dict[str, torch.Tensor]:
-    """Return the parameters of a trained model by their names, as `copy_weights` documents it."""
+def _trained(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return parameters by name, and the settings of the audio front end, of a trained model; see `copy_weights`."""
     path = find_model(source)
     if path.is_file():
-        return dict(read_exported(path)[0].named_parameters())
+        model, _ = read_exported(path)
+        return dict(model.named_parameters()), asdict(model.config.frontend)
     if not (path / WEIGHTS).is_file():
         raise UsageError(
             f"start_run: expected the directory of a finished run, got {path}, which has no {WEIGHTS}; "
             "finish that training, or name another trained model"
         )
-    return read_tensors(path / WEIGHTS)
+    return read_tensors(path / WEIGHTS), read_config(path)["model"].get("frontend", {})
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:

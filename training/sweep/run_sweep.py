@@ -2,7 +2,7 @@
 """A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -119,20 +119,19 @@ def _all_trained(plan: Sweep, out: Path, pool: Pool | None) -> Iterator[tuple[Sw
                 return
 
 
-def draw_front(report: dict[str, Any], file: Path, costs: Mapping[str, str] = COSTS) -> bool:
+def draw_front(report: dict[str, Any], file: Path) -> bool:
     """Plot the Pareto fronts of a sweep into an image file, unless no run is finished.
 
     Args:
         report: Content of the sweep's table.json.
         file: The image file to write.
-        costs: Dict from the name of each cost to plot to its axis label.
 
     Returns:
         True if the file was written.
     """
     points = _points(report)
     if points:
-        fronts(file, points, costs, report["metric"], report["higher_is_better"])
+        fronts(file, points, COSTS, report["metric"], report["higher_is_better"])
     return bool(points)
 
 

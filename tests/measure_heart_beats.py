@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains heart beat models with other options and seeds: `python -m tests.measure_heart_beats FOLDER --out FILE`.
+
+The command on the card of models/heartbeats-gru is run with the options in VARIANTS and with five seeds. The runs are
+in FOLDER; finished ones are not trained again. Then a number, the offset, is added to the output of the class S of the
+dense models, before the class with the largest output is taken. FILE is the JSON file to write. EDGERNN_DATA is the
+folder of data sets.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import edgernn
+from edgernn.export.exported_model import read_exported
+from edgernn.model import SequenceModel
+from edgernn.runtime.zoo import find_model
+from edgernn.store import load_model
+from edgernn.training.calibrate import calibrate
+from edgernn.training.kernels import attach
+from edgernn.training.score import open_task
+from edgernn.training.tasks import Split
+from edgernn.training.tasks.ecg import CLASSES, Ecg
+from tests.trained_runs import card_words, trained
+
+MODEL = "heartbeats-gru"
+SEEDS = range(5)
+# stands in the options for the dense run of the same seed
+DENSE = "DENSE"
+DELTA = f"--rule delta skip=0.8 theta_x=0.2 theta_h=0.1 start_run={DENSE} lr=0.001 lr_decay=0.85"
+# options that the card's command gets, in addition or in place of its own
+VARIANTS = (
+    f"--cell sarnn skip=0.8 start_run={DENSE}",
+    f"--cell sarnn skip=0.6 start_run={DENSE} epochs=24 lr_decay=0.88",
+    f"--cell gru --rule skip skip=0.8 start_run={DENSE} epochs=12 lr=0.001 lr_decay=0.85",
+    "--cell sarnn skip=0.8",
+    DELTA,
+    f"--rule delta skip=0.8 theta_x=0.1 theta_h=0.05 learn_thresholds=true start_run={DENSE} lr=0.001 lr_decay=0.85",
+)
+LOSS = 1.0
+OFFSETS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5)
+# beats that a model classifies at once
+_BEATS = 1024
+
+
+@torch.no_grad()
+def outputs(model: SequenceModel, split: Split) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a model's outputs (beats, classes) for the beats of a split, and their classes (beats,)."""
+    chunks = list(split.chunks(_BEATS))
+    return torch.cat([model(chunk.x)[0] for chunk in chunks]), torch.cat([chunk.target for chunk in chunks])
+
+
+def rates(y: torch.Tensor, target: torch.Tensor) -> list[dict[str, Any]]:
+    """Return macro F1, and sensitivity and precision of each class, with each offset added to the output of S."""
+    rows = []
+    for offset in OFFSETS:
+        chosen = (y + torch.tensor([offset if name == "S" else 0.0 for name in CLASSES])).argmax(-1)
+        row: dict[str, Any] = {"offset": offset}
+        scores = []
+        for label, name in enumerate(CLASSES):
+            hits, truth, found = (
+                int(mask.sum()) for mask in ((chosen == label) & (target == label), target == label, chosen == label)
+            )
+            row[name] = {"sensitivity": hits / max(1, truth), "precision": hits / max(1, found)}
+            scores.append(2 * hits / max(1, truth + found))
+        rows.append({**row, "macro_f1": float(np.mean(scores))})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="Folder of the runs.")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file to write.")
+    arguments = parser.parse_args()
+    folder, command = arguments.folder, card_words(MODEL)
+
+    def run(name: str, seed: int, options: str = "") -> dict[str, Any]:
+        words = shlex.split(options.replace(DENSE, str(folder / f"dense-{seed}")))
+        return trained(folder / f"{name}-{seed}", seed, command, words)
+
+    seeds = []
+    validation = []
+    for seed in SEEDS:
+        dense, delta = run("dense", seed), run("delta", seed, DELTA)
+        model, task = load_model(folder / f"dense-{seed}")[0], open_task(folder / f"dense-{seed}")
+        attach(model, "auto", "cpu")
+        validation.append(outputs(model, task.validation))
+        seeds.append({"seed": seed, "dense": dense, "delta": delta, "offsets": rates(*outputs(model, task.test))})
+    variants = [
+        {
+            "options": options,
+            **(seeds[0]["delta"] if options == DELTA else run(f"variant{number}", 0, options)),
+        }
+        for number, options in enumerate(VARIANTS)
+    ]
+    calibrated = calibrate(folder / "dense-0", loss=LOSS)
+    exported, _ = read_exported(find_model(Path(MODEL)))
+    task = Ecg(positions=True)
+    task.open(None, 0)
+    report = {
+        "command": shlex.join(["python", "-m", "tests.measure_heart_beats", *sys.argv[1:]]),
+        "edgernn": edgernn.__version__,
+        "seeds": seeds,
+        "variants": variants,
+        "calibrated": {"loss": LOSS, "macs": seeds[0]["dense"]["macs"], **calibrated["test"]},
+        # over the validation records of all seeds together
+        "validation": rates(torch.cat([y for y, _ in validation]), torch.cat([target for _, target in validation])),
+        "model": rates(*outputs(exported, task.test)),
+    }
+    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
