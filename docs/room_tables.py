@@ -2,7 +2,9 @@
 """Tables and picture of word models, for the pages detect-words.md and calibrate.md of docs/how-to.
 
 `python -m tests.measure_rooms` writes the figures to docs/results/room.json, `python -m tests.measure_room_times` the
-times to docs/results/room-times.json, and `python -m tests.measure_calibration` docs/results/calibration.json.
+times to docs/results/room-times.json, `python -m tests.measure_calibration` docs/results/calibration.json, and
+`python -m tests.measure_word_settings` docs/results/word-settings.json. `python -m tests.measure_spoken_words` writes
+docs/results/spoken-words.json.
 """
 
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.spotting import det_curve
-from measured_tables import ROOT, filled, read_report
+from measured_tables import ROOT, compared, filled, read_report
 
 # must equal EACH_STEP in tests/measure_room_times.py
 EACH_STEP = "ONNX Runtime, a call for each step"
@@ -35,7 +37,15 @@ def _table(rows: list[list[str]]) -> str:
 
 def rooms() -> dict[str, str]:
     """Return the generated parts of the page, as a dict from the names of their markers to their texts."""
-    return {"room": _room(), "room-work": _work(), "room-variants": _variants(), "room-times": _times()}
+    return {
+        "room": _room(),
+        "room-work": _work(),
+        "room-variants": _variants(),
+        "room-times": _times(),
+        "word-starts": _starts(),
+        "front-ends": _front_ends(),
+        "spoken-words": _spoken_words(),
+    }
 
 
 def _room() -> str:
@@ -163,6 +173,75 @@ def _ratios(row: dict[str, Any], others: list[dict[str, Any]], part: str, form: 
     """Format the least and the largest ratio of a row's time to the times of other rows, such as "12 to 15"."""
     values = [row[part] / other[part] for other in others]
     return f"{min(values):{form}} to {max(values):{form}}"
+
+
+# columns of the tables of word settings: title, and metric of the room
+_ROOM_COLUMNS = {
+    "English words and silence": "accuracy",
+    **{f"hits at no more than {most} false alarms an hour": f"hits_{most}" for most in (20, 50)},
+}
+_ISOLATED_COLUMNS = {"isolated Arabic words, validation": "validation", "test": "test"}
+
+
+def _starts() -> str:
+    """Return the tables of the English model with weights that start at random, and with those of another model."""
+    tables = [_settings_table(f"starts_{epochs}", "start_run", "none", _ROOM_COLUMNS) for epochs in (40, 150)]
+    return "40 epochs:\n\n" + "\n\n150 epochs:\n\n".join(tables)
+
+
+def _front_ends() -> str:
+    """Return the tables of the normalisations of the audio front end, each compared with `log`."""
+    isolated = _settings_table("isolated", "normalise", "log", _ISOLATED_COLUMNS)
+    return f"{isolated}\n\n{_settings_table('room', 'normalise', 'log', _ROOM_COLUMNS)}"
+
+
+def _settings_table(part: str, setting: str, base: str, columns: dict[str, str]) -> str:
+    """Format a table of a setting's values, each compared with the value `base`, over seeds.
+
+    Args:
+        part: Key of the rows in the report.
+        setting: Name of the setting.
+        base: Its value that the others are compared with.
+        columns: Dict from the title of a column to the key of its figures, from 0 to 1.
+
+    Returns:
+        The table, and how it was measured.
+    """
+    report = read_report("word-settings")
+    lines = [f"| `{setting}` | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+
+    def figures(name: str, key: str) -> dict[int, float]:
+        return {row["seed"]: 100 * row[key] for row in report[part] if row[setting] == name}
+
+    for name in dict.fromkeys(row[setting] for row in report[part]):
+        cells = [compared(figures(name, key), {} if name == base else figures(base, key)) for key in columns.values()]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    seeds = len(dict.fromkeys(row["seed"] for row in report[part]))
+    how = (
+        f"means of {seeds} seeds, and the difference from `{base}` with its 95 % interval, paired by seed; bold if it "
+        "excludes 0"
+    )
+    text = f"In percent, {how if seeds > 1 else 'one training each'}. Measured by `{report['command']}`."
+    return "\n".join([*lines, "", filled(text)])
+
+
+def _spoken_words() -> str:
+    """Return the table of the words that the page detects, of those that the C program detects."""
+    report = read_report("spoken-words")
+    models: dict[str, dict[str, Any]] = report["models"]
+    lines = [
+        f"| samples | {' | '.join(f'`{name}` | further words' for name in models)} |",
+        f"|---|{'---:|' * 2 * len(models)}",
+    ]
+    for way in next(iter(models.values()))["samples"]:
+        counts = [(model["samples"][way], model["in_c"]) for model in models.values()]
+        cells = [f"{count['alike']} of {all_words} | {count['further']}" for count, all_words in counts]
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    text = (
+        f"The {report['recordings']} recordings have ten words in 20 s each, 15 dB above noise; the models detect some "
+        f"wrongly. Measured by `{report['command']}`, with Node {report['node']} on an {report['processor']}."
+    )
+    return "\n".join([*lines, "", filled(text)])
 
 
 def calibrated() -> dict[str, str]:

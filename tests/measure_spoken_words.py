@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how alike the apps detect the same words: `python -m tests.measure_spoken_words`.
+"""Measures how alike the apps detect the same words: `python -m tests.measure_spoken_words FILE`.
 
-It builds RECORDINGS recordings of `tests.spoken_words`, and prints as JSON the number of words that the program in C
-detects, and how many of these the parts of the page detect in Node within TOLERANCE seconds. EDGERNN_DATA must be set
-to a folder with the data of the recordings.
+It builds RECORDINGS recordings of `tests.spoken_words`. FILE is the JSON file to write: the number of words that the
+program in C detects, and how many of these the parts of the page detect in Node within TOLERANCE seconds. EDGERNN_DATA
+must be set to a folder with the data of the recordings.
 """
 
 import argparse
 import dataclasses
 import json
+import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import edgernn
+from edgernn.machine import processor
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.word_detection import PostProcessing
 from edgernn.runtime.zoo import find_model
@@ -56,10 +60,10 @@ def alike(detections: list[Detection], others: list[Detection]) -> int:
 def compare() -> dict[str, Any]:
     """Compare the detections of the parts of the page with those of C: counts by model and by way of the samples."""
     ways: dict[str, dict[str, int]] = {
-        "the same samples": {},
-        "one sample later": {"first": 1},
-        "half a step later": {"first": HOP // 2},
-        "through 48 kHz": {"rate": 48_000},
+        "those of the file": {},
+        "those of the file from the second one on": {"first": 1},
+        "those of the file from the middle of a step on": {"first": HOP // 2},
+        "converted to 48 kHz and back": {"rate": 48_000},
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,23 +74,34 @@ def compare() -> dict[str, Any]:
         for model in ("english-room-delta", "english-room-gru"):
             packed = pack_file(find_model(Path(model)), folder / "model.edgernn")["packed"]
             in_c = [detected_in_c(packed, path) for path in recordings]
-            report[model] = {"in C": sum(map(len, in_c))}
+            figures: dict[str, Any] = {}
             for way, microphone in ways.items():
                 heard = [detected_in_node(packed, path, **microphone) for path in recordings]
                 pairs = list(zip(in_c, heard, strict=True))
-                report[model][way] = {
+                figures[way] = {
                     "alike": sum(alike(detections, others) for detections, others in pairs),
-                    "identical recordings": sum(detections == others for detections, others in pairs),
-                    "further words": sum(len(others) - alike(others, detections) for detections, others in pairs),
+                    "further": sum(len(others) - alike(others, detections) for detections, others in pairs),
                 }
+            report[model] = {"in_c": sum(map(len, in_c)), "samples": figures}
     return report
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="FILE", help="JSON file to write.")
+    out = parser.parse_args().out
     if missing := missing_data():
         raise SystemExit(missing)
-    print(json.dumps(compare(), indent=2))
+    node = run("node", "--version").stdout.strip()
+    report = {
+        "command": shlex.join(["python", "-m", "tests.measure_spoken_words", *sys.argv[1:]]),
+        "edgernn": edgernn.__version__,
+        "processor": processor(),
+        "node": node,
+        "recordings": RECORDINGS,
+        "models": compare(),
+    }
+    out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ def test_a_start_with_another_front_end_is_noted(tmp_path):
     trained = SequenceModel("gru", 20, 4, 2, **audio, normalise="floor")
     to_onnx(trained, tmp_path / "floor.onnx")
     note = copy_weights(SequenceModel("gru", 20, 4, 2, **audio), tmp_path / "floor.onnx")
-    assert note.endswith("; its front end differs, it has normalise=floor")
+    assert note.endswith("floor.onnx differs: normalise=floor")
     same = SequenceModel("gru", 20, 4, 2, **audio, normalise="floor")
     assert "front end" not in copy_weights(same, tmp_path / "floor.onnx")
     assert torch.equal(same.head.weight, trained.head.weight)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings that a measurement runs as commands, with the options of a command in place of those of another one."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,16 +10,17 @@ from typing import Any
 
 from edgernn.files import read_json
 from edgernn.runtime.zoo import ENTRY, find_model
+from edgernn.store import read_config
 from edgernn.training.run_directory import RESULT
 
 
-def merged(command: Sequence[str], options: Sequence[str]) -> list[str]:
+def replace_options(command: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return the words of a command whose options --NAME VALUE and settings NAME=VALUE are replaced or added."""
     values: dict[str, list[str]] = {}
     for words in (command, options):
-        rest = iter(words)
-        for word in rest:
-            values[word.partition("=")[0]] = [word, next(rest)] if word.startswith("--") else [word]
+        following = iter(words)
+        for word in following:
+            values[word.partition("=")[0]] = [word, next(following)] if word.startswith("--") else [word]
     return [word for words in values.values() for word in words]
 
 
@@ -27,9 +29,26 @@ def card_words(model: str) -> list[str]:
     return list(read_json(find_model(Path(model)).with_name(ENTRY))["command"][2:])
 
 
-def trained(run: Path, seed: int, command: Sequence[str], options: Sequence[str] = ()) -> dict[str, Any]:
-    """Train with the words of `edgernn train` and other options, unless the run is finished; return its result.json."""
+def train_once(run: Path, seed: int, command: Sequence[str], options: Sequence[str] = ()) -> dict[str, Any]:
+    """Train with a command's words and other options, unless `run` is finished, and return the content of result.json.
+
+    Args:
+        run: The run directory.
+        seed: Random seed.
+        command: Words of a command after `edgernn train`.
+        options: Words that replace some of them, or are added.
+
+    Returns:
+        The content of the run's result.json.
+
+    Raises:
+        SystemExit: The run was trained with other words.
+    """
+    words = replace_options(command, [*options, "--out", str(run), "--seed", str(seed)])
     if not (run / RESULT).is_file():
-        words = merged(command, [*options, "--out", str(run), "--seed", str(seed)])
         subprocess.run([sys.executable, "-m", "edgernn", "train", *words], check=True)
+    # the run may have been moved
+    earlier = replace_options(read_config(run)["command"][2:], ["--out", str(run)])
+    if sorted(earlier) != sorted(words):
+        raise SystemExit(f"{run}: expected a run of {shlex.join(words)}, got {shlex.join(earlier)}; remove it")
     return dict(read_json(run / RESULT))

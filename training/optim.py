@@ -157,9 +157,10 @@ def copy_weights(model: nn.Module, source: Path) -> str:
 
     Raises:
         UsageError: No such model exists, the run is not finished, or no parameter fits.
-        EdgernnError: The file of weights is damaged, or `read_exported` refuses the ONNX file.
+        EdgernnError: The file of weights is damaged, or `read_exported` refuses the ONNX file, such as one with a
+            user-defined cell.
     """
-    tensors, frontend = _trained(source)
+    tensors, frontend = _read_start(source)
     parameters = dict(model.named_parameters())
     fitting = [name for name, p in parameters.items() if name in tensors and tensors[name].shape == p.shape]
     if not fitting:
@@ -172,25 +173,31 @@ def copy_weights(model: nn.Module, source: Path) -> str:
     new = [name for name in parameters if name not in fitting]
     note = f"{len(fitting)} weights start from {source}" + (f"; new: {', '.join(new)}" if new else "")
     if isinstance(model, SequenceModel) and model.frontend is not None:
-        own = asdict(model.config.frontend)
-        other = [f"{name}={as_word(value)}" for name, value in frontend.items() if own.get(name, value) != value]
-        if other:
-            note += f"; its front end differs, it has {' '.join(other)}"
+        settings = asdict(model.config.frontend)
+        differing = [
+            f"{name}={as_word(value)}" for name, value in frontend.items() if settings.get(name, value) != value
+        ]
+        if differing:
+            note += f"; the front end of {source} differs: {' '.join(differing)}"
     return note
 
 
-def _trained(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return parameters by name, and the settings of the audio front end, of a trained model; see `copy_weights`."""
+def _read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors of a trained model by name, and the settings of its audio front end.
+
+    The tensors of a run include buffers. The settings are empty if the model has no audio front end.
+    """
     path = find_model(source)
     if path.is_file():
         model, _ = read_exported(path)
-        return dict(model.named_parameters()), asdict(model.config.frontend)
+        return dict(model.named_parameters()), {} if model.frontend is None else asdict(model.config.frontend)
     if not (path / WEIGHTS).is_file():
         raise UsageError(
             f"start_run: expected the directory of a finished run, got {path}, which has no {WEIGHTS}; "
             "finish that training, or name another trained model"
         )
-    return read_tensors(path / WEIGHTS), read_config(path)["model"].get("frontend", {})
+    frontend = read_config(path)["model"].get("frontend", {})
+    return read_tensors(path / WEIGHTS), frontend if frontend.get("name") else {}
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
