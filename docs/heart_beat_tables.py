@@ -11,8 +11,6 @@ from measured_tables import filled, read_report
 # sensitivity and precision of de Chazal et al., in %
 DE_CHAZAL = {"V": (77.7, 81.9), "S": (75.9, 38.5)}
 _MEASURES = ("sensitivity", "precision")
-# the dense run in the commands of the page
-_DENSE = "runs/beats/dense-0"
 
 
 def heart_beats() -> dict[str, str]:
@@ -29,13 +27,10 @@ def _variants(report: dict[str, Any]) -> str:
         f"V: {', '.join(_MEASURES)} | multiply-adds a step |",
         "|---|---:|---:|---:|---:|",
         f"| none | {_scores(dense)} | {dense['macs']:,} |",
-        f"| `edgernn calibrate {_DENSE} --loss {calibrated['loss']:g}` | {calibrated['macro_f1']:.3f} | not counted | "
-        f"not counted | {calibrated['executed'] * calibrated['macs']:,.0f} |",
+        f"| `edgernn calibrate {report['dense']} --loss {calibrated['loss']:g}` | {calibrated['macro_f1']:.3f} | "
+        f"not counted | not counted | {calibrated['executed'] * calibrated['macs']:,.0f} |",
     ]
-    lines += [
-        f"| `{row['options'].replace('DENSE', _DENSE)}` | {_scores(row)} | {row['macs_executed']:,.0f} |"
-        for row in report["variants"]
-    ]
+    lines += [f"| `{row['options']}` | {_scores(row)} | {row['macs_executed']:,.0f} |" for row in report["variants"]]
     return "\n".join(lines)
 
 
@@ -55,21 +50,21 @@ def _seeds(report: dict[str, Any]) -> str:
     lines = [
         f"| mean of {len(rows)} seeds, test records | dense | `delta` | difference, 95 % interval |",
         "|---|---:|---:|---:|",
-        _line("macro_f1", [(values("dense", "macro_f1"), values("delta", "macro_f1"))]),
+        _difference_row("macro_f1", [(values("dense", "macro_f1"), values("delta", "macro_f1"))]),
         "| macro_f1 of each seed | "
         + " | ".join(", ".join(f"{value:.3f}" for value in values(model, "macro_f1")) for model in ("dense", "delta"))
         + " | |",
     ]
     for name in DE_CHAZAL:
         pairs = [(values("dense", key), values("delta", key)) for key in (f"{each}_{name}" for each in _MEASURES)]
-        lines.append(_line(f"{name}: {', '.join(_MEASURES)}", pairs))
+        lines.append(_difference_row(f"{name}: {', '.join(_MEASURES)}", pairs))
     macs, skipped = fmean(values("delta", "macs_executed")), fmean(values("delta", "skip_percent"))
     lines.append(f"| multiply-adds a step | {rows[0]['dense']['macs']:,} | {macs:,.0f} | |")
     lines.append(f"| skipped | 0 % | {skipped:.1f} % | |")
     return "\n".join([*lines, "", filled(f"Measured by `{report['command']}`.")])
 
 
-def _line(name: str, pairs: Sequence[tuple[list[float], list[float]]]) -> str:
+def _difference_row(name: str, pairs: Sequence[tuple[list[float], list[float]]]) -> str:
     """Return a row of the table of seeds; each pair has the values of a metric of the dense and the other model."""
     differences = []
     for dense, delta in pairs:

@@ -175,9 +175,11 @@ def _ratios(row: dict[str, Any], others: list[dict[str, Any]], part: str, form: 
     return f"{min(values):{form}} to {max(values):{form}}"
 
 
-# columns of the tables of word settings: title, and metric of the room
+# columns of the tables of word settings, from title to the key of the figures in docs/results/word-settings.json
 _ROOM_COLUMNS = {
-    "English words and silence": "accuracy",
+    "English words, unknown words and silence, validation": "validation",
+    "test": "test",
+    # must equal FALSE_ALARMS in tests/measure_word_settings.py
     **{f"hits at no more than {most} false alarms an hour": f"hits_{most}" for most in (20, 50)},
 }
 _ISOLATED_COLUMNS = {"isolated Arabic words, validation": "validation", "test": "test"}
@@ -185,14 +187,23 @@ _ISOLATED_COLUMNS = {"isolated Arabic words, validation": "validation", "test": 
 
 def _starts() -> str:
     """Return the tables of the English model with weights that start at random, and with those of another model."""
-    tables = [_settings_table(f"starts_{epochs}", "start_run", "none", _ROOM_COLUMNS) for epochs in (40, 150)]
-    return "40 epochs:\n\n" + "\n\n150 epochs:\n\n".join(tables)
+    parts = [part for part in read_report("word-settings") if part.startswith("starts_")]
+    tables = [
+        f"{part.removeprefix('starts_')} epochs:\n\n{_settings_table(part, 'start_run', 'none', _ROOM_COLUMNS)}"
+        for part in parts
+    ]
+    return "\n\n".join([*tables, _measured_words()])
 
 
 def _front_ends() -> str:
     """Return the tables of the normalisations of the audio front end, each compared with `log`."""
     isolated = _settings_table("isolated", "normalise", "log", _ISOLATED_COLUMNS)
-    return f"{isolated}\n\n{_settings_table('room', 'normalise', 'log', _ROOM_COLUMNS)}"
+    return "\n\n".join([isolated, _settings_table("room", "normalise", "log", _ROOM_COLUMNS), _measured_words()])
+
+
+def _measured_words() -> str:
+    """Say how the settings of word models were measured."""
+    return filled(f"Measured by `{read_report('word-settings')['command']}`.")
 
 
 def _settings_table(part: str, setting: str, base: str, columns: dict[str, str]) -> str:
@@ -205,7 +216,7 @@ def _settings_table(part: str, setting: str, base: str, columns: dict[str, str])
         columns: Dict from the title of a column to the key of its figures, from 0 to 1.
 
     Returns:
-        The table, and how it was measured.
+        The table, and what its cells are.
     """
     report = read_report("word-settings")
     lines = [f"| `{setting}` | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
@@ -221,8 +232,7 @@ def _settings_table(part: str, setting: str, base: str, columns: dict[str, str])
         f"means of {seeds} seeds, and the difference from `{base}` with its 95 % interval, paired by seed; bold if it "
         "excludes 0"
     )
-    text = f"In percent, {how if seeds > 1 else 'one training each'}. Measured by `{report['command']}`."
-    return "\n".join([*lines, "", filled(text)])
+    return "\n".join([*lines, "", filled(f"In percent, {how if seeds > 1 else 'one training each'}.")])
 
 
 def _spoken_words() -> str:
@@ -230,16 +240,18 @@ def _spoken_words() -> str:
     report = read_report("spoken-words")
     models: dict[str, dict[str, Any]] = report["models"]
     lines = [
-        f"| samples | {' | '.join(f'`{name}` | further words' for name in models)} |",
+        f"| samples | {' | '.join(f'`{name}`, also detected | only on the page' for name in models)} |",
         f"|---|{'---:|' * 2 * len(models)}",
     ]
     for way in next(iter(models.values()))["samples"]:
         counts = [(model["samples"][way], model["in_c"]) for model in models.values()]
         cells = [f"{count['alike']} of {all_words} | {count['further']}" for count, all_words in counts]
         lines.append(f"| {way} | {' | '.join(cells)} |")
+    detections = " and ".join(str(model["in_c"]) for model in models.values())
     text = (
-        f"The {report['recordings']} recordings have ten words in 20 s each, 15 dB above noise; the models detect some "
-        f"wrongly. Measured by `{report['command']}`, with Node {report['node']} on an {report['processor']}."
+        f"The {report['recordings']} recordings have ten words in 20 s each, 15 dB above noise. The C program makes "
+        f"{detections} detections, some of them wrong. "
+        f"Measured by `{report['command']}`, with Node {report['node']} on an {report['processor']}."
     )
     return "\n".join([*lines, "", filled(text)])
 

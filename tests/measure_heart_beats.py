@@ -25,7 +25,7 @@ from edgernn.training.kernels import attach
 from edgernn.training.score import open_task
 from edgernn.training.tasks import Split
 from edgernn.training.tasks.ecg import CLASSES
-from tests.trained_runs import card_words, train_once
+from tests.trained_runs import card_arguments, train_once
 
 MODEL = "heartbeats-gru"
 SEEDS = range(5)
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="Folder of the runs.")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file to write.")
     arguments = parser.parse_args()
-    folder, command = arguments.folder, card_words(MODEL)
+    folder, command = arguments.folder, card_arguments(MODEL)
 
     def run(name: str, seed: int, options: str = "") -> dict[str, Any]:
         words = shlex.split(options.replace(DENSE, str(folder / f"dense-{seed}")))
@@ -92,7 +92,7 @@ def main() -> None:
         seeds.append({"seed": seed, "dense": dense, "delta": delta, "offsets": rates(*outputs(model, task.test))})
     variants = [
         {
-            "options": options,
+            "options": options.replace(DENSE, str(folder / "dense-0")),
             **(seeds[0]["delta"] if options == DELTA else run(f"variant{number}", 0, options)),
         }
         for number, options in enumerate(VARIANTS)
@@ -102,6 +102,7 @@ def main() -> None:
         "command": shlex.join(["python", "-m", "tests.measure_heart_beats", *sys.argv[1:]]),
         "edgernn": edgernn.__version__,
         "seeds": seeds,
+        "dense": str(folder / "dense-0"),
         "variants": variants,
         "calibrated": {"loss": LOSS, "macs": seeds[0]["dense"]["macs"], **calibrated["test"]},
         # over the validation records of all seeds together

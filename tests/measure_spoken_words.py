@@ -2,8 +2,9 @@
 """Measures how alike the apps detect the same words: `python -m tests.measure_spoken_words FILE`.
 
 It builds RECORDINGS recordings of `tests.spoken_words`. FILE is the JSON file to write: the number of words that the
-program in C detects, and how many of these the parts of the page detect in Node within TOLERANCE seconds. EDGERNN_DATA
-must be set to a folder with the data of the recordings.
+program in C detects, how many of these the parts of the page detect in Node within TOLERANCE seconds, and how many
+others, for each model and each way to change the samples. EDGERNN_DATA must be set to a folder with the data of the
+recordings.
 """
 
 import argparse
@@ -60,10 +61,10 @@ def alike(detections: list[Detection], others: list[Detection]) -> int:
 def compare() -> dict[str, Any]:
     """Compare the detections of the parts of the page with those of C: counts by model and by way of the samples."""
     ways: dict[str, dict[str, int]] = {
-        "those of the file": {},
-        "those of the file from the second one on": {"first": 1},
-        "those of the file from the middle of a step on": {"first": HOP // 2},
-        "converted to 48 kHz and back": {"rate": 48_000},
+        "the file": {},
+        "the file without its first sample": {"first": 1},
+        "the file without its first half step": {"first": HOP // 2},
+        "the file, converted to 48 kHz and back": {"rate": 48_000},
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

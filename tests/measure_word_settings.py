@@ -19,7 +19,7 @@ import edgernn
 from edgernn.files import read_json
 from edgernn.runtime.packed import NORMALISATIONS
 from edgernn.training.run_directory import METRICS, SERIES
-from tests.trained_runs import card_words, train_once
+from tests.trained_runs import card_arguments, train_once
 
 SEEDS, ISOLATED_SEEDS = range(3), range(1)
 ISOLATED = shlex.split(
@@ -31,31 +31,37 @@ ROOM = shlex.split(
     "batch_size=32 lr=0.004 lr_decay=0.93 epochs=40"
 )
 STARTS = ("none", "arabic-room-gru")
-# from epochs of the English model to the seeds and the options that its card's command gets
-STARTED: dict[int, tuple[range, tuple[str, ...]]] = {
-    40: (range(3), ("epochs=40", "lr_decay=0.93")),
-    150: (range(1), ()),
-}
+# from epochs of the English model to the options that its card's command gets, and the number of seeds
+EPOCHS: dict[int, tuple[str, ...]] = {40: ("epochs=40", "lr_decay=0.93"), 150: ()}
+START_SEEDS = {40: 3, 150: 1}
 # false alarms an hour, for each of which the threshold with the most hits is taken
 FALSE_ALARMS = (20, 50)
 
 
+def last_metrics(run: Path) -> dict[str, Any]:
+    """Return the metrics of a run on the validation split after its last epoch."""
+    return dict(json.loads((run / METRICS).read_text(encoding="utf-8").splitlines()[-1]))
+
+
 def room_figures(run: Path, result: dict[str, Any]) -> dict[str, float]:
-    """Return the accuracy of a run over isolated words and silence, and its hits in the room, from 0 to 1."""
+    """Return figures of a run from 0 to 1: its hits in the room, and its accuracy on the validation and test clips.
+
+    These are isolated words, unknown words and silence.
+    """
     series = read_json(run / SERIES)
     points = list(zip(series["room_hits"], series["room_false_alarms_an_hour"], strict=True))
     hits = {
         f"hits_{most}": max((hit for hit, alarms in points if alarms <= most), default=0.0) for most in FALSE_ALARMS
     }
-    return {"accuracy": result["accuracy"], **hits}
+    return {"validation": last_metrics(run)["accuracy"], "test": result["accuracy"], **hits}
 
 
 def isolated(folder: Path, name: str, seed: int) -> dict[str, Any]:
-    """Train the model of isolated Arabic words with a normalisation; return its accuracy over the words."""
+    """Train the model of isolated Arabic words with a normalisation; return its accuracy on both splits' words."""
     run = folder / f"words-{name}-{seed}"
     result = train_once(run, seed, ISOLATED, [f"normalise={name}"])
-    last = json.loads((run / METRICS).read_text(encoding="utf-8").splitlines()[-1])
-    return {"normalise": name, "seed": seed, "validation": last["accuracy_words"], "test": result["accuracy_words"]}
+    validation = last_metrics(run)["accuracy_words"]
+    return {"normalise": name, "seed": seed, "validation": validation, "test": result["accuracy_words"]}
 
 
 def in_room(folder: Path, name: str, seed: int) -> dict[str, Any]:
@@ -66,11 +72,10 @@ def in_room(folder: Path, name: str, seed: int) -> dict[str, Any]:
 
 def started(folder: Path, name: str, epochs: int) -> list[dict[str, Any]]:
     """Train the English model with weights from a start; return its figures for each seed."""
-    seeds, options = STARTED[epochs]
     rows = []
-    for seed in seeds:
+    for seed in range(START_SEEDS[epochs]):
         run = folder / f"english-{name}-{epochs}-{seed}"
-        result = train_once(run, seed, card_words("english-room-gru"), [*options, f"start_run={name}"])
+        result = train_once(run, seed, card_arguments("english-room-gru"), [*EPOCHS[epochs], f"start_run={name}"])
         rows.append({"start_run": name, "seed": seed, **room_figures(run, result)})
     return rows
 
@@ -86,7 +91,7 @@ def main() -> None:
         "edgernn": edgernn.__version__,
         "isolated": [isolated(folder, name, seed) for name in NORMALISATIONS for seed in ISOLATED_SEEDS],
         "room": [in_room(folder, name, seed) for name in NORMALISATIONS for seed in SEEDS],
-        **{f"starts_{epochs}": [row for name in STARTS for row in started(folder, name, epochs)] for epochs in STARTED},
+        **{f"starts_{epochs}": [row for name in STARTS for row in started(folder, name, epochs)] for epochs in EPOCHS},
     }
     arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

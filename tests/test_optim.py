@@ -184,7 +184,7 @@ def test_a_training_starts_from_the_weights_of_an_exported_file_or_of_a_model_in
     (folder / "entry.json").write_text("{}")
     monkeypatch.setenv("EDGERNN_MODELS", str(tmp_path / "models"))
     dense = load_file(tmp_path / "dense/model.safetensors")
-    for out, source in (("file", str(folder / "model.onnx")), ("name", "small-gru")):
+    for out, source in (("file", str(folder / "model.onnx")), ("folder", str(folder)), ("name", "small-gru")):
         train("adding", "sarnn", out=tmp_path / out, settings={**settings, "start_run": source})
         skipping = load_file(tmp_path / out / "model.safetensors")
         for name, tensor in dense.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that a measurement runs as commands, with the options of a command in place of those of another one."""
+"""Run `edgernn train` for a measurement, with some arguments of a command replaced."""
 
 import shlex
 import subprocess
@@ -15,40 +15,43 @@ from edgernn.training.run_directory import RESULT
 
 
 def replace_options(command: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the words of a command whose options --NAME VALUE and settings NAME=VALUE are replaced or added."""
+    """Return the arguments of a command whose options --NAME VALUE and settings NAME=VALUE are replaced or added.
+
+    Every option must have its value as the next argument.
+    """
     values: dict[str, list[str]] = {}
-    for words in (command, options):
-        following = iter(words)
+    for arguments in (command, options):
+        following = iter(arguments)
         for word in following:
             values[word.partition("=")[0]] = [word, next(following)] if word.startswith("--") else [word]
-    return [word for words in values.values() for word in words]
+    return [word for arguments in values.values() for word in arguments]
 
 
-def card_words(model: str) -> list[str]:
-    """Return the words of the command on the card of a model in the zoo, after `edgernn train`."""
+def card_arguments(model: str) -> list[str]:
+    """Return the arguments of the command on the card of a model in the zoo, after `edgernn train`."""
     return list(read_json(find_model(Path(model)).with_name(ENTRY))["command"][2:])
 
 
 def train_once(run: Path, seed: int, command: Sequence[str], options: Sequence[str] = ()) -> dict[str, Any]:
-    """Train with a command's words and other options, unless `run` is finished, and return the content of result.json.
+    """Train with a command's arguments and other options, unless `run` is finished, and return its result.json.
 
     Args:
         run: The run directory.
         seed: Random seed.
-        command: Words of a command after `edgernn train`.
-        options: Words that replace some of them, or are added.
+        command: Arguments of a command after `edgernn train`.
+        options: Arguments that replace some of them, or are added.
 
     Returns:
         The content of the run's result.json.
 
     Raises:
-        SystemExit: The run was trained with other words.
+        SystemExit: The run was trained with other arguments.
     """
-    words = replace_options(command, [*options, "--out", str(run), "--seed", str(seed)])
+    arguments = replace_options(command, [*options, "--out", str(run), "--seed", str(seed)])
     if not (run / RESULT).is_file():
-        subprocess.run([sys.executable, "-m", "edgernn", "train", *words], check=True)
+        subprocess.run([sys.executable, "-m", "edgernn", "train", *arguments], check=True)
     # the run may have been moved
     earlier = replace_options(read_config(run)["command"][2:], ["--out", str(run)])
-    if sorted(earlier) != sorted(words):
-        raise SystemExit(f"{run}: expected a run of {shlex.join(words)}, got {shlex.join(earlier)}; remove it")
+    if sorted(earlier) != sorted(arguments):
+        raise SystemExit(f"{run}: expected a run of {shlex.join(arguments)}, got {shlex.join(earlier)}; remove it")
     return dict(read_json(run / RESULT))

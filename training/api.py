@@ -189,7 +189,7 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
         # batch statistics are summed over processes, which only the torch loop does
         backend = "torch"
     initialise(model, plan.config)
-    if note := group.first(lambda: _start_from_run(plan, model, run)):
+    if note := group.first(lambda: _copy_start(plan, model, run)):
         progress.note(note)
     optimizer = make_optimizer(model, plan.config)
     position = fit(plan, model, optimizer, run, progress, group)
@@ -197,7 +197,7 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
     return group.first(lambda: _finish(plan, model, backend, run, position))
 
 
-def _start_from_run(plan: Plan, model: RecurrentModel, run: RunDirectory) -> str | None:
+def _copy_start(plan: Plan, model: RecurrentModel, run: RunDirectory) -> str | None:
     """Copy the weights of the trained model that the setting start_run names to the untrained model of a new run.
 
     Args:

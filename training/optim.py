@@ -13,6 +13,7 @@ from torch import nn
 from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
 from edgernn.export.exported_model import read_exported
+from edgernn.files import MODEL
 from edgernn.model import SequenceModel
 from edgernn.rules.base import UpdateRule
 from edgernn.runtime.zoo import find_model
@@ -157,8 +158,8 @@ def copy_weights(model: nn.Module, source: Path) -> str:
 
     Raises:
         UsageError: No such model exists, the run is not finished, or no parameter fits.
-        EdgernnError: The file of weights is damaged, or `read_exported` refuses the ONNX file, such as one with a
-            user-defined cell.
+        EdgernnError: The run's weights or config.json cannot be read, or `read_exported` refuses the ONNX file, such as
+            one with a user-defined cell.
     """
     tensors, frontend = _read_start(source)
     parameters = dict(model.named_parameters())
@@ -188,6 +189,9 @@ def _read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     The tensors of a run include buffers. The settings are empty if the model has no audio front end.
     """
     path = find_model(source)
+    if not (path / WEIGHTS).is_file() and (path / MODEL).is_file():
+        # the folder of a trained model
+        path = path / MODEL
     if path.is_file():
         model, _ = read_exported(path)
         return dict(model.named_parameters()), {} if model.frontend is None else asdict(model.config.frontend)
