@@ -7,11 +7,9 @@ dense models, before the class with the largest output is taken. FILE is the JSO
 folder of data sets.
 """
 
-import argparse
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from edgernn.training.kernels import attach
 from edgernn.training.score import open_task
 from edgernn.training.tasks import Split
 from edgernn.training.tasks.ecg import CLASSES
-from tests.trained_runs import card_arguments, train_once
+from tests.trained_runs import card_arguments, parse, train_once
 
 MODEL = "heartbeats-gru"
 SEEDS = range(5)
@@ -72,10 +70,7 @@ def rates(y: torch.Tensor, target: torch.Tensor) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="Folder of the runs.")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file to write.")
-    arguments = parser.parse_args()
+    arguments = parse(__doc__)
     folder, command = arguments.folder, card_arguments(MODEL)
 
     def run(name: str, seed: int, options: str = "") -> dict[str, Any]:

@@ -8,7 +8,6 @@ FOLDER; finished ones are not trained again. FILE is the JSON file to write. EDG
 and the current folder has the noise speech-noise.
 """
 
-import argparse
 import json
 import shlex
 import sys
@@ -19,7 +18,7 @@ import edgernn
 from edgernn.files import read_json
 from edgernn.runtime.packed import NORMALISATIONS
 from edgernn.training.run_directory import METRICS, SERIES
-from tests.trained_runs import card_arguments, train_once
+from tests.trained_runs import card_arguments, parse, train_once
 
 SEEDS, ISOLATED_SEEDS = range(3), range(1)
 ISOLATED = shlex.split(
@@ -81,10 +80,7 @@ def started(folder: Path, name: str, epochs: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="Folder of the runs.")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file to write.")
-    arguments = parser.parse_args()
+    arguments = parse(__doc__)
     folder = arguments.folder
     report = {
         "command": shlex.join(["python", "-m", "tests.measure_word_settings", *sys.argv[1:]]),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run `edgernn train` for a measurement, with some arguments of a command replaced."""
 
+import argparse
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,14 @@ from edgernn.files import read_json
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.store import read_config
 from edgernn.training.run_directory import RESULT
+
+
+def parse(description: str | None) -> argparse.Namespace:
+    """Parse the arguments of a measurement: `folder` of the runs, and `out`, the JSON file to write."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="Folder of the runs.")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file to write.")
+    return parser.parse_args()
 
 
 def replace_options(command: Sequence[str], options: Sequence[str]) -> list[str]:
