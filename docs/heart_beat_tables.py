@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from edgernn.training.statistics import mean_difference
-from measured_tables import filled, read_report
+from measured_tables import filled, read_report, with_margin
 
 # sensitivity and precision of de Chazal et al., in %
 DE_CHAZAL = {"V": (77.7, 81.9), "S": (75.9, 38.5)}
@@ -66,11 +66,7 @@ def _seeds(report: dict[str, Any]) -> str:
 
 def _difference_row(name: str, pairs: Sequence[tuple[list[float], list[float]]]) -> str:
     """Return a row of the table of seeds; each pair has the values of a metric of the dense and the other model."""
-    differences = []
-    for dense, delta in pairs:
-        difference = mean_difference(delta, dense, paired=True)
-        low, high = difference.interval or (0.0, 0.0)
-        differences.append(f"{difference.value:+.3f} ± {(high - low) / 2:.3f}".replace("-", "−"))
+    differences = [with_margin(mean_difference(delta, dense, paired=True), 3) for dense, delta in pairs]
     means = [", ".join(f"{fmean(pair[i]):.3f}" for pair in pairs) for i in range(2)]
     return f"| {name} | {' | '.join(means)} | {', '.join(differences)} |"
 
@@ -99,4 +95,4 @@ def _operating_points(report: dict[str, Any]) -> str:
 
 def _percentages(row: dict[str, Any]) -> list[float]:
     """Return sensitivity and precision of S and V in percent."""
-    return [100 * row[name][measure] for name in ("S", "V") for measure in _MEASURES]
+    return [100 * row[f"{measure}_{name}"] for name in ("S", "V") for measure in _MEASURES]

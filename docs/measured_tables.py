@@ -11,7 +11,7 @@ from typing import Any
 from edgernn.cli.models import model_rows
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
-from edgernn.training.statistics import mean_difference
+from edgernn.training.statistics import Difference, mean_difference
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -120,6 +120,12 @@ def groups() -> str:
     return f"{score_table}\n\n{how}\n\n{time_table}\n\n{how_timed}"
 
 
+def with_margin(difference: Difference, digits: int) -> str:
+    """Format a difference with half the width of its confidence interval, such as "−0.2 ± 1.1"."""
+    low, high = difference.interval or (0.0, 0.0)
+    return f"{difference.value:+.{digits}f} ± {(high - low) / 2:.{digits}f}".replace("-", "−")
+
+
 def compared(values: Mapping[int, float], base: Mapping[int, float]) -> str:
     """Format a mean and its difference from the mean of `base`, with the interval of a paired t-test over seeds.
 
@@ -136,7 +142,7 @@ def compared(values: Mapping[int, float], base: Mapping[int, float]) -> str:
         return mean
     difference = mean_difference([values[seed] for seed in seeds], [base[seed] for seed in seeds], paired=True)
     low, high = difference.interval or (0.0, 0.0)
-    text = f"{difference.value:+.1f} ± {(high - low) / 2:.1f}".replace("-", "−")
+    text = with_margin(difference, 1)
     return f"{mean}, {f'**{text}**' if low * high > 0 else text}"
 
 

@@ -12,7 +12,6 @@ import shlex
 import sys
 from typing import Any
 
-import numpy as np
 import torch
 
 import edgernn
@@ -21,8 +20,8 @@ from edgernn.store import load_model
 from edgernn.training.calibrate import calibrate
 from edgernn.training.kernels import attach
 from edgernn.training.score import open_task
-from edgernn.training.tasks import Split
-from edgernn.training.tasks.ecg import CLASSES
+from edgernn.training.tasks.ecg import CLASSES, BeatTally, Ecg
+from edgernn.training.tasks.sources import Batch, Split
 from tests.trained_runs import card_arguments, parse, train_once
 
 MODEL = "heartbeats-gru"
@@ -46,26 +45,20 @@ _BEATS = 1024
 
 
 @torch.no_grad()
-def outputs(model: SequenceModel, split: Split) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a model's outputs (beats, classes) for the beats of a split, and their classes (beats,)."""
-    chunks = list(split.chunks(_BEATS))
-    return torch.cat([model(chunk.x)[0] for chunk in chunks]), torch.cat([chunk.target for chunk in chunks])
+def outputs(model: SequenceModel, split: Split) -> list[tuple[torch.Tensor, Batch]]:
+    """Return a model's outputs (beats, classes) for each batch of a split, and the batch."""
+    return [(model(batch.x)[0], batch) for batch in split.chunks(_BEATS)]
 
 
-def rates(y: torch.Tensor, target: torch.Tensor) -> list[dict[str, Any]]:
-    """Return macro F1, and sensitivity and precision of each class, with each offset added to the output of S."""
+def rates(task: Ecg, pairs: list[tuple[torch.Tensor, Batch]]) -> list[dict[str, float]]:
+    """Return the metrics of the task for outputs and their batches, with each offset added to the output of S."""
     rows = []
     for offset in OFFSETS:
-        chosen = (y + torch.tensor([offset if name == "S" else 0.0 for name in CLASSES])).argmax(-1)
-        row: dict[str, Any] = {"offset": offset}
-        scores = []
-        for label, name in enumerate(CLASSES):
-            hits, truth, detected = (
-                int(mask.sum()) for mask in ((chosen == label) & (target == label), target == label, chosen == label)
-            )
-            row[name] = {"sensitivity": hits / max(1, truth), "precision": hits / max(1, detected)}
-            scores.append(2 * hits / max(1, truth + detected))
-        rows.append({**row, "macro_f1": float(np.mean(scores))})
+        added = torch.tensor([offset if name == "S" else 0.0 for name in CLASSES])
+        tally = BeatTally(None, task.frame, task.delay)
+        for y, batch in pairs:
+            tally.add(y + added, batch)
+        rows.append({"offset": offset, **tally.result()})
     return rows
 
 
@@ -78,13 +71,15 @@ def main() -> None:
         return train_once(folder / f"{name}-{seed}", seed, command, words)
 
     seeds = []
-    validation = []
+    validation: list[tuple[torch.Tensor, Batch]] = []
     for seed in SEEDS:
         dense, delta = run("dense", seed), run("delta", seed, DELTA)
         model, task = load_model(folder / f"dense-{seed}")[0], open_task(folder / f"dense-{seed}")
         attach(model, "auto", "cpu")
-        validation.append(outputs(model, task.validation))
-        seeds.append({"seed": seed, "dense": dense, "delta": delta, "offsets": rates(*outputs(model, task.test))})
+        assert isinstance(task, Ecg)
+        validation += outputs(model, task.validation)
+        offsets = rates(task, outputs(model, task.test))
+        seeds.append({"seed": seed, "dense": dense, "delta": delta, "offsets": offsets})
     variants = [
         {
             "options": options.replace(DENSE, str(folder / "dense-0")),
@@ -101,7 +96,7 @@ def main() -> None:
         "variants": variants,
         "calibrated": {"loss": LOSS, "macs": seeds[0]["dense"]["macs"], **calibrated["test"]},
         # over the validation records of all seeds together
-        "validation": rates(torch.cat([y for y, _ in validation]), torch.cat([target for _, target in validation])),
+        "validation": rates(task, validation),
     }
     arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

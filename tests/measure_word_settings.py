@@ -17,7 +17,7 @@ from typing import Any
 import edgernn
 from edgernn.files import read_json
 from edgernn.runtime.packed import NORMALISATIONS
-from edgernn.training.run_directory import METRICS, SERIES
+from edgernn.training.run_directory import SERIES, RunDirectory
 from tests.trained_runs import card_arguments, parse, train_once
 
 SEEDS, ISOLATED_SEEDS = range(3), range(1)
@@ -37,11 +37,6 @@ START_SEEDS = {40: 3, 150: 1}
 FALSE_ALARMS = (20, 50)
 
 
-def last_metrics(run: Path) -> dict[str, Any]:
-    """Return the metrics of a run on the validation split after its last epoch."""
-    return dict(json.loads((run / METRICS).read_text(encoding="utf-8").splitlines()[-1]))
-
-
 def room_figures(run: Path, result: dict[str, Any]) -> dict[str, float]:
     """Return figures of a run from 0 to 1: its hits in the room, and its accuracy on the validation and test clips.
 
@@ -52,14 +47,14 @@ def room_figures(run: Path, result: dict[str, Any]) -> dict[str, float]:
     hits = {
         f"hits_{most}": max((hit for hit, alarms in points if alarms <= most), default=0.0) for most in FALSE_ALARMS
     }
-    return {"validation": last_metrics(run)["accuracy"], "test": result["accuracy"], **hits}
+    return {"validation": RunDirectory(run).metrics()[-1]["accuracy"], "test": result["accuracy"], **hits}
 
 
 def isolated(folder: Path, name: str, seed: int) -> dict[str, Any]:
     """Train the model of isolated Arabic words with a normalisation; return its accuracy on both splits' words."""
     run = folder / f"words-{name}-{seed}"
     result = train_once(run, seed, ISOLATED, [f"normalise={name}"])
-    validation = last_metrics(run)["accuracy_words"]
+    validation = RunDirectory(run).metrics()[-1]["accuracy_words"]
     return {"normalise": name, "seed": seed, "validation": validation, "test": result["accuracy_words"]}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edgernn.export.export_run import read_result
 from edgernn.files import read_json
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.store import read_config
@@ -63,4 +64,4 @@ def train_once(run: Path, seed: int, command: Sequence[str], options: Sequence[s
     earlier = replace_options(read_config(run)["command"][2:], ["--out", str(run)])
     if sorted(earlier) != sorted(arguments):
         raise SystemExit(f"{run}: expected a run of {shlex.join(arguments)}, got {shlex.join(earlier)}; remove it")
-    return dict(read_json(run / RESULT))
+    return read_result(run)

@@ -149,8 +149,8 @@ def copy_weights(model: nn.Module, source: Path) -> str:
 
     Args:
         model: The model that is going to be trained.
-        source: The trained model: a run directory, an ONNX file that edgernn exported, or the name of a model in the
-            zoo.
+        source: The trained model: a run directory, an ONNX file that edgernn exported, a folder with its model.onnx, or
+            the name of a model in the zoo.
 
     Returns:
         A sentence that says how many parameters were copied, which were not, and in which settings the audio front
