@@ -201,6 +201,9 @@ def results() -> str:
         "All tables, as `edgernn reproduce --list` prints them. A table is measured if every row has as many seeds as "
         "its recipe asks for. Hours are estimates of the time of all trainings on one core. The last columns count the "
         "paper's figures by how ours compare with them.",
+        "*within*: the 95 % interval of our mean overlaps the printed number ± its printed interval, or ± half a unit "
+        "of its last digit if that is more. *above* or *below*: our interval lies beyond. Few seeds have a wide "
+        "interval, which overlaps easily, so *within* does not show that two figures are equal.",
     ]
     parts += ['<div class="overview" markdown>', "\n".join(overview_table(overview([RESULTS]))), "</div>"]
     for name in table_names():

@@ -8,7 +8,7 @@ import pytest
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training import train
-from edgernn.training.agreement import INCOMPARABLE
+from edgernn.training.agreement import INCOMPARABLE, Reported, agreement, count_verdicts
 from edgernn.training.paper_table import MACHINE_COLUMNS, figure
 from edgernn.training.plan import choose
 from edgernn.training.recipe import RECIPES, label, load_recipe, load_table, over, table_names
@@ -102,6 +102,19 @@ def test_stored_reports_give_the_reasons_of_the_recipes(path):
                 assert (verdict, reason) == (INCOMPARABLE, reasons[column]), (row["name"], column)
             elif verdict == INCOMPARABLE and path.stem not in OUTDATED:
                 assert reason == "one seed has no interval", (row["name"], column)
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_stored_verdicts_follow_from_the_stored_figures(path):
+    report, verdicts = json.loads(path.read_text()), []
+    for row in report["rows"]:
+        for column, entry in row["columns"].items():
+            verdict = entry["agreement"]
+            verdicts.append(verdict)
+            if not (verdict or "").startswith(INCOMPARABLE):
+                paper = None if entry["paper"] is None else Reported(**entry["paper"])
+                assert verdict == agreement(paper, entry), (row["name"], column)
+    assert report["agreement"] == count_verdicts(verdicts)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -114,9 +114,14 @@ def test_agreement_is_that_of_the_intervals(values, expected):
     assert agreement(Reported(84.7, 0.05, 0.8), spread(values)) == expected
 
 
-def test_rounding_is_an_interval_too():
-    assert agreement(Reported(76, 1), spread([77.0, 77.0])) == "within"
-    assert agreement(Reported(76, 1), spread([77.1, 77.1])) == "above"
+@pytest.mark.parametrize(
+    ("ours", "expected"), [(75.4, "below"), (75.5, "within"), (76.5, "within"), (76.6, "above"), (77.0, "above")]
+)
+def test_a_number_that_rounds_to_the_printed_one_agrees(ours, expected):
+    assert agreement(Reported(76, 1), spread([ours, ours])) == expected
+    # an interval that is narrower than the rounding changes nothing, and a wider one counts in full
+    assert agreement(Reported(76, 1, 0.2), spread([ours, ours])) == expected
+    assert agreement(Reported(76, 1, 1.0), spread([ours, ours])) == "within"
 
 
 def test_a_reason_goes_before_the_figures():

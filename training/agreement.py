@@ -28,8 +28,7 @@ class Reported:
 
     Attributes:
         mean: The printed number.
-        rounding: One unit of the last printed digit, such as 0.1 for 97.3. A paper may round or truncate, so this much
-            error is allowed.
+        rounding: One unit of the last printed digit, such as 0.1 for 97.3.
         interval: The number printed after ± or in parentheses, or None. The key `interval` of the paper's table, in its
             TOML file, says what the number means.
         sd: The standard deviation over the paper's runs; None if it is not printed.
@@ -69,9 +68,9 @@ class Reported:
     def half_width(self) -> float:
         """Allowed distance from the printed number.
 
-        It is the number after ±, but at least one unit of the last digit of the printed number.
+        It is the number after ±, but at least half a unit of the last printed digit, the error of rounding.
         """
-        return max(self.rounding, self.interval or 0.0)
+        return max(self.rounding / 2, self.interval or 0.0)
 
 
 def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | None = None) -> str | None:
