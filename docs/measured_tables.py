@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgernn.cli.models import model_rows
+from edgernn.cli.models import model_rows, seed_notes
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
 from edgernn.training.statistics import Difference, mean_difference
@@ -317,9 +317,11 @@ def microcontrollers() -> str:
 
 def trained() -> str:
     """Return the table of the trained models in models/ that `edgernn models` prints."""
-    heading, *rows = model_rows(entries(ROOT / "models"))
+    models = entries(ROOT / "models")
+    heading, *rows = model_rows(models)
     ruler = ["---"] * 3 + ["---:"] * (len(heading) - 3)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ruler, *rows))
+    lines = [f"| {' | '.join(cells)} |" for cells in (heading, ruler, *rows)]
+    return "\n".join([*lines, "", *(filled(f"- {note}") for note in seed_notes(models))])
 
 
 def mb(count: int) -> str:

@@ -19,7 +19,7 @@ from edgernn.model import SequenceModel
 from edgernn.progress import Progress
 from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
-from edgernn.runtime.zoo import CARD, ENTRY, FILES, INT8, zoo_folder
+from edgernn.runtime.zoo import CARD, ENTRY, FILES, INT8, seed_note, zoo_folder
 from edgernn.signals import delaying
 from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
@@ -260,6 +260,8 @@ def card_sections(entry: Mapping[str, Any]) -> list[str]:
     """
     metric, parts, words = entry["metric"], entry["parts"], update_words(kind_of_rule(entry["rule"]))
     lines = ["## Quality", "", f"{metric} on the test sequences: {_with_interval(entry)}."]
+    if note := seed_note(entry):
+        lines += ["", note]
     scope = entry["interval"] and Interval(**entry["interval"]).scope
     if scope and entry["data"]:
         # sequences that a task generates are independent

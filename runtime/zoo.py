@@ -8,7 +8,9 @@ one in the repository.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from edgernn.errors import EdgernnError, UsageError, nearest
@@ -89,7 +91,51 @@ def _missing(entry: Any) -> str | None:
             return "an interval with low and high, or null"
     if not all(isinstance(file, dict) and {"weights", "bytes"} <= file.keys() for file in entry["files"].values()):
         return "the weights and bytes of each file"
+    if "seeds" in entry and not _has_seeds(entry["seeds"]):
+        return "seeds with the seed of the model and the validation and test metric of each seed"
     return None
+
+
+def _has_seeds(seeds: Any) -> bool:
+    """Return True if the value is the dict "seeds" that `seed_note` reads."""
+    if not isinstance(seeds, dict) or not isinstance(seeds.get("model"), str):
+        return False
+    splits = [seeds.get(split) for split in ("validation", "test")]
+    if not all(isinstance(split, dict) and seeds["model"] in split for split in splits):
+        return False
+    numbers = [value for split in splits for value in split.values()]
+    return splits[0].keys() == splits[1].keys() and all(isinstance(value, int | float) for value in numbers)
+
+
+def seed_mean(entry: Mapping[str, Any]) -> float | None:
+    """Return the mean test metric of all seeds that were trained; None if only the model's own is known."""
+    return fmean(entry["seeds"]["test"].values()) if "seeds" in entry else None
+
+
+def seed_note(entry: Mapping[str, Any]) -> str | None:
+    """Say which of several trained seeds a model has, what all of them reach, and which one validation prefers.
+
+    Args:
+        entry: Content of entry.json. Its optional key "seeds" is a dict with "model" (the seed of the model, as a
+            string), "validation" and "test" (dicts from each trained seed to its metric on this split).
+
+    Returns:
+        The sentences; None if the entry has no "seeds".
+    """
+    if "seeds" not in entry:
+        return None
+    seeds, sign = entry["seeds"], 1 if entry["higher_is_better"] else -1
+    best = {split: max(seeds[split], key=lambda seed: sign * seeds[split][seed]) for split in ("validation", "test")}
+    count, preferred, metric = len(seeds["test"]), best["validation"], entry["metric"]
+    optimistic = seeds["model"] == best["test"]
+    text = f"This model has seed {seeds['model']} of {count}"
+    text += ", the best of them on the test, so its figures are optimistic. " if optimistic else ". "
+    text += (
+        f"The mean {metric} of the {count} seeds on the test is {seed_mean(entry):.4g}. The validation split prefers "
+    )
+    if preferred == seeds["model"]:
+        return f"{text}this seed{', too' * optimistic}."
+    return f"{text}seed {preferred}, which has {seeds['test'][preferred]:.4g} on the test."
 
 
 def find_model(model: Path) -> Path:

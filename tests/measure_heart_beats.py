@@ -3,28 +3,33 @@
 
 The command on the card of models/heartbeats-gru is run with the options in VARIANTS and with five seeds. The runs are
 in FOLDER; finished ones are not trained again. Then a number, the offset, is added to the output of the class S of the
-dense models, before the class with the largest output is taken. FILE is the JSON file to write. EDGERNN_DATA is the
-folder of data sets.
+dense models, before the class with the largest output is taken. FILE is the JSON file to write. The metrics of all
+seeds are also written to the entries and cards of the two models. EDGERNN_DATA is the folder of data sets.
 """
 
 import json
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import edgernn
 from edgernn.model import SequenceModel
+from edgernn.runtime.zoo import entries
 from edgernn.store import load_model
 from edgernn.training.calibrate import calibrate
 from edgernn.training.kernels import attach
 from edgernn.training.score import open_task
 from edgernn.training.tasks.ecg import CLASSES, BeatTally, Ecg
 from edgernn.training.tasks.sources import Batch, Split
+from tests.measure_zoo import ROOT, write
 from tests.trained_runs import card_arguments, parse, train_once
 
 MODEL = "heartbeats-gru"
+# from the trained models to the runs of all seeds in the report
+RUNS = {MODEL: "dense", "heartbeats-delta": "delta"}
 SEEDS = range(5)
 # stands in the options for the dense run of the same seed
 DENSE = "DENSE"
@@ -60,6 +65,20 @@ def rates(task: Ecg, pairs: list[tuple[torch.Tensor, Batch]]) -> list[dict[str, 
             tally.add(y + added, batch)
         rows.append({"offset": offset, **tally.result()})
     return rows
+
+
+def write_seeds(report: dict[str, Any]) -> None:
+    """Write the metrics of all seeds of a report to the entries and cards of the trained models."""
+    for entry in entries(ROOT / "models"):
+        if run := RUNS.get(entry["name"]):
+            metrics = {
+                split: {str(row["seed"]): row[run][key] for row in report["seeds"]}
+                for split, key in (("validation", "best_validation"), ("test", entry["metric"]))
+            }
+            command = entry["command"]
+            seeds = {"model": command[command.index("--seed") + 1], **metrics}
+            folder = Path(entry.pop("folder"))
+            write(folder, {**entry, "seeds": seeds})
 
 
 def main() -> None:
@@ -99,6 +118,7 @@ def main() -> None:
         "validation": rates(task, validation),
     }
     arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_seeds(report)
 
 
 if __name__ == "__main__":

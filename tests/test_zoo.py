@@ -15,11 +15,11 @@ import torch
 import edgernn.zoo_entry
 from edgernn.bench.measure import Settings
 from edgernn.cli.frame import main
-from edgernn.cli.models import model_rows
+from edgernn.cli.models import model_rows, seed_notes
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.rules import RULES
 from edgernn.runtime.info import update_words
-from edgernn.runtime.zoo import entries, find_model, zoo_folder
+from edgernn.runtime.zoo import entries, find_model, seed_note, zoo_folder
 from edgernn.training import train
 from edgernn.training.tasks import Adding, Sequences
 from edgernn.zoo_entry import MOST, add_model, card_sections, part_figures, with_intervals
@@ -265,12 +265,60 @@ def test_a_damaged_entry_is_named(zoo, tmp_path):
         ({"parts": []}, "the numbers value, skip_percent, macs_executed"),
         ({"interval": [0, 1]}, "an interval with low and high, or null"),
         ({"files": {"model.onnx": {"bytes": 1}}}, "the weights and bytes of each file"),
+        *(
+            ({"seeds": seeds}, "seeds with the seed of the model and the validation and test metric of each seed")
+            for seeds in (
+                None,
+                {"model": "0", "test": {"0": 1.0}},
+                several_seeds("1", {"0": 1.0}, {"0": 1.0}),
+                several_seeds("0", {"0": 1.0, "1": 1.0}, {"0": 1.0}),
+                several_seeds("0", {"0": 1.0}, {"0": "high"}),
+                several_seeds([], {"0": 1.0}, {"0": 1.0}),
+            )
+        ),
     ):
         (tmp_path / "zoo/small/entry.json").write_text(json.dumps({**entry, **change}))
         with pytest.raises(EdgernnError, match=rf"entry\.json: expected {message}, got other JSON; add"):
             entries(tmp_path / "zoo")
     (tmp_path / "zoo/small/entry.json").write_text(json.dumps({**entry, "parts": {"words": part}}))
     assert len(model_rows(entries(tmp_path / "zoo"))) == 2
+
+
+def several_seeds(model, validation, test):
+    return {"model": model, "validation": validation, "test": test}
+
+
+def test_an_entry_of_several_seeds_says_which_one_it_has(zoo):
+    (entry,) = entries(zoo)
+    assert seed_note(entry) is None
+    assert ", mean of" not in model_rows([entry])[1][3]
+    # of an error, the smallest is the best
+    seeds = several_seeds("3", {"2": 0.5, "3": 0.7, "4": 0.6}, {"2": 0.4, "3": 0.1, "4": 0.4})
+    entry |= {"higher_is_better": False, "metric": "mse", "seeds": seeds}
+    note = (
+        "This model has seed 3 of 3, the best of them on the test, so its figures are optimistic. The mean mse of the "
+        "3 seeds on the test is 0.3. The validation split prefers seed 2, which has 0.4 on the test."
+    )
+    assert seed_note(entry) == note
+    assert seed_notes([entry]) == [f"small: {note}"]
+    assert note in card_sections(entry)
+    assert model_rows([entry])[1][3].endswith(", mean of 3 seeds 0.3")
+    # of a score, the largest
+    assert seed_note(entry | {"higher_is_better": True}) == (
+        "This model has seed 3 of 3. The mean mse of the 3 seeds on the test is 0.3. The validation split prefers this "
+        "seed."
+    )
+
+
+def test_the_heart_beat_models_have_the_seeds_of_their_report():
+    report = json.loads((ROOT / "docs/results/heart-beats.json").read_text(encoding="utf-8"))
+    known = {entry["name"]: entry for entry in entries()}
+    for name, run in (("heartbeats-gru", "dense"), ("heartbeats-delta", "delta")):
+        entry = known[name]
+        for split, key in (("validation", "best_validation"), ("test", "macro_f1")):
+            assert entry["seeds"][split] == {str(row["seed"]): row[run][key] for row in report["seeds"]}
+        assert entry["seeds"]["test"][entry["seeds"]["model"]] == entry["value"]
+        assert shlex.join(["--seed", entry["seeds"]["model"]]) in shlex.join(entry["command"])
 
 
 def test_refused_additions_write_nothing(run, zoo, tmp_path, monkeypatch):

@@ -39,23 +39,37 @@ def model_rows(models: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     return [heading, *map(_row, models)]
 
 
+def seed_notes(models: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each entry that knows the figures of several seeds, see `edgernn.runtime.zoo.seed_note`."""
+    from edgernn.runtime.zoo import seed_note
+
+    return [f"{entry['name']}: {note}" for entry in models if (note := seed_note(entry))]
+
+
 def _list_text(result: list[dict[str, Any]]) -> str:
     rows = model_rows(result)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([*lines, *seed_notes(result)])
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    from edgernn.runtime.zoo import seed_mean
+
     bytes_of = {file["weights"]: f"{file['bytes']:,}" for file in entry["files"].values()}
     # metric and work on the same test sequences: on a part of them, if the card names one
     ((part, figures),) = list(entry.get("parts", {}).items())[:1] or [("", entry)]
     name, interval = f"{entry['metric']}_{part}" if part else entry["metric"], figures["interval"]
     metric = f"{name} {figures['value']:.4g}"
+    if interval is not None:
+        metric += f" ({interval['low']:.4g} to {interval['high']:.4g})"
+    if (mean := seed_mean(entry)) is not None:
+        metric += f", mean of {len(entry['seeds']['test'])} seeds {mean:.4g}"
     return (
         entry["name"],
         entry["task"],
         entry["cell"] if entry["rule"] == "always" else f"{entry['cell']} + {entry['rule']}",
-        metric if interval is None else f"{metric} ({interval['low']:.4g} to {interval['high']:.4g})",
+        metric,
         f"{figures['skip_percent']:.1f} %",
         f"{figures['macs_executed']:,.0f} of {entry['macs']:,}",
         bytes_of.get("float32", "-"),
@@ -76,6 +90,9 @@ def _list(folder: Path | None) -> list[dict[str, Any]]:
 
     The interval is one of other test data from the same speakers or other origins, and does not cover other training
     seeds. Where the card says that it was taken over records, it is one of other records, such as other patients.
+
+    If a model is one of several trained seeds, the column also has their mean on the test data. A line below the table
+    says which seed the model has, and which one the validation split prefers.
     """
     from edgernn.runtime.zoo import entries
 
