@@ -25,8 +25,19 @@ def weights(at, k, col, K: tl.constexpr, N: tl.constexpr, by_k: tl.constexpr, by
 
 
 @triton.jit
+def rounded(tile, PRECISION: tl.constexpr):
+    """Round a float32 tile to the nearest tf32 values for tf32 products, as tensor cores would cut off the low bits."""
+    if PRECISION == "tf32" and tile.dtype == tl.float32:
+        bits = (tile.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+        # the sum would turn some NaN into 0
+        tile = tl.where(tile == tile, bits.to(tl.float32, bitcast=True), tile)
+    return tile
+
+
+@triton.jit
 def multiply(total, factor, tile, PRECISION: tl.constexpr):
-    return tl.dot(factor.to(tile.dtype), tile, total, input_precision=PRECISION)
+    """Return total + factor times tile. `tile` was made by `rounded`."""
+    return tl.dot(rounded(factor.to(tile.dtype), PRECISION), tile, total, input_precision=PRECISION)
 
 
 @triton.jit
@@ -36,7 +47,8 @@ def stream(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by
     for first in range(0, K, BLOCK_K):
         k = first + tl.arange(0, BLOCK_K)
         factor = tl.load(factor_at + k[None, :], live & (k[None, :] < K), 0.0)
-        total = multiply(total, factor, weights(at, k[:, None], col, K, N, by_k, by_col), PRECISION)
+        tile = rounded(weights(at, k[:, None], col, K, N, by_k, by_col), PRECISION)
+        total = multiply(total, factor, tile, PRECISION)
     return total
 
 
@@ -337,7 +349,7 @@ class KernelSource:
     def hold(self) -> None:
         for product in self.layout.products:
             if self.is_held(product):
-                self.put(f"{product.name} = {self.tile(product)}")
+                self.put(f"{product.name} = rounded({self.tile(product)}, PRECISION)")
 
     def tile(self, product: Product) -> str:
         raise NotImplementedError
@@ -347,7 +359,7 @@ class KernelSource:
 
         Only kernels that keep the whole state in registers have this code. Others split the product into tiles.
         """
-        tile = product.name if self.is_held(product) else self.tile(product)
+        tile = product.name if self.is_held(product) else f"rounded({self.tile(product)}, PRECISION)"
         self.put(f"{total} = multiply({total}, {factor}, {tile}, PRECISION)")
 
     def weights_at(self, product: Product) -> str:
