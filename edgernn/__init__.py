@@ -5,7 +5,6 @@ Names are imported on first use: `import edgernn` is fast, and the names that ru
 """
 
 import importlib
-from importlib.util import find_spec
 from typing import Any
 
 __version__ = "0.1.0"
@@ -35,11 +34,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'edgernn' has no attribute {name!r}; edgernn.__all__ lists all names")
     from edgernn.extras import needed_by
 
-    if name in _MODULES and find_spec(f"edgernn.{name}") is None:
-        raise ImportError(
-            f"edgernn.{name}: not found in {__path__[0]}, a source folder that hides the installed package; "
-            "start Python in another folder, or install with `make setup`"
-        )
     with needed_by(f"edgernn.{name}"):
         module = importlib.import_module(_NAMES.get(name, f"edgernn.{name}"))
     return getattr(module, name) if name in _NAMES else module

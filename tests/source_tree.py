@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as installed, in one folder, for tools that read the sources; and helpers that run these tools."""
+"""Helpers that run tools on the sources."""
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,13 +34,6 @@ def load_script(path):
 def generator():
     """Import the script runtime/csrc/generate.py as a module."""
     return load_script(ROOT / "runtime" / "csrc" / "generate.py")
-
-
-def copy_package(folder):
-    """Copy the Python files of all top-level folders to where pyproject.toml installs them."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]
-    for place, package in settings["wheel"]["packages"].items():
-        shutil.copytree(ROOT / package, folder / place, ignore=shutil.ignore_patterns("csrc", "__pycache__"))
 
 
 def python_without_editable_install(*words, path, **options):

@@ -90,10 +90,3 @@ with needed_by("edgernn cells"):
 """
     process = python(code, without=[])
     assert process.stderr.endswith("ModuleNotFoundError: No module named 'torch.no_such_module'\n")
-
-
-def test_source_folder_that_hides_the_installation_is_named():
-    words = [sys.executable, "-S", "-c", "import edgernn; edgernn.runtime"]  # -S: without any installed package
-    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert "edgernn.runtime: not found in" in process.stderr, process.stderr
-    assert "start Python in another folder" in process.stderr

@@ -9,7 +9,7 @@ import pytest
 
 import edgernn
 from edgernn.runtime import library_path
-from tests.source_tree import ROOT, load_script, run
+from tests.source_tree import ROOT, load_script, python_without_editable_install, run
 
 # functions that would open files, start threads or processes, load code, or use a network; also as __name or name64
 FORBIDDEN = {
@@ -34,6 +34,12 @@ def test_editable_install_works_from_another_folder(tmp_path):
     shape, module, _ = run(sys.executable, "-W", "ignore", "-c", USE, cwd=tmp_path).strip().split("|")
     assert shape == "(1,)"
     assert Path(module).parent == ROOT / "edgernn"
+
+
+def test_checkout_works_without_an_install(tmp_path):
+    words = ["-c", "import edgernn.export, edgernn.runtime, edgernn.training; print(edgernn.training.__file__)"]
+    output = python_without_editable_install(*words, path=ROOT, cwd=tmp_path)
+    assert output.strip() == str(ROOT / "edgernn" / "training" / "__init__.py")
 
 
 def test_library_is_small():

@@ -4,10 +4,9 @@
 import os
 import sys
 
-from tests.source_tree import ROOT, copy_package, run
+from tests.source_tree import ROOT, run
 
 
 def test_types_of_the_package_are_strict(tmp_path):
-    copy_package(tmp_path)
-    words = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", tmp_path / "cache", "-p", "edgernn"]
-    run(sys.executable, "-m", "mypy", *words, env=os.environ | {"MYPYPATH": str(tmp_path)}, cwd=tmp_path)
+    words = ["--cache-dir", tmp_path / "cache", "-p", "edgernn"]
+    run(sys.executable, "-m", "mypy", *words, env=os.environ | {"MYPYPATH": str(ROOT)}, cwd=ROOT)
