@@ -8,11 +8,11 @@ from typing import Any
 from edgernn.names import parts
 from edgernn.rules import RULES
 from edgernn.settings import options_of
-from edgernn.training.paper_table import number
-from edgernn.training.recipe import RECIPES
+from edgernn.training.papers.recipe import RECIPES
 from edgernn.training.sweep.run_sweep import draw_front
 from edgernn.training.sweep.sweep_table import naming_settings
 from edgernn.training.table_latency import EARLIER_CALL
+from edgernn.training.table_text import number
 from edgernn.training.tasks import TASKS
 from measured_tables import RESULTS, compared, filled, read_report
 
@@ -55,7 +55,7 @@ def draw_sweeps() -> None:
 
 
 def _measured(folder: str, prefix: str) -> list[Path]:
-    """Return the sweep files in a folder of training/recipes whose report is docs/results/PREFIX-TASK.json."""
+    """Return the sweep files in a folder of benchmarks/sweeps whose report is docs/results/PREFIX-TASK.json."""
     files = sorted((RECIPES / folder).glob("*.toml"))
     return [path for path in files if (RESULTS / f"{prefix}-{path.stem}.json").is_file()]
 
@@ -183,7 +183,7 @@ def int8_pairs() -> str:
         "confidence interval, paired by seed, bold if the interval excludes 0. Of the "
         f"{len(losses)} pairs with a score in percent, {within} lose at most {_INT8_LOSS} points; the mean loss is "
         f"{fmean(losses):.1f} points. The interval excludes 0 in {unequal or 'none'} of all {len(lines) - 2} pairs. "
-        "Made by the sweeps in training/recipes/rivals and training/recipes/sweeps."
+        "Made by the sweeps in benchmarks/sweeps/rivals and benchmarks/sweeps/signals."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 

@@ -26,7 +26,8 @@ from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import SETS, DataSet
 from edgernn.training.evaluate import evaluate
 from edgernn.training.score import open_task
-from edgernn.training.tasks import TASKS, Task
+from edgernn.training.tasks import TASKS
+from edgernn.training.tasks.base import Task
 
 # limits in bytes: of all models, and of the example of one
 MOST, MOST_EXAMPLE = 8_000_000, 200_000

@@ -29,7 +29,8 @@ from edgernn.runtime.zoo import CARD, ENTRY, FILES, entries
 from edgernn.training.confidence import metric_interval
 from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import open_entry
-from edgernn.training.tasks import Split, Task
+from edgernn.training.tasks.base import Task
+from edgernn.training.tasks.sources import Split
 from edgernn.zoo_entry import as_dict, card_sections, part_figures, with_intervals
 
 ROOT = Path(__file__).resolve().parent.parent

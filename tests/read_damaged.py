@@ -272,7 +272,7 @@ def _recipe(folder: Path) -> None:
 
 
 def _read_recipe(folder: Path) -> None:
-    from edgernn.training.recipe import load_recipe
+    from edgernn.training.papers.recipe import load_recipe
 
     load_recipe(f"{folder / 't.toml'}:gru")
 

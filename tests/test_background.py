@@ -11,7 +11,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.model import SequenceModel
 from edgernn.training import evaluate, train
 from edgernn.training.plan import choose
-from edgernn.training.tasks import Adding
+from edgernn.training.tasks.adding import Adding
 from tests.task_helpers import opened
 from tests.training_helpers import SMALL, without_pictures
 

@@ -18,11 +18,10 @@ from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training.config import TrainConfig
 from edgernn.training.evaluate import evaluate
-from edgernn.training.gaps import backwards, with_gaps
 from edgernn.training.loop import train_step
-from edgernn.training.networks.brits import BRITS
-from edgernn.training.tasks import Mortality
-from edgernn.training.tasks.brits import roc_auc
+from edgernn.training.papers.gaps import backwards, with_gaps
+from edgernn.training.papers.networks.brits import BRITS
+from edgernn.training.papers.tasks.brits import Mortality, roc_auc
 from tests.stays import F, deltas, write_stays
 from tests.task_helpers import opened
 from tests.tolerances import FLOAT32, FLOAT64

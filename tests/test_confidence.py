@@ -10,9 +10,10 @@ import torch
 
 import edgernn
 from edgernn.training.confidence import Interval, metric_interval
-from edgernn.training.tasks import CLASSIFICATION, Ecg, Objective, Sequences, Task
+from edgernn.training.tasks.base import CLASSIFICATION, Objective, Task
 from edgernn.training.tasks.confusion import Confusion
-from edgernn.training.tasks.ecg import BeatTally
+from edgernn.training.tasks.ecg import BeatTally, Ecg
+from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import opened
 from tests.test_task_ecg import SMALL, write_heart
 

@@ -17,7 +17,7 @@ from edgernn.runtime.wav import read_wav
 from edgernn.runtime.zoo import ENTRY, entries, find_model
 from edgernn.settings import fields_of
 from edgernn.training.evaluate_model import task_of_entry
-from edgernn.training.tasks import Keywords
+from edgernn.training.tasks.keywords import Keywords
 from tests.words import RATE, write_arabic, write_english_test_set, write_noise, write_own
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,10 +15,10 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import evaluate
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
-from edgernn.training.networks.draw import Draw, gaussian_divergence, window
+from edgernn.training.papers.networks.draw import Draw, gaussian_divergence, window
+from edgernn.training.papers.tasks.draw import DrawImages, mosaic
 from edgernn.training.plan import make_plan
-from edgernn.training.tasks import Batch
-from edgernn.training.tasks.draw import DrawImages, mosaic
+from edgernn.training.tasks.sources import Batch
 from tests import oracle_cells
 from tests.format_files import svhn_bytes
 from tests.task_helpers import opened

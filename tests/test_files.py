@@ -15,7 +15,7 @@ from edgernn.errors import EdgernnError
 from edgernn.files import read_arrays, read_json, replacing, write_text
 from edgernn.runtime.run_file import read
 from edgernn.runtime.wav import read_wav
-from edgernn.training.recipe import read_toml
+from edgernn.training.toml_settings import read_toml
 from tests.training_helpers import leftovers
 
 WRITE = """

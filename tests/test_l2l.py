@@ -15,10 +15,10 @@ from edgernn.config import LayerConfig, ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import train
 from edgernn.training.datasets import SETS, fetch
-from edgernn.training.networks.learned_optimizer import LearnedOptimizer
-from edgernn.training.networks.optimisees import RATES
-from edgernn.training.tasks.l2l import LearningToLearn
-from edgernn.training.tasks.unrolls import ImageSplit, Unrolls
+from edgernn.training.papers.networks.learned_optimizer import LearnedOptimizer
+from edgernn.training.papers.networks.optimisees import RATES
+from edgernn.training.papers.tasks.l2l import LearningToLearn
+from edgernn.training.papers.tasks.unrolls import ImageSplit, Unrolls
 from tests import oracle_cells
 from tests.training_helpers import Stop, data_folder, snapshot, without_pictures, words, write_mnist
 
@@ -116,8 +116,8 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
     model.forward = spy
     model.traces = [None]
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgernn.training.networks.learned_optimizer.joined", lambda _: None)
-        patch.setattr("edgernn.training.tasks.l2l.work", lambda model: {"skip_percent": 0.0})
+        patch.setattr("edgernn.training.papers.networks.learned_optimizer.joined", lambda _: None)
+        patch.setattr("edgernn.training.papers.tasks.l2l.work", lambda model: {"skip_percent": 0.0})
         metrics = task.evaluate(model, task.test, "cpu")
     starts = [seen[0], seen[3]]
     lr = metrics["sgd_lr"]
@@ -163,7 +163,7 @@ def perceptron_by_hand(theta, x, target):
 
 
 def test_the_learning_rate_is_the_best_on_the_validation_images(digits, monkeypatch):
-    monkeypatch.setattr("edgernn.training.tasks.l2l.RATES", (1e-4, 0.1, 1e4))
+    monkeypatch.setattr("edgernn.training.papers.tasks.l2l.RATES", (1e-4, 0.1, 1e4))
     task = opened(digits, run_steps=20, unroll=20, minibatch=22, trials=1)
     # separable images: larger steps are better until the loss diverges
     for images in (task.images, task.validation, task.test):
@@ -325,7 +325,7 @@ def test_an_unpacked_archive_is_not_fetched_again(tmp_path):
 
 @pytest.mark.usefixtures("_no_pictures")
 def test_a_residual_network_is_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgernn.training.tasks.l2l.RATES", (0.01,))
+    monkeypatch.setattr("edgernn.training.papers.tasks.l2l.RATES", (0.01,))
     write_cifar(tmp_path / "data/cifar10", "npz")
     changes = {"optimisee": "resnet", "width": 1, "depth": 8, "update": "gated", "layers": 1, "steps": 2, "trials": 1}
     with pytest.warns(EdgernnWarning, match=A_PART):

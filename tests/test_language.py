@@ -15,8 +15,8 @@ from edgernn.cli.frame import main
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.store import load_model, read_tensors
+from edgernn.training.papers.tasks.ptb import NOTHING, NextWord, WordStream
 from edgernn.training.pictures import update_pattern
-from edgernn.training.tasks.ptb import NOTHING, NextWord, WordStream
 from tests.language import AWD, run, write_text
 from tests.task_helpers import opened
 from tests.training_helpers import Stop, data_folder, snapshot, without_pictures

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from edgernn.config import LayerConfig
-from edgernn.training.networks.learned_optimizer import LearnedOptimizer, log_and_sign
-from edgernn.training.networks.optimisees import HAND_MADE, ResBlock, ResNet, perceptron, residual, train_by_hand
+from edgernn.training.papers.networks.learned_optimizer import LearnedOptimizer, log_and_sign
+from edgernn.training.papers.networks.optimisees import HAND_MADE, ResBlock, ResNet, perceptron, residual, train_by_hand
 from tests import oracle_cells
 
 # sizes of the three updates; otherwise as in their papers

@@ -51,7 +51,7 @@ REPRODUCE = """
 import sys
 from pathlib import Path
 from edgernn.cli.frame import main
-from edgernn.training import recipe
+from edgernn.training.papers import recipe
 recipe.RECIPES = Path("recipes")
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,7 @@ from edgernn.training import train
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
 from edgernn.training.optim import OPTIMIZERS, check_names, copy_weights, initialise, make_optimizer, schedule
-from edgernn.training.tasks import Adding
+from edgernn.training.tasks.adding import Adding
 from tests.training_helpers import without_pictures
 
 SMALL = {"T": 6, "hidden_size": 5, "batch_size": 8}

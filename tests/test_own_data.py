@@ -14,7 +14,8 @@ import pytest
 from edgernn.cli.frame import main
 from edgernn.runtime.wav import write_wav
 from edgernn.settings import fields_of
-from edgernn.training.tasks import Arrays, Folder
+from edgernn.training.tasks.arrays import Arrays
+from edgernn.training.tasks.folders import Folder
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "tutorials" / "own-data.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,8 @@ import pytest
 
 from edgernn.errors import EdgernnError
 from edgernn.training.formats import read_hapt, read_wfdb
-from edgernn.training.tasks import Activity, Ecg
+from edgernn.training.tasks.activity import Activity
+from edgernn.training.tasks.ecg import Ecg
 from edgernn.training.tasks.heartbeats import DS1, DS2, read_records
 from tests.publisher_files import annotation_bytes, write_hapt, write_wfdb
 from tests.read_damaged import damage

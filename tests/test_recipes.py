@@ -6,13 +6,15 @@ import json
 import pytest
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training import recipe as recipes
 from edgernn.training import train
-from edgernn.training.agreement import INCOMPARABLE, Reported, agreement, count_verdicts
-from edgernn.training.paper_table import MACHINE_COLUMNS, figure
+from edgernn.training.papers import recipe as recipes
+from edgernn.training.papers.agreement import INCOMPARABLE, Reported, agreement, count_verdicts
+from edgernn.training.papers.paper_table import MACHINE_COLUMNS
+from edgernn.training.papers.recipe import RECIPES, load_recipe, load_table, table_names
 from edgernn.training.plan import choose
-from edgernn.training.recipe import RECIPES, label, load_recipe, load_table, over, table_names
 from edgernn.training.series import run_series
+from edgernn.training.table_text import figure
+from edgernn.training.toml_settings import label, over
 from tests.source_tree import ROOT
 from tests.training_helpers import without_pictures
 

@@ -30,7 +30,7 @@ from edgernn.training.calibrate import calibrate, with_thresholds
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.kernels.graphs import GraphUnroller
-from edgernn.training.networks.brits import BRITS
+from edgernn.training.papers.networks.brits import BRITS
 from edgernn.training.score import open_task
 from edgernn.training.sweep.sweep_plan import load_sweep
 from tests.oracle import run as oracle

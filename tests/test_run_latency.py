@@ -11,10 +11,10 @@ from edgernn.files import read_arrays
 from edgernn.machine import processor
 from edgernn.runtime import Session
 from edgernn.runtime.library import instruction_set
-from edgernn.training import recipe as recipes
-from edgernn.training import run_latency
-from edgernn.training.paper_table import markdown
-from edgernn.training.reproduce import reproduce
+from edgernn.training.papers import recipe as recipes
+from edgernn.training.papers import run_latency
+from edgernn.training.papers.paper_table import markdown
+from edgernn.training.papers.reproduce import reproduce
 from edgernn.training.table_latency import latencies, measured
 from tests.training_helpers import without_pictures
 

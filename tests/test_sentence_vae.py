@@ -11,9 +11,9 @@ from edgernn.config import LayerConfig
 from edgernn.errors import UsageError
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
-from edgernn.training.networks.pieces import run_to_length
-from edgernn.training.networks.sentence_vae import SentenceVAE
-from edgernn.training.tasks.sentence_vae import SentenceBatch, SentenceCodes
+from edgernn.training.papers.networks.pieces import run_to_length
+from edgernn.training.papers.networks.sentence_vae import SentenceVAE
+from edgernn.training.papers.tasks.sentence_vae import SentenceBatch, SentenceCodes
 from tests import oracle_cells
 from tests.training_helpers import linear
 

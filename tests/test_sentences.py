@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError
-from edgernn.training.tasks.sentence_vae import Sentences
-from edgernn.training.text import Vocabulary, read_sentences
+from edgernn.training.papers.tasks.sentence_vae import Sentences
+from edgernn.training.papers.text import Vocabulary, read_sentences
 from tests.training_helpers import PACK
 
 # text

@@ -13,7 +13,7 @@ from edgernn.settings import Setting, bind, fields_of, load, options_of, record,
 from edgernn.training import train
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.plan import first_difference, make_plan
-from edgernn.training.tasks import Adding
+from edgernn.training.tasks.adding import Adding
 from tests.training_helpers import SMALL
 
 OWNERS = {"train": fields_of(TrainConfig), "model": fields_of(ModelConfig)}

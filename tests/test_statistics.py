@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from edgernn.errors import UsageError
-from edgernn.training.agreement import Claim, Reported, agreement, count_verdicts
+from edgernn.training.papers.agreement import Claim, Reported, agreement, count_verdicts
 from edgernn.training.statistics import Price, front, mean_difference, spread, spread_ratio
 
 # the 0.975 quantiles of Student's t, from printed tables

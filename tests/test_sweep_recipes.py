@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sweeps that are kept in training/recipes/sweeps and training/recipes/rivals, and parts of a sweep file."""
+"""The sweeps that are kept in benchmarks/sweeps/signals and benchmarks/sweeps/rivals, and parts of a sweep file."""
 
 import re
 import tomllib
@@ -10,8 +10,8 @@ from matplotlib import image
 
 from edgernn.errors import EdgernnError
 from edgernn.training import pictures
+from edgernn.training.papers.recipe import RECIPES
 from edgernn.training.pictures import Point, fronts, shown_front
-from edgernn.training.recipe import RECIPES
 from edgernn.training.sweep.sweep_plan import load_sweep
 
 SWEEPS = sorted((RECIPES / "sweeps").glob("*.toml"))

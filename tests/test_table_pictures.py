@@ -8,13 +8,13 @@ import pytest
 from matplotlib import image
 
 from edgernn.errors import EdgernnError
-from edgernn.training import recipe as recipes
+from edgernn.training.papers import recipe as recipes
+from edgernn.training.papers.report_pictures import Boxes
+from edgernn.training.papers.reproduce import reproduce, search
+from edgernn.training.papers.table_pictures import draw_pictures, read_picture
 from edgernn.training.pictures import NothingToDrawError
-from edgernn.training.report_pictures import Boxes
-from edgernn.training.reproduce import reproduce, search
 from edgernn.training.series import join_series, run_series, save_series
 from edgernn.training.statistics import spread
-from edgernn.training.table_pictures import draw_pictures, read_picture
 
 NAMED = {"name": "p", "text": "T."}
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.tasks import Activity, Batch
+from edgernn.training.tasks.activity import Activity
 from edgernn.training.tasks.confusion import Confusion, masked_cross_entropy
+from edgernn.training.tasks.sources import Batch
 from edgernn.training.tasks.windows import UNCOUNTED, cut, windows_of
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import data_folder, without_pictures

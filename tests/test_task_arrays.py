@@ -14,7 +14,8 @@ from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.store import load_model
 from edgernn.training import find_task, train
 from edgernn.training.score import scorer
-from edgernn.training.tasks import Arrays, Folder
+from edgernn.training.tasks.arrays import Arrays
+from edgernn.training.tasks.folders import Folder
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import without_pictures
 

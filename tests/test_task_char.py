@@ -9,7 +9,7 @@ import torch
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.settings import bind, fields_of
-from edgernn.training.tasks import Char
+from edgernn.training.tasks.char import Char
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import PACK, data_folder, without_pictures
 

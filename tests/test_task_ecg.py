@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.tasks import Ecg
+from edgernn.training.tasks.ecg import Ecg
 from edgernn.training.tasks.heartbeats import OTHER, HeartRecord, count_beats, detect, match, read_records, step_targets
 from edgernn.training.tasks.windows import UNCOUNTED
 from tests.task_helpers import Trained, opened, parts

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from edgernn.errors import EdgernnError
-from edgernn.training.tasks import Folder
+from edgernn.training.tasks.folders import Folder
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import without_pictures
 

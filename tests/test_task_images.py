@@ -13,7 +13,7 @@ from edgernn.settings import bind, fields_of
 from edgernn.training import train
 from edgernn.training.datasets import SETS, File
 from edgernn.training.formats.byte_source import read_all
-from edgernn.training.tasks import FashionRows, MnistPermuted, MnistRows
+from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import data_folder, idx_bytes, without_pictures, write_mnist

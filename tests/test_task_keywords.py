@@ -11,7 +11,8 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import find_task
 from edgernn.training.plan import choose
-from edgernn.training.tasks import Folder, Keywords, OwnWords
+from edgernn.training.tasks.folders import Folder
+from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.mixing import background_clips, mixed, noise_clips, quiet_frames, shifted
 from edgernn.training.tasks.recordings import PARTS, noise_parts, word_files
 from tests.broken_wavs import BROKEN, broken_wav

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError
-from edgernn.training.tasks import RemainingLife
+from edgernn.training.tasks.remaining_life import RemainingLife
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import PACK, data_folder, without_pictures
 

@@ -12,8 +12,8 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import evaluate
 from edgernn.training.loop import train_step
+from edgernn.training.papers.tasks.sentence_vae import SentenceCodes
 from edgernn.training.plan import make_plan
-from edgernn.training.tasks.sentence_vae import SentenceCodes
 from tests.task_helpers import opened
 from tests.training_helpers import PACK, data_folder, without_pictures, words
 

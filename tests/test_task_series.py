@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.tasks import Seizures, Twitter, Yahoo
+from edgernn.training.papers.tasks.twitter import Twitter
+from edgernn.training.papers.tasks.yahoo import Yahoo
+from edgernn.training.tasks.seizures import Seizures
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import PACK, data_folder, without_pictures
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError
-from edgernn.training.tasks import Mortality
+from edgernn.training.papers.tasks.brits import Mortality
 from tests.stays import FEATURES, STAYS, F, T, deltas, records, write_stays
 from tests.task_helpers import opened
 from tests.training_helpers import data_folder

@@ -11,7 +11,7 @@ import torch
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.wav import read_wav
-from edgernn.training.tasks import OwnWords
+from edgernn.training.tasks.keywords import OwnWords
 from edgernn.training.tasks.mixing import faded, spoken_part
 from edgernn.training.tasks.rooms import Acoustics, Room, Spoken
 from edgernn.training.tasks.spotting import Spotted

@@ -7,7 +7,9 @@ import torch
 
 from edgernn.errors import UsageError
 from edgernn.settings import bind, build, fields_of
-from edgernn.training.tasks import Adding, BinaryAddition, Memorization
+from edgernn.training.papers.tasks.binary_addition import BinaryAddition
+from edgernn.training.papers.tasks.memorization import Memorization
+from edgernn.training.tasks.adding import Adding
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import without_pictures
 

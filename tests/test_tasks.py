@@ -16,7 +16,10 @@ from edgernn.settings import bind, fields_of, options_of
 from edgernn.training import TASKS, find_task
 from edgernn.training.config import TrainConfig
 from edgernn.training.help import task_doc
-from edgernn.training.tasks import CLASSIFICATION, REGRESSION, Arrays, Folder, OwnWords
+from edgernn.training.tasks.arrays import Arrays
+from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION
+from edgernn.training.tasks.folders import Folder
+from edgernn.training.tasks.keywords import OwnWords
 from edgernn.training.tasks.sources import Sequences, random_split
 
 # every task

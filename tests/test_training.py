@@ -15,7 +15,7 @@ from edgernn.store import load_model
 from edgernn.training import evaluate, loop, train
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import gradient_norm, train_step
-from edgernn.training.tasks import Adding
+from edgernn.training.tasks.adding import Adding
 from tests.training_helpers import SMALL, leftovers, without_pictures, write_mnist
 
 

@@ -21,7 +21,8 @@ from edgernn.rules import RULES
 from edgernn.runtime.info import update_words
 from edgernn.runtime.zoo import entries, find_model, seed_note, zoo_folder
 from edgernn.training import train
-from edgernn.training.tasks import Adding, Sequences
+from edgernn.training.tasks.adding import Adding
+from edgernn.training.tasks.sources import Sequences
 from edgernn.zoo_entry import MOST, add_model, card_sections, part_figures, with_intervals
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures

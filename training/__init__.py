@@ -4,6 +4,7 @@
 from edgernn.signals import Interrupted
 from edgernn.training.api import train
 from edgernn.training.evaluate import evaluate
-from edgernn.training.tasks import TASKS, Task, find_task
+from edgernn.training.tasks import TASKS, find_task
+from edgernn.training.tasks.base import Task
 
 __all__ = ["TASKS", "Interrupted", "Task", "evaluate", "find_task", "train"]

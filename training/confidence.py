@@ -9,8 +9,8 @@ from torch import Tensor
 
 from edgernn.model import SequenceModel
 from edgernn.training.statistics import CONFIDENCE
-from edgernn.training.tasks import Batch, Split, Task
-from edgernn.training.tasks.base import Means, Objective
+from edgernn.training.tasks.base import Means, Objective, Task
+from edgernn.training.tasks.sources import Batch, Split
 
 # outputs of a model for some test sequences, in batches
 Group = list[tuple[Tensor, Batch]]

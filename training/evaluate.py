@@ -7,7 +7,8 @@ import torch
 
 from edgernn.errors import EdgernnError
 from edgernn.model import RecurrentModel
-from edgernn.training.tasks import Split, Task
+from edgernn.training.tasks.base import Task
+from edgernn.training.tasks.sources import Split
 
 
 def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu") -> dict[str, float]:

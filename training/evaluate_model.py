@@ -20,7 +20,7 @@ from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.plan import choose
 from edgernn.training.score import open_task, with_settings
-from edgernn.training.tasks import Task
+from edgernn.training.tasks.base import Task
 
 
 def evaluate_model(

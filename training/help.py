@@ -10,7 +10,8 @@ from edgernn.names import resolve
 from edgernn.settings import Setting, as_word, expected, fields_of, flat, options_of, record
 from edgernn.training.config import TrainConfig
 from edgernn.training.plan import configure
-from edgernn.training.tasks import Task, find_task
+from edgernn.training.tasks import find_task
+from edgernn.training.tasks.base import Task
 
 # section of the help: title, introductory text, and a pair for each setting: NAME=DEFAULT, and its description
 Section = tuple[str, str, list[tuple[str, str]]]

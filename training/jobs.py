@@ -6,7 +6,7 @@ A finished training is never repeated. An interrupted one resumes from its check
 
 import abc
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,12 +22,11 @@ from edgernn.settings import fields_of, flat, record
 from edgernn.signals import Interrupted, number_of, raising
 from edgernn.store import kept_cell, read_config
 from edgernn.training.config import TrainConfig
-from edgernn.training.known_runs import KnownRun, first_change
-from edgernn.training.paper_table import duration
 from edgernn.training.plan import choose
-from edgernn.training.recipe import Settings
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import Series, run_series
+from edgernn.training.table_text import duration
+from edgernn.training.toml_settings import Settings
 
 # keys of config.json that describe where a run was trained
 ORIGIN = ("machine", "edgernn", "threads", "device")
@@ -35,6 +34,19 @@ ORIGIN = ("machine", "edgernn", "threads", "device")
 TRIES = 4
 # seconds that a worker may take to notice that its parent process was killed
 _ORPHAN = 60.0
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A finished run that an earlier table.json records.
+
+    Attributes:
+        result: Content of the run's result.json, with the further keys that `Job.result` adds, such as "machine".
+        series: Dict from the name of a series that the run recorded, such as "loss", to the series.
+    """
+
+    result: Mapping[str, Any]
+    series: Mapping[str, Series]
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,17 @@ class Job:
             raise UsageError(
                 f"{self.out}: holds a run with other settings: {change}; delete this folder or choose another --out"
             )
+
+
+def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Describe the first setting whose value differs between two dicts, as "NAME=OLD, now it is NEW".
+
+    Return None if no value differs. Settings that `before` lacks are ignored.
+    """
+    for key, value in now.items():
+        if key in before and before[key] != value:
+            return f"{key}={before[key]}, now it is {value}"
+    return None
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:

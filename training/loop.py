@@ -20,8 +20,8 @@ from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
 from edgernn.training.run_directory import Position, RunDirectory
 from edgernn.training.steering import Steering
-from edgernn.training.tasks import Batch, Task
-from edgernn.training.tasks.base import FOREGROUND
+from edgernn.training.tasks.base import FOREGROUND, Task
+from edgernn.training.tasks.sources import Batch
 
 
 class TrainingLoss(nn.Module):

@@ -29,7 +29,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.imputers import Imputer
 from edgernn.training.child_processes import LAUNCHED, Child, launched, report_ready
 from edgernn.training.plan import Plan
-from edgernn.training.tasks import Batch
+from edgernn.training.tasks.sources import Batch
 
 T = TypeVar("T")
 # timeout of collectives: longer than the longest evaluation, in which all others wait for process 0

@@ -21,7 +21,7 @@ room.wav           the first minute of the recording on which a keyword model is
                    room.csv lists the words in it
 series.json        the task's series (`Task.series`) of the trained network, for pictures
 result.json        the result, written last: it marks the run as finished
-latency.json       latency of the exported model, measured afterwards (`edgernn.training.run_latency`)
+latency.json       latency of the exported model, measured afterwards (`edgernn.training.papers.run_latency`)
 """
 
 import json

@@ -11,7 +11,8 @@ from edgernn.model import SequenceModel
 from edgernn.settings import bind, fields_of, load
 from edgernn.store import read_config
 from edgernn.training.evaluate import evaluate
-from edgernn.training.tasks import Task, find_task
+from edgernn.training.tasks import find_task
+from edgernn.training.tasks.base import Task
 
 
 def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object] | None = None) -> Task:

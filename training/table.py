@@ -13,10 +13,10 @@ from edgernn.errors import EdgernnError
 from edgernn.files import CONFIG, read_json, write_json, write_text
 from edgernn.locks import hold_folder
 from edgernn.training.jobs import Job, Pool, run_missing
-from edgernn.training.paper_table import figure
-from edgernn.training.recipe import Settings
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.statistics import spread
+from edgernn.training.table_text import figure
+from edgernn.training.toml_settings import Settings
 
 TABLE = "table"
 Failures = Mapping[Path, str]

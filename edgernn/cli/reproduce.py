@@ -15,10 +15,10 @@ def _text(result: Any) -> str:
     if isinstance(result, list):
         if "row" in result[0]:
             return "\n".join(_trial(line) for line in result)
-        from edgernn.training.overview import overview_table
+        from edgernn.training.papers.overview import overview_table
 
         return "\n".join(overview_table(result))
-    from edgernn.training.paper_table import markdown
+    from edgernn.training.papers.paper_table import markdown
 
     return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
 
@@ -109,14 +109,14 @@ def command(
 ) -> Any:
     """Reproduce a paper's TABLE: train the models that are not trained yet and print our results beside the paper's.
 
-    Interrupted runs are resumed. Each table is a TOML file in edgernn/training/recipes with the settings of each row.
-    The result is saved as table.json and table.md in the folder of the runs.
+    Interrupted runs are resumed. Each table is a TOML file in edgernn/training/papers/recipes with the settings of each
+    row. The result is saved as table.json and table.md in the folder of the runs.
 
     --list shows for each table whether all of its trainings are finished, how many hours they take on one CPU core, and
     how many of our results agree with the paper's.
     """
-    from edgernn.training.overview import RESULTS, overview
-    from edgernn.training.reproduce import reproduce, search
+    from edgernn.training.papers.overview import RESULTS, overview
+    from edgernn.training.papers.reproduce import reproduce, search
     from edgernn.training.table import check_none_failed
 
     chosen = rows.split(",") if rows else None

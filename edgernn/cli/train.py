@@ -159,14 +159,21 @@ def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **optio
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # hides DistributedDataParallel's warning that find_unused_parameters found none
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from edgernn.errors import UsageError
     from edgernn.progress import Progress, Silent
     from edgernn.settings import split_words
     from edgernn.training import train
     from edgernn.training.parallel import leads
-    from edgernn.training.recipe import follow
 
     if resume and recipe is None and not settings and options["task"] is None and options["cell"] is None:
         settings = _restore(options)
-    words = follow(recipe, options, split_words(settings))
+    words = split_words(settings)
+    if recipe is not None:
+        from edgernn.training.papers.recipe import follow
+
+        words = follow(recipe, options, words)
+    for name in ("task", "cell"):
+        if options[name] is None:
+            raise UsageError(f"Missing option '--{name}'; give it, or a --recipe")
     result = train(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
     return result if leads() else None

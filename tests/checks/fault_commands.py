@@ -52,7 +52,7 @@ settings = { T = 8, test_size = 50, hidden_size = 4, batch_size = 10, steps = 12
 PACKAGES = (
     *(f"edgernn.cli.{verb}" for verb in ("train", "export", "calibrate", "pack", "data", "reproduce", "sweep")),
     *("edgernn.training", "edgernn.export", "edgernn.export.export_run", "edgernn.training.datasets"),
-    *("edgernn.training.run_pictures", "matplotlib.figure", "matplotlib.backends.backend_agg", "torch._dynamo"),
+    *("edgernn.training.papers.run_pictures", "matplotlib.figure", "matplotlib.backends.backend_agg", "torch._dynamo"),
     *("onnxruntime", "onnxscript", "onnx.checker", "pooch", "edgernn.runtime.firmware", "edgernn.training.score"),
     *("edgernn.training.calibrate", "edgernn.training.calibrate_file", "onnxscript.function_libs.torch_lib.ops"),
 )
@@ -130,7 +130,7 @@ def _fetch(folder: Path) -> int:
 
 
 def _reproduce(folder: Path) -> int:
-    from edgernn.training import recipe
+    from edgernn.training.papers import recipe
 
     recipe.RECIPES = _INPUTS / "recipes"
     return _edgernn("reproduce", "t", "--quick", "--jobs", "1", "--out", folder)

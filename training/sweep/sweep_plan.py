@@ -36,8 +36,8 @@ from edgernn.names import resolve, resolve_imputer
 from edgernn.settings import FILE, Expected, parse
 from edgernn.training.jobs import Job
 from edgernn.training.plan import choose
-from edgernn.training.recipe import Choices, Settings, combinations, label, over, read_toml
 from edgernn.training.table import Row
+from edgernn.training.toml_settings import Choices, Settings, combinations, label, over, read_toml
 
 LAMBDA = "lambda"
 _OF_A_BUDGET = {"skip", "background"}

@@ -10,10 +10,10 @@ from edgernn.errors import EdgernnError
 from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.api import command_words
-from edgernn.training.paper_table import COLUMNS, count, duration, grid, number, seeds_done
 from edgernn.training.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
 from edgernn.training.table import Failures
+from edgernn.training.table_text import COLUMNS, count, duration, grid, number, seeds_done
 
 # costs that have a Pareto front: a dict from the key of a row in table.json to the axis label
 COSTS = {

@@ -1,57 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training tasks (data, loss and metrics), one per file. To add a task, write its file and list its class in TASKS."""
+"""Training tasks (data, loss and metrics), one per file. To add a task, write its file and list its class in PLACES."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError, nearest
-from edgernn.training.tasks.activity import Activity
-from edgernn.training.tasks.adding import Adding
-from edgernn.training.tasks.arrays import Arrays
-from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Means, Objective, Score, Task
-from edgernn.training.tasks.binary_addition import BinaryAddition
-from edgernn.training.tasks.brits import Mortality
-from edgernn.training.tasks.char import Char
-from edgernn.training.tasks.draw import DrawImages
-from edgernn.training.tasks.ecg import Ecg
-from edgernn.training.tasks.folders import Folder
-from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
-from edgernn.training.tasks.keywords import Keywords, OwnWords
-from edgernn.training.tasks.l2l import LearningToLearn
-from edgernn.training.tasks.memorization import Memorization
-from edgernn.training.tasks.ptb import NextWord
-from edgernn.training.tasks.recordings import OTHER_SOUNDS, WAV
-from edgernn.training.tasks.remaining_life import RemainingLife
-from edgernn.training.tasks.seizures import Seizures
-from edgernn.training.tasks.sentence_vae import SentenceCodes
-from edgernn.training.tasks.sources import Batch, Generated, Sequences, Source, Split
-from edgernn.training.tasks.twitter import Twitter
-from edgernn.training.tasks.yahoo import Yahoo
+from edgernn.training.tasks.base import Task
 
-TASKS: dict[str, type[Task]] = {
-    task.name: task
-    for task in (
-        Adding,
-        Memorization,
-        BinaryAddition,
-        Char,
-        MnistRows,
-        FashionRows,
-        MnistPermuted,
-        Seizures,
-        Twitter,
-        Yahoo,
-        Mortality,
-        DrawImages,
-        LearningToLearn,
-        SentenceCodes,
-        NextWord,
-        Keywords,
-        Activity,
-        Ecg,
-        RemainingLife,
-    )
+# module and class of each task, by its name
+PLACES = {
+    "adding": "edgernn.training.tasks.adding:Adding",
+    "char": "edgernn.training.tasks.char:Char",
+    "mnist-rows": "edgernn.training.tasks.images:MnistRows",
+    "fashion-rows": "edgernn.training.tasks.images:FashionRows",
+    "mnist-permuted": "edgernn.training.tasks.images:MnistPermuted",
+    "seizures": "edgernn.training.tasks.seizures:Seizures",
+    "keywords": "edgernn.training.tasks.keywords:Keywords",
+    "activity": "edgernn.training.tasks.activity:Activity",
+    "ecg": "edgernn.training.tasks.ecg:Ecg",
+    "remaining-life": "edgernn.training.tasks.remaining_life:RemainingLife",
 }
+# package whose PLACES has the tasks of single papers, where it is installed
+_PAPERS = "edgernn.training.papers"
+
+
+class _Tasks(Mapping[str, type[Task]]):
+    """All tasks by name. The module of a task is imported when the task is looked up."""
+
+    def __getitem__(self, name: str) -> type[Task]:
+        module, _, task = (PLACES.get(name) or self._of_papers()[name]).partition(":")
+        found: type[Task] = getattr(import_module(module), task)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        yield from PLACES
+        yield from self._of_papers()
+
+    def __len__(self) -> int:
+        return len(PLACES) + len(self._of_papers())
+
+    @staticmethod
+    def _of_papers() -> dict[str, str]:
+        places: dict[str, str] = import_module(f"{_PAPERS}.tasks").PLACES if find_spec(_PAPERS) else {}
+        return places
+
+
+TASKS: Mapping[str, type[Task]] = _Tasks()
 
 
 def find_task(name: str) -> tuple[type[Task], Path | None]:
@@ -72,9 +68,15 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
         return TASKS[name], None
     path = Path(name)
     if path.is_dir():
+        from edgernn.training.tasks.folders import Folder
+        from edgernn.training.tasks.keywords import OwnWords
+        from edgernn.training.tasks.recordings import OTHER_SOUNDS, WAV
+
         has_sounds = _has(path, (WAV,)) or (_has(path, OTHER_SOUNDS) and not _has(path, (".csv",)))
         return OwnWords if has_sounds else Folder, path
     if path.suffix == ".npz" and path.is_file():
+        from edgernn.training.tasks.arrays import Arrays
+
         return Arrays, path
     if path.exists() or path.suffix == ".csv":
         raise UsageError(
@@ -91,42 +93,3 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
 def _has(folder: Path, suffixes: Collection[str]) -> bool:
     """True if a file in a folder, or one or two levels below it, has one of the suffixes, in upper or lower case."""
     return any(file.suffix.lower() in suffixes for level in ("*", "*/*", "*/*/*") for file in folder.glob(level))
-
-
-__all__ = [
-    "CLASSIFICATION",
-    "REGRESSION",
-    "TASKS",
-    "Activity",
-    "Adding",
-    "Arrays",
-    "Batch",
-    "BinaryAddition",
-    "Char",
-    "DrawImages",
-    "Ecg",
-    "FashionRows",
-    "Folder",
-    "Generated",
-    "Keywords",
-    "LearningToLearn",
-    "Means",
-    "Memorization",
-    "MnistPermuted",
-    "MnistRows",
-    "Mortality",
-    "NextWord",
-    "Objective",
-    "OwnWords",
-    "RemainingLife",
-    "Score",
-    "Seizures",
-    "SentenceCodes",
-    "Sequences",
-    "Source",
-    "Split",
-    "Task",
-    "Twitter",
-    "Yahoo",
-    "find_task",
-]

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Markdown page of a paper's table of results, with the paper's numbers beside ours."""
+
+import math
+from typing import Any
+
+from edgernn.training.papers.agreement import INCOMPARABLE, VERDICTS
+from edgernn.training.table_text import (
+    COLUMNS,
+    LATENCY_HEADS,
+    count,
+    duration,
+    grid,
+    latency_cells,
+    latency_line,
+    number,
+    seeds_done,
+    with_interval,
+)
+
+# columns that depend on the machine, and are not comparable with a paper's
+MACHINE_COLUMNS = {"seconds_per_epoch": "another machine"}
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Format the report on a paper's table, the content of its table.json, as a Markdown page; return the text."""
+    columns: list[str] = report["columns"]
+    names = [COLUMNS.get(column, (column.replace("_", " "), 1.0))[0] for column in columns]
+    varied = list(report["vary"])
+    heads = ["row", *varied]
+    for name in names:
+        heads += [f"{name}: paper", "ours"]
+    times = bool(report.get("latency"))
+    heads += LATENCY_HEADS * times
+    heads += ["parameters", "seeds", "time a run"]
+    lines = []
+    reasons: dict[str, int] = {}
+    for row in report["rows"]:
+        cells = [row["name"], *(str(row["variant"][key]) for key in varied)]
+        for column in columns:
+            entry = row["columns"][column]
+            cells += [_paper(entry["paper"]), _ours(entry, reasons)]
+        cells += latency_cells(row.get("latency")) * times
+        lines.append([*cells, count(row["parameters"]), seeds_done(row), duration(row["seconds"])])
+    notes = [f"{place}. Not comparable: {reason}." for reason, place in reasons.items()]
+    parts = [_about(report), grid(heads, lines), notes, _claims(report["claims"])]
+    return "\n".join([f"## {report['title']}", *("\n".join(["", *part]) for part in parts if part), ""])
+
+
+def agreement_line(counts: dict[str, int]) -> str:
+    """Format, as a sentence, how many of the numbers that a paper prints agree with ours.
+
+    `counts` is a dict from each verdict, such as "within", to the number of the paper's numbers that have it.
+    """
+    printed = sum(counts.values())
+    if not printed:
+        return "The paper prints no figures that could be compared."
+    parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    return f"Of {printed} printed figures that were measured: {parts}."
+
+
+def _about(report: dict[str, Any]) -> list[str]:
+    lines = [f"{report['paper']}. `{report['command']}`"]
+    if report["quick"]:
+        lines.append("**A cut-down version, which shows that the recipes run; its figures say nothing of the paper.**")
+    if report["paper_seeds"]:
+        lines.append(f"The paper has {report['paper_seeds']} runs a row.")
+    if report["interval"]:
+        lines.append(f"Paper: {report['interval']}.")
+    where = f"{report['machine']}, edgernn {report['edgernn']}"
+    lines.append(f"Ours: mean ± half of its 95 % confidence interval over the seeds; {where}.")
+    if "seconds_per_epoch" in report["columns"]:
+        lines.append("Seconds include validation and checkpoints, and several trainings share the processor.")
+    if report.get("latency"):
+        lines.append(latency_line([row.get("latency") for row in report["rows"]]))
+    lines.append(agreement_line(report["agreement"]))
+    return [*lines, *([report["note"]] if report["note"] else [])]
+
+
+def _paper(figure: dict[str, Any] | None) -> str:
+    if figure is None:
+        return ""
+    # %g would drop the trailing zeros that a paper prints
+    decimals = max(0, -round(math.log10(figure["rounding"])))
+    mean = f"{figure['mean']:.{decimals}f}" if 1e-3 <= abs(figure["mean"]) < 1e5 else number(figure["mean"])
+    return mean + (f" ± {figure['interval']:.2g}" if figure["interval"] is not None else "")
+
+
+def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
+    """Format a table cell with our result and whether it agrees with the paper's.
+
+    Args:
+        entry: Statistics of our result over the seeds (`statistics.spread`), with the verdict as "agreement".
+        reasons: The footnotes of the table: a dict from text to number. A text says why a result is not comparable with
+            the paper's. The function adds the footnote of this entry if it is new.
+
+    Returns:
+        The text, such as "97.1 ± 0.3, within", "97.1 ± 0.3 (1)" with a footnote, or "not run".
+    """
+    if entry["mean"] is None:
+        return "not run"
+    text = with_interval(entry)
+    verdict, _, reason = (entry["agreement"] or "").partition(": ")
+    if verdict == INCOMPARABLE:
+        return f"{text} ({reasons.setdefault(reason, len(reasons) + 1)})"
+    return f"{text}, {verdict}" if verdict else text
+
+
+def _claims(claims: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for claim in claims:
+        where = f" ({claim['variant']})" if claim["variant"] and not claim.get("than") else ""
+        lines.append(f"- Claim: {claim['text']}{where}. {_tested(claim)}")
+    return lines
+
+
+def _tested(claim: dict[str, Any]) -> str:
+    result = claim["result"]
+    if result is None:
+        return "Not tested: it takes two seeds of both rows."
+    first, second = claim["rows"]
+    if claim.get("than"):
+        first, second = f"{first} ({claim['variant']})", f"{second} ({claim['than']})"
+    unit = COLUMNS.get(claim["column"], (claim["column"].replace("_", " "), 1.0))[0]
+    seeds = " and ".join(str(n) for n in dict.fromkeys(result["seeds"]))
+    p = None if result["p"] is None else f"p = {result['p']:.2g}"
+    test = f"{result['test']}, {seeds} seeds, {p or 'all differences are equal'}"
+    if claim["kind"] == "spread":
+        what = f"the standard deviation of {first} is {number(result['value'])} times that of {second}"
+        if result["value"] is None:
+            what = f"the values of {second} are all equal, those of {first} are not"
+        # two values always are, and so are equal ones
+        test = test if p else f"{seeds} seeds, no test: in each row all values are equally far from the median"
+    else:
+        low, high = result["interval"]
+        what = f"{first} less {second} is {number(result['value'])}, 95 % interval {number(low)} to {number(high)}"
+    paper = f"; in the paper {number(claim['size'])}" if claim["size"] is not None else ""
+    return f"**{result['verdict'].capitalize()}**: {unit}, {what}{paper} ({test})."

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reproduce a paper's table of results: train its missing runs, and report our results beside the paper's numbers."""
+
+import shlex
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edgernn.errors import EdgernnWarning, UsageError, nearest
+from edgernn.files import write_json
+from edgernn.locks import hold_folder
+from edgernn.progress import Progress
+from edgernn.training.jobs import Job, first_change, origin
+from edgernn.training.papers.agreement import agreement, count_verdicts
+from edgernn.training.papers.known_runs import KnownRow, read_known_rows, shared_settings
+from edgernn.training.papers.paper_table import MACHINE_COLUMNS, markdown
+from edgernn.training.papers.recipe import Recipe, Table, load_table
+from edgernn.training.papers.run_latency import measure_latency, summary
+from edgernn.training.papers.table_pictures import draw_pictures
+from edgernn.training.run_directory import RunDirectory
+from edgernn.training.series import join_series
+from edgernn.training.table import Failures, Row, results_of, save, trained
+from edgernn.training.toml_settings import Settings, combinations, label, over
+from edgernn.training.worker_processes import processes
+
+
+@dataclass(frozen=True)
+class RecipeRow(Row):
+    """Row of a paper's table with its trainings, one per seed.
+
+    `settings` is a dict with the row's values of the settings that the table varies (section [vary] of its TOML file).
+    In a hyperparameter search, it has the row's values of the searched settings (section [search]) instead.
+    """
+
+    recipe: Recipe
+
+    @property
+    def finished(self) -> list[Path]:
+        """Run directories of the finished trainings, in the order of their seeds."""
+        return [job.out for job in self.jobs if job.is_finished_here]
+
+    def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Join the series that the finished trainings recorded, such as their losses.
+
+        Args:
+            names: Names of the series.
+
+        Returns:
+            Dict from the name of a series to a dict with "over" ("epoch" or "step"), "at" (numbers of the epochs or
+            steps) and "values" (a list of values for each training). A series that one of the trainings did not record
+            is left out.
+        """
+        finished = [job for job in self.jobs if job.seed in self.results]
+        joined = {name: join_series([job.series(name) for job in finished]) for name in names}
+        return {name: series for name, series in joined.items() if series is not None}
+
+
+def reproduce(
+    name: str,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    rows: list[str] | None = None,
+    jobs: int | None = None,
+    threads: int = 1,
+    out: Path | None = None,
+    data: Path | None = None,
+    device: str = "auto",
+    run: bool = True,
+    measure: bool = False,
+    known: Path | None = None,
+) -> dict[str, Any]:
+    """Train the missing runs of a paper's table, then write table.json, table.md and plots.
+
+    Args:
+        name: Name of the table.
+        quick: True: train the cut-down version, with the settings in [quick] and one seed.
+        seeds: Number of trainings of each row. Default: that in the table's TOML file.
+        rows: Names of the rows to train. Default: all. The report has all rows in either case.
+        jobs: Number of concurrent trainings. Default: the number of processors divided by `threads`.
+        threads: Number of threads of each training.
+        out: The folder of the runs and of the report. Default: runs/TABLE, or runs/TABLE-quick.
+        data: The folder of data sets. Default: $EDGERNN_DATA.
+        device: auto, cpu or cuda.
+        run: False: train nothing, and report the finished runs.
+        measure: True: at the end, time the models of all finished runs of `rows`, also those timed before.
+        known: Path of an earlier table.json of this table. Runs in it that have the same settings are not trained
+            again. Default: none.
+
+    Returns:
+        The content of table.json, and under "files" the paths of the files written.
+
+    Raises:
+        UsageError: A name is unknown, a setting is invalid, a run directory has other settings, another command trains
+            in `out`, or `known` belongs to another table.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP was received. The same command resumes.
+    """
+    table = load_table(name)
+    chosen = _chosen(table, rows)
+    out = out or Path("runs") / (f"{name}-quick" if quick else name)
+    count = 1 if quick else seeds or table.seeds
+    wanted = [
+        _row(table, recipe, variant, count, out, quick=quick) for recipe in table.rows for variant in table.variants()
+    ]
+    if known:
+        wanted = _with_known(wanted, read_known_rows(known, name))
+    workers = partial(processes, jobs=jobs, threads=threads, data=data, device=device)
+    ours = [row for row in wanted if row.recipe in chosen]
+    with trained(ours, out, workers if run else None) as failures:
+        if measure:
+            with nullcontext() if run else hold_folder(out):
+                measure_latency((path for row in ours for path in row.finished), Progress(every=60.0))
+        report = _report(table, wanted, failures, quick, seeds)
+        files = save(report, markdown(report), out)
+        runs = {(row.name, label(row.settings)): row.finished[0] for row in wanted if row.finished}
+        return {**report, "files": files + list(map(str, draw_pictures(table.pictures, report, out, runs)))}
+
+
+def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool, seeds: int | None) -> dict[str, Any]:
+    command = ["edgernn", "reproduce", table.name, *(["--quick"] if quick else [])]
+    if seeds is not None and not quick:
+        command += ["--seeds", str(seeds)]
+    records = [_record(table, row, failures) for row in rows]
+    common = shared_settings(record["settings"] for record in records)
+    for record in records:
+        record["settings"] = {key: value for key, value in record["settings"].items() if key not in common}
+    timed = any(record["latency"] for record in records)
+    command += ["--measure-latency"] * timed
+    return {
+        "table": table.name,
+        "title": table.title,
+        "paper": table.paper,
+        "note": table.note,
+        "command": shlex.join(command),
+        "quick": quick,
+        **origin(results_of(rows)),
+        "paper_seeds": table.paper_seeds,
+        "interval": table.interval,
+        "vary": list(table.vary),
+        "columns": table.columns,
+        "latency": table.latency or timed,
+        "settings": common,
+        "rows": records,
+        **compared(table, records),
+    }
+
+
+def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Compare our results with a paper's table: count the numbers that agree, and test the paper's claims.
+
+    Args:
+        table: The table.
+        rows: Our results: the entry "rows" of table.json.
+
+    Returns:
+        Two entries of table.json. "agreement" is a dict from each verdict, such as "within", to the number of the
+        paper's numbers that have it. "claims" is a list with a dict for each claim: the attributes of `Claim`, and as
+        "result" the significance test of the claim (`Claim.test`), None with fewer than two seeds.
+    """
+    verdicts = [column["agreement"] for row in rows for column in row["columns"].values()]
+    by_name = {(row["name"], label(row["variant"])): row for row in rows}
+    claims = []
+    for claim in table.claims:
+        places = zip(claim.rows, (claim.variant, claim.variant if claim.than is None else claim.than), strict=True)
+        # a column without a result has an empty list of values
+        first, second = (
+            dict(zip(row["seeds"], values, strict=True)) if (values := row["columns"][claim.column]["values"]) else {}
+            for row in (by_name[place] for place in places)
+        )
+        claims.append({**asdict(claim), "rows": list(claim.rows), "result": claim.test(first, second)})
+    return {"agreement": count_verdicts(verdicts), "claims": claims}
+
+
+def search(
+    name: str,
+    *,
+    rows: list[str] | None = None,
+    jobs: int | None = None,
+    threads: int = 1,
+    out: Path | None = None,
+    data: Path | None = None,
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """Search hyperparameters of a paper's table: train each row with every combination in its [search], with seed 0.
+
+    The result is also written to search.json in `out`, and plotted.
+
+    Args:
+        name: Name of the table.
+        rows: Names of the rows to search. Default: all.
+        jobs: Number of concurrent trainings. Default: the number of processors divided by `threads`.
+        threads: Number of threads of each training.
+        out: The folder of the runs. Default: runs/TABLE-search.
+        data: The folder of data sets. Default: $EDGERNN_DATA.
+        device: auto, cpu or cuda.
+
+    Returns:
+        A dict for each combination: "row", "settings", "metric" (its name), "value" and "skip_percent" (of the last
+        evaluation on the validation split), "best" (best value of an evaluation) and "seconds". If the training failed:
+        "row", "settings" and "failed" (the error).
+
+    Raises:
+        UsageError: No row has a [search], a name is unknown, a setting is invalid, a run directory has other settings,
+            or another command trains in `out`.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP was received. The same command resumes.
+    """
+    table = load_table(name)
+    out = out or Path("runs") / f"{name}-search"
+    wanted = [
+        _row(table, recipe, choice, 1, out, table.variants()[0])
+        for recipe in _chosen(table, rows)
+        if recipe.search
+        for choice in combinations(recipe.search)
+    ]
+    if not wanted:
+        raise UsageError(
+            f"--search: expected a [search] section in the TOML file for {', '.join(rows or [name])}, got none; "
+            "add this section, or leave out --search"
+        )
+    with trained(wanted, out, partial(processes, jobs=jobs, threads=threads, data=data, device=device)) as failures:
+        lines = [_tried(row, failures) for row in wanted]
+        write_json(out / "search.json", lines)
+        draw_pictures(table.pictures, {"rows": [], "search": lines}, out, {})
+    return lines
+
+
+def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
+    """Summarise the training of one combination of settings in a hyperparameter search.
+
+    Args:
+        row: The combination, with its one training.
+        failures: Dict from the run directory of each failed training to its error message.
+
+    Returns:
+        The dict that `search` returns for this combination.
+    """
+    line: dict[str, Any] = {"row": row.name, "settings": row.settings}
+    (job,) = row.jobs
+    if not row.results:
+        return line | {"failed": failures.get(job.out, "not run")}
+    result, last = row.results[job.seed], RunDirectory(job.out).metrics()[-1]
+    line |= {"metric": result["metric"], "value": last[result["metric"]], "best": result["best_validation"]}
+    return line | {"skip_percent": last["skip_percent"], "seconds": result["seconds"]}
+
+
+def _chosen(table: Table, rows: list[str] | None) -> list[Recipe]:
+    by_name = {recipe.row: recipe for recipe in table.rows}
+    for row in rows or []:
+        if row not in by_name:
+            raise nearest("row", row, by_name)
+    return [by_name[row] for row in dict.fromkeys(rows)] if rows else table.rows
+
+
+def _row(
+    table: Table,
+    recipe: Recipe,
+    choice: Settings,
+    seeds: int,
+    out: Path,
+    variant: Settings | None = None,
+    *,
+    quick: bool = False,
+) -> RecipeRow:
+    """Describe a row of our table and its trainings; train nothing.
+
+    Args:
+        table: The paper's table.
+        recipe: Recipe of the row.
+        choice: Settings that distinguish the row from others of the same recipe, with their values. Outside a search,
+            they are the settings in [vary]; in a search, those in [search]. They override the recipe and `variant`.
+        seeds: Number of trainings, with the seeds 0, 1, ...
+        out: Folder of the run directories.
+        variant: Only in a search: values of the settings in [vary], the same for all rows. They override the recipe's
+            settings. Default: none.
+        quick: True for the cut-down version of the table: its settings in [quick] override all others.
+
+    Returns:
+        The row.
+    """
+    settings = over(over(recipe.settings, variant or {}), choice)
+    if quick:
+        settings = over(settings, table.quick)
+    place = "-".join([recipe.row, *([label(choice)] if choice else [])])
+    jobs = tuple(
+        Job(recipe.task, recipe.cell, recipe.rule, seed, settings, out / f"{place}-seed{seed}") for seed in range(seeds)
+    )
+    return RecipeRow(recipe.row, choice, jobs, recipe)
+
+
+def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
+    """Copy rows of a table, and give their jobs the results of runs in an earlier table.json.
+
+    These runs are not trained again. If the settings of a row have changed since, its results are not used, and
+    EdgernnWarning is issued.
+
+    Args:
+        rows: The rows of the table.
+        known: Rows of the earlier table.json: a dict from (name of the row, label of its varied settings) to the row.
+
+    Returns:
+        Copies of the rows, with the results in `Job.known`.
+    """
+    result, changes = [], []
+    for row in rows:
+        known_row = known.get((row.name, label(row.settings)))
+        runs = known_row.runs if known_row else {}
+        if known_row and (change := first_change(known_row.settings, row.jobs[0].all_settings())):
+            changes.append(f"{row.name}: {change}")
+            runs = {}
+        result.append(replace(row, jobs=tuple(replace(job, known=runs.get(job.seed)) for job in row.jobs)))
+    if changes:
+        text = f"known: the runs of {len(changes)} rows have other settings and are not used; the first: {changes[0]}"
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
+    return result
+
+
+def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
+    return {
+        **row.record(failures),
+        "stands_for": row.recipe.stands_for,
+        "variant": row.settings,
+        "recipe": row.recipe.name,
+        "seconds": row.spread("seconds")["mean"],
+        "columns": {column: _compare(row, column) for column in table.columns},
+        "latency": summary(result["latency"] for result in row.results.values()),
+        "series": row.series(table.series),
+        "settings": row.jobs[0].all_settings(),
+        "runs": {str(seed): result for seed, result in row.results.items()},
+    }
+
+
+def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
+    """Compare a row's results in one column with the paper's number; return the entry of the column in table.json.
+
+    The entry is a dict. "paper" is a dict with the attributes of the paper's number (`Reported`), or None if the paper
+    prints none. "n", "mean", "sd", "interval" and "values" are the statistics of our results over the seeds.
+    "agreement" is the verdict, such as "within", or None (see the function `agreement`).
+    """
+    paper, ours = row.recipe.paper(row.settings, column), row.spread(column)
+    reason = row.recipe.not_comparable.get(column, MACHINE_COLUMNS.get(column))
+    return {
+        "paper": None if paper is None else asdict(paper),
+        **ours,
+        "agreement": agreement(paper, ours, reason),
+    }

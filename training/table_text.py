@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns and cells of tables of results: values in a column's unit, and their text."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from edgernn.errors import EdgernnError
+
+# heading of a column, and factor from a value in result.json to the column's unit; other columns have factor 1
+COLUMNS = {
+    "accuracy": ("accuracy, %", 100.0),
+    "bit_accuracy": ("bit accuracy, %", 100.0),
+    "auc": ("AUC", 1.0),
+    "gmean": ("√(accuracy · skip), %", 1.0),
+    "skip_percent": ("skip, %", 1.0),
+    "flops": ("FLOPs a sequence", 1.0),
+    "cross_entropy": ("cross entropy, nats", 1.0),
+    "accuracy_words": ("accuracy on words, %", 100.0),
+    "mse": ("MSE", 1.0),
+    "mae": ("MAE", 1.0),
+    "mre": ("MRE", 1.0),
+    "solved": ("solved, % of the seeds", 100.0),
+    "seconds_per_epoch": ("s an epoch", 1.0),
+    "neurons_updated": ("neurons updated a step", 1.0),
+    "mse_over_delta2": ("MSE / δ²", 1.0),
+    # in the latency of a row
+    "microseconds": ("µs a sequence", 1.0),
+}
+# columns that are computed from other entries of result.json
+_COMPUTED = {
+    "gmean": ("accuracy", "skip_percent"),
+    "flops": ("flops_paper", "steps_a_sequence"),
+    "neurons_updated": ("neurons", "skip_percent"),
+    "work": ("macs_executed",),
+}
+
+
+def figure(result: dict[str, Any], column: str) -> float | None:
+    """Compute the value of a run in one column of a table of results, in the unit of that column.
+
+    A column is an entry of result.json or one of four computed ones. gmean is the geometric mean of the accuracy and
+    the share of skipped updates, both in per cent. flops is the number of operations per sequence, counted as in the
+    SA-RNN paper. neurons_updated is the mean number of updated neurons per step. work is the number of
+    multiply-adds executed per step in the layers and in the residual blocks around them.
+
+    Args:
+        result: Content of the run's result.json.
+        column: Name of the column.
+
+    Returns:
+        The value; None if the entry is null in result.json.
+
+    Raises:
+        EdgernnError: result.json lacks an entry that this column needs.
+    """
+    if missing := [name for name in _COMPUTED.get(column, (column,)) if name not in result]:
+        raise EdgernnError(
+            f"{column}: expected a run that measures it, got a result.json without the key {missing[0]}; remove "
+            f"{column} from the columns of the table"
+        )
+    if column == "gmean":
+        return math.sqrt(100 * result["accuracy"] * result["skip_percent"])
+    if column == "flops":
+        return float(result["flops_paper"] * result["steps_a_sequence"])
+    if column == "work":
+        # an earlier version had no blocks
+        return float(result["macs_executed"] + result.get("block_macs", 0))
+    if column == "neurons_updated":
+        return float(result["neurons"] * (1 - result["skip_percent"] / 100))
+    value = result[column]
+    return None if value is None else float(value) * COLUMNS.get(column, ("", 1.0))[1]
+
+
+def with_interval(entry: dict[str, Any]) -> str:
+    """Format the mean of a result over the seeds, followed by ± half the width of its 95 % confidence interval.
+
+    `entry` is a dict from `statistics.spread`. If its "interval" is None, the text is the mean alone.
+    """
+    text = number(entry["mean"])
+    if entry["interval"] is None:
+        return text
+    return f"{text} ± {(entry['interval'][1] - entry['interval'][0]) / 2:.2g}"
+
+
+LATENCY_HEADS = ["multiply-adds executed a step", COLUMNS["microseconds"][0], "of a dense gru's time"]
+
+
+def latency_cells(latency: dict[str, Any] | None) -> list[str]:
+    """Format the three cells of a table row that show the latency of its models.
+
+    They are the multiply-adds executed per step, the time per sequence in µs, and the ratio of this time to that of a
+    dense GRU.
+
+    Args:
+        latency: Latency of the row, a dict from `run_latency.summary`; None if it is not measured.
+
+    Returns:
+        The texts of the three cells: "", "not measured" and "" if the latency is not measured.
+    """
+    if latency is None or not latency["ratio"]["n"]:
+        return ["", "not measured", ""]
+    executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]
+    return [f"{executed:,.0f}", number(time), with_interval(latency["ratio"])]
+
+
+def latency_line(rows: Sequence[dict[str, Any] | None]) -> str:
+    """Describe in sentences how the latencies in a table were measured, and why some are missing.
+
+    `rows` has the latency of each row of the table, a dict from `run_latency.summary`; None if it is not measured.
+    """
+    measured = [row for row in rows if row is not None]
+    errors = sorted({error for row in measured for error in row["errors"]})
+    if not any(row["ratio"]["n"] for row in measured):
+        reason = f"; {'; '.join(errors)}" if errors else ""
+        return f"Time a sequence: not measured{reason}. `--measure-latency` measures the runs that are at hand."
+    machines = "; ".join(sorted({machine for row in measured for machine in row["machines"]}))
+    counts = " or ".join(sorted({str(n) for row in measured for n in row["sequences"]}))
+    line = (
+        f"Time a sequence: {counts} test sequences streamed step by step through the exported model, called from C, "
+        f"batch 1, one thread, on {machines}; the multiply-adds are those executed for these sequences. A dense gru of "
+        "the same sizes with random weights is timed in the same rounds; compare rows by its ratio alone."
+    )
+    return f"{line} Not measured: {'; '.join(errors)}." if errors else line
+
+
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Format column heads and rows of cells as a Markdown table; return its lines."""
+    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
+
+
+def number(value: float | None) -> str:
+    """Format a number with four significant digits; None becomes the empty string."""
+    if value is None:
+        return ""
+    return f"{value:.3e}" if value and not 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
+
+
+def count(value: int | None) -> str:
+    """Format an integer with thousands separators; None becomes the empty string."""
+    return "" if value is None else f"{value:,}"
+
+
+def seeds_done(row: dict[str, Any]) -> str:
+    """Format the numbers of finished and failed seeds of a row of table.json, such as "4, 1 failed"."""
+    failed = f", {len(row['failed'])} failed" if row["failed"] else ""
+    return f"{len(row['seeds'])}{failed}"
+
+
+def duration(seconds: float | None) -> str:
+    """Format a duration in seconds, or from 120 s on in minutes; None becomes the empty string."""
+    if seconds is None:
+        return ""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
