@@ -59,7 +59,7 @@ def export_run(
     result = read_result(run)
     weights = weights or model.rounding.weights
     out = out or default_file(run, weights)
-    with hold_file(out):
+    with hold_file(out, *(file for file in run.iterdir() if file.suffix != ".onnx")):
         return _export(run, model, config, result, out, weights, score)
 
 

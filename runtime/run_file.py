@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, read_arrays, write_arrays, write_bytes, write_text
+from edgernn.files import EXAMPLE, output_file, read_arrays, write_arrays, write_bytes, write_text
+from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
+from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -46,15 +48,17 @@ def run_file(
         neuron updates that were skipped. The percentage is None for a model that never skips.
 
     Raises:
-        UsageError: A suffix is not .npz, .npy or .csv, or x has a wrong shape, dtype or value, such as NaN or a word
-            outside the vocabulary.
-        EdgernnError: A file cannot be read, or the backend or the device is not available.
+        UsageError: A suffix is not .npz, .npy or .csv, `target` is one of the other files, or x has a wrong shape,
+            dtype or value, such as NaN or a word outside the vocabulary.
+        EdgernnError: A file cannot be read, a csv file has other columns than the model's channels, or the backend or
+            the device is not available.
     """
     for path in (source, target):
         if path.suffix not in FORMATS:
             raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; convert or rename it")
     session = Session(model, backend=backend, threads=threads, device=device)
     x = read(source)
+    output_file(target, source, model, option="--output")
     words = session.vocabulary is not None
     if words and source.suffix == ".csv":
         x = _column(source, x)

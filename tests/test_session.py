@@ -338,6 +338,18 @@ def test_steps_take_any_kind_of_array_in_any_order(backend):
 
 @backends
 def test_what_a_step_returns_is_the_callers(backend):
+def test_run_file_does_not_replace_its_input_or_its_model(tmp_path):
+    path = exported("gru")[1]
+    np.savetxt(tmp_path / "x.csv", random_input(6, 3), delimiter=",")
+    (tmp_path / "y.csv").symlink_to("x.csv")
+    (tmp_path / "z.csv").symlink_to(path)
+    before = (tmp_path / "x.csv").read_bytes(), path.read_bytes()
+    for target in ("x.csv", "y.csv", "z.csv"):
+        with pytest.raises(edgernn.UsageError, match="--output: expected a file other than the input"):
+            run_file(path, tmp_path / "x.csv", tmp_path / target)
+    assert ((tmp_path / "x.csv").read_bytes(), path.read_bytes()) == before
+
+
     _, path, _ = exported("gru", "selective")
     session = Session(path, backend=backend)
     x = random_input(2, 3)
