@@ -57,7 +57,8 @@ def light() -> str:
     machine, model = report["machine"], json.loads(ADDING_MODEL.read_text(encoding="utf-8"))
     how = (
         f"One sequence, one thread, float32, random weights. ONNX Runtime {machine['versions']['onnxruntime']} runs "
-        "its LSTM operator in the rows of lstm, and its GRU operator in all others, in the same process and in turns. "
+        "its LSTM operator in the rows of lstm, and its GRU operator in all others, in the same process and in turns, "
+        "both in one call a sequence from Python. "
         "The multiply-adds are those of a step that skips nothing. "
         f"Measured on {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['instruction_set']}: `{report['command']}`."
