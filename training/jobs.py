@@ -24,7 +24,7 @@ from edgernn.store import kept_cell, read_config
 from edgernn.training.config import TrainConfig
 from edgernn.training.known_runs import KnownRun, first_change
 from edgernn.training.paper_table import duration
-from edgernn.training.plan import choose
+from edgernn.training.plan import Choice, choose
 from edgernn.training.recipe import Settings
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import Series, run_series
@@ -85,6 +85,10 @@ class Job:
             return run_series(name, self.out)
         return self.known.series.get(name)
 
+    def choice(self) -> Choice:
+        """Return the task of the training, not opened yet, and its configs; UsageError is raised for a bad setting."""
+        return choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
+
     def all_settings(self) -> dict[str, Any]:
         """Return all settings of the training, including defaults but not the seed.
 
@@ -94,7 +98,7 @@ class Job:
         Raises:
             UsageError: A name is unknown or a setting is invalid.
         """
-        choice = choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
+        choice = self.choice()
         return _settings(record(choice.config), record(choice.model), asdict(choice.task))  # type: ignore[call-overload]
 
     def check(self) -> None:

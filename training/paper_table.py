@@ -97,6 +97,11 @@ def markdown(report: dict[str, Any]) -> str:
             cells += [_paper(entry["paper"]), _ours(entry, reasons)]
         cells += latency_cells(row.get("latency")) * times
         lines.append([*cells, count(row["parameters"]), seeds_done(row), duration(row["seconds"])])
+    for entry in shown_baselines(report):
+        cells = [baseline_name(entry, report, varied), *(str(entry["settings"].get(key, "")) for key in varied)]
+        for column in columns:
+            cells += ["", with_interval(entry["columns"][column]) if column in entry["columns"] else ""]
+        lines.append([*cells, *[""] * (len(LATENCY_HEADS) * times + 1), str(len(entry["seeds"])), ""])
     notes = [f"{place}. Not comparable: {reason}." for reason, place in reasons.items()]
     parts = [_about(report), grid(heads, lines), notes, _claims(report["claims"])]
     return "\n".join([f"## {report['title']}", *("\n".join(["", *part]) for part in parts if part), ""])
@@ -129,7 +134,36 @@ def _about(report: dict[str, Any]) -> list[str]:
     if report.get("latency"):
         lines.append(latency_line([row.get("latency") for row in report["rows"]]))
     lines.append(agreement_line(report["agreement"]))
+    lines += baseline_lines(report)
     return [*lines, *([report["note"]] if report["note"] else [])]
+
+
+def shown_baselines(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the trivial baselines of a table.json that were scored; an earlier version has none."""
+    return [entry for entry in report.get("baselines", []) if "error" not in entry]
+
+
+def baseline_name(entry: dict[str, Any], report: dict[str, Any], shown: Iterable[str]) -> str:
+    """Format the name of a trivial baseline, in italics.
+
+    Args:
+        entry: The baseline, an entry of "baselines" in table.json.
+        report: Content of the table.json.
+        shown: Settings that have a column of their own; other settings of the task are part of the name.
+
+    Returns:
+        The text, with the task if the table has several.
+    """
+    parts = [entry["name"], *([entry["task"]] if len({other["task"] for other in report["baselines"]}) > 1 else [])]
+    parts += [f"{key}={value}" for key, value in entry["settings"].items() if key not in shown]
+    return f"*{', '.join(parts)}*"
+
+
+def baseline_lines(report: dict[str, Any]) -> list[str]:
+    """Explain, in a sentence each, the rows of trivial baselines, and why some are missing."""
+    about = "Rows in italics are trivial baselines, which need no network, on the same test splits as the models."
+    errors = [f"No trivial baselines: {entry['error']}." for entry in report.get("baselines", []) if "error" in entry]
+    return [*([about] if shown_baselines(report) else []), *errors]
 
 
 def _paper(figure: dict[str, Any] | None) -> str:

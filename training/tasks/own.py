@@ -90,6 +90,12 @@ class OwnData(Task):
         self.validation = Sequences(x["validation"], y["validation"], per_step=per_step)
         self.test = Sequences(x["test"], y["test"], per_step=per_step)
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Add, with predict=next, the last value: the next step equals this one."""
+        if self.predict != NEXT:
+            return super().baselines()
+        return super().baselines() | {"last value": self.score(lambda batch: batch.x, self.test)}
+
 
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Make inputs and targets for the setting predict=next: the target of a step is the next step.
