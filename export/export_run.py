@@ -126,6 +126,7 @@ def _export(
     metadata = {
         "task": config["task"]["name"],
         "classes": config["task"]["classes"],
+        "channels": config["task"]["channels"],
         "metric": result["metric"],
         "metric_value": result[result["metric"]],
         "skip_percent": result["skip_percent"],

@@ -19,6 +19,7 @@ from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.l2l import LearningToLearn
 from edgernn.training.tasks.memorization import Memorization
+from edgernn.training.tasks.parts import visible
 from edgernn.training.tasks.ptb import NextWord
 from edgernn.training.tasks.recordings import OTHER_SOUNDS, WAV
 from edgernn.training.tasks.remaining_life import RemainingLife
@@ -74,9 +75,9 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     if path.is_dir():
         has_sounds = _has(path, (WAV,)) or (_has(path, OTHER_SOUNDS) and not _has(path, (".csv",)))
         return OwnWords if has_sounds else Folder, path
-    if path.suffix == ".npz" and path.is_file():
+    if path.suffix.lower() == ".npz" and path.is_file():
         return Arrays, path
-    if path.exists() or path.suffix == ".csv":
+    if path.exists() or path.suffix.lower() == ".csv":
         raise UsageError(
             "task: expected the name of a task, an .npz file, a folder of csv files, or a folder whose subfolders hold "
             f"wav files, got {name!r}; give the folder of your csv or wav files instead of a file"
@@ -90,7 +91,8 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
 
 def _has(folder: Path, suffixes: Collection[str]) -> bool:
     """True if a file in a folder, or one or two levels below it, has one of the suffixes, in upper or lower case."""
-    return any(file.suffix.lower() in suffixes for level in ("*", "*/*", "*/*/*") for file in folder.glob(level))
+    levels = ("*", "*/*", "*/*/*")
+    return any(file.suffix.lower() in suffixes for level in levels for file in visible(folder, level))
 
 
 __all__ = [
