@@ -95,13 +95,13 @@ def activity() -> str:
 
 def _activity_row(report: dict[str, Any], cell: str, rule: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the row of the sweep with this cell, rule and settings, whose weights are dense float32 ones."""
-    (row,) = (
+    matches: list[dict[str, Any]] = [
         row
         for row in report["rows"]
         if row["chosen"]
         and (row["cell"], row["rule"]) == (cell, rule)
         and settings.items() <= row["settings"].items()
         and not _VARIANTS & row["settings"].keys()
-    )
-    found: dict[str, Any] = row
-    return found
+    ]
+    (row,) = matches
+    return row
