@@ -12,6 +12,7 @@ from edgernn.cli.models import model_rows, seed_notes
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
 from edgernn.training.statistics import Difference, mean_difference
+from edgernn.training.table_text import shown_baselines
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -57,7 +58,8 @@ def light() -> str:
     machine, model = report["machine"], json.loads(ADDING_MODEL.read_text(encoding="utf-8"))
     how = (
         f"One sequence, one thread, float32, random weights. ONNX Runtime {machine['versions']['onnxruntime']} runs "
-        "its LSTM operator in the rows of lstm, and its GRU operator in all others, in the same process and in turns. "
+        "its LSTM operator in the rows of lstm, and its GRU operator in all others, in the same process and in turns, "
+        "both in one call a sequence from Python. "
         "The multiply-adds are those of a step that skips nothing. "
         f"Measured on {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['instruction_set']}: `{report['command']}`."
@@ -101,12 +103,18 @@ def groups() -> str:
             shown = [ratios.get(size, "-") for size in ("1", *GROUP_SIZES)]
             times.append(f"| {title.partition(',')[0]} | {100 * skip:.0f} % | {' | '.join(shown)} |")
             timed += [row["latency"] for row in by_size.values()]
+        baselines = (
+            f"{entry['name']} {factor * entry['columns'][column]['mean']:.1f}"
+            for entry in shown_baselines(reports[table])
+        )
+        trivial.append(f"{title}: {', '.join(baselines)}")
     head = f"skipped | single neurons | {' | '.join(f'groups of {size}' for size in GROUP_SIZES)} |"
     line = "|---|---:|" + "---:|" * (1 + len(GROUP_SIZES))
     commands = [f"`{report['command']}`" for report in reports.values()]
     how = filled(
         "Means over seeds; after them the difference from single neurons ± half the width of its 95 % confidence "
-        f"interval, paired by seed, bold if the interval excludes 0. By {', '.join(commands[:-1])} and {commands[-1]}."
+        f"interval, paired by seed, bold if the interval excludes 0. By {', '.join(commands[:-1])} and {commands[-1]}. "
+        f"Trivial baselines, which need no network: {'; '.join(trivial)}."
     )
     score_table = "\n".join([f"| score | {head}", line, *scores])
     time_table = "\n".join([f"| time, as a share of a dense gru's | {head}", line, *times])

@@ -12,7 +12,7 @@ from edgernn.training.papers.recipe import RECIPES
 from edgernn.training.sweep.run_sweep import draw_front
 from edgernn.training.sweep.sweep_table import naming_settings
 from edgernn.training.table_latency import EARLIER_CALL
-from edgernn.training.table_text import number
+from edgernn.training.table_text import baseline_name, number, shown_baselines
 from edgernn.training.tasks import TASKS
 from measured_tables import RESULTS, compared, filled, read_report
 
@@ -83,6 +83,10 @@ def signal(name: str, *, every: bool = False) -> str:
         time = row["latency"]["mean"]
         a_second = ["" if time is None else f"{rate * time:.0f}"] if rate else []
         lines.append(f"| {' | '.join([*cells, *a_second, size, best])} |")
+    for entry in shown_baselines(report):
+        quality = _with_bounds(entry["columns"][metric])
+        cells = [baseline_name(entry, report, ()), "", "", quality, _skipped(entry["columns"])]
+        lines.append(f"| {' | '.join([*cells, *[''] * (len(heads) - len(cells))])} |")
     fewer = ", fewer where a training failed" * any(len(row["seeds"]) < len(report["seeds"]) for row in shown.values())
     second = f" A second of signal has {rate} steps." if rate else ""
     how = (
@@ -91,6 +95,7 @@ def signal(name: str, *, every: bool = False) -> str:
         f"Best for: no other model of the {len(chosen)} has both a better mean on the validation split and a lower "
         f"cost of this kind. {_timed(report)} Made by `{report['command']}`, {len(report['rows'])} combinations of "
         "cell, rule, size and learning rate. Options that all models of a rule share are in that file only."
+        f"{_trivial(report)}"
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
@@ -136,6 +141,12 @@ def rivals(name: str) -> str:
             quality = compared(_by_seed(row), _by_seed(dense))
         way = _way(row, report)
         lines.append(f"| {' | '.join([way, neurons, quality, 'no' if unequal else 'yes', skipped, *costs])} |")
+    for entry in shown_baselines(report):
+        columns = entry["columns"]
+        mean = columns[report["metric"]]["mean"]
+        quality = [f"{mean:.1f}", ""] if solved is None else [f"{mean:.4f}", "yes" if sign * mean >= least else "no"]
+        cells = [baseline_name(entry, report, ()), "", *quality, _skipped(columns), "", "", ""]
+        lines.append(f"| {' | '.join(cells)} |")
     if solved is None:
         judged = (
             "After the mean stands the difference from the model of the first row, paired by seed, ± half the width of "
@@ -148,7 +159,7 @@ def rivals(name: str) -> str:
         f"Means over {len(report['seeds'])} seeds on the test split. {judged} Skipped: updates, or under delta values "
         "that are not read anew. Multiply-adds, with those of blocks, and µs are those of a step with one sequence; "
         f"kB: weights. {_timed(report)} Made by `{report['command']}`, which trains {len(chosen)} models after the "
-        "search. Options that all models of a rule share are in that file only."
+        f"search. Options that all models of a rule share are in that file only.{_trivial(report)}"
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
@@ -245,16 +256,32 @@ def _by_seed(row: dict[str, Any]) -> dict[int, float]:
 
 
 def _cells(row: dict[str, Any], report: dict[str, Any]) -> list[str]:
-    mean, interval = row["test"]["mean"], row["test"]["interval"]
-    bounds = f" ({' to '.join(number(bound) for bound in interval)})" if interval else ""
     return [
         " + ".join(parts(row["cell"], row["rule"])),
         str(row["settings"]["hidden_size"]),
         ", ".join(f"{key}={value}" for key, value in _settings(row, report).items()),
-        f"{number(mean)}{bounds}",
-        f"{row['skip_percent']['mean']:.0f} %",
+        _with_bounds(row["test"]),
+        _skipped(row),
         f"{row['work']['mean']:,.0f}",
         "" if row["latency"]["mean"] is None else number(row["latency"]["mean"]),
         f"{row['bytes']['mean'] / 1000:.1f}",
         ", ".join(_COSTS[cost] for cost in row["front"]),
     ]
+
+
+def _with_bounds(values: dict[str, Any]) -> str:
+    """Format the mean of a metric with its confidence interval, such as "90.7 (89.1 to 92.3)"."""
+    bounds = f" ({' to '.join(number(bound) for bound in values['interval'])})" if values["interval"] else ""
+    return f"{number(values['mean'])}{bounds}"
+
+
+def _skipped(columns: dict[str, Any]) -> str:
+    """Format the percentage of skipped updates; a baseline without updates has none."""
+    return f"{columns['skip_percent']['mean']:.0f} %" if "skip_percent" in columns else ""
+
+
+def _trivial(report: dict[str, Any]) -> str:
+    """Return the sentence that explains the rows of trivial baselines, or "" without such rows."""
+    return " Rows in italics: trivial baselines, which need no network, on the same test splits." * bool(
+        shown_baselines(report)
+    )

@@ -6,13 +6,14 @@ import glob
 import io
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, UsageError
 
 try:
     import fcntl
@@ -31,13 +32,47 @@ MODEL = "model.onnx"
 CONFIG = "config.json"
 # errno values of a write to a full disk
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+_KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def output_file(path: Path, *inputs: Path, option: str = "--out") -> Path:
+    """Follow the links of a path that a command writes to, and refuse to replace what is not a regular file.
+
+    Args:
+        path: The file to create or replace.
+        inputs: Files that the command reads, which it must not replace.
+        option: Command line option that names `path`, for the error message.
+
+    Returns:
+        The path without links.
+
+    Raises:
+        UsageError: The path is that of an input, or of a folder, a FIFO, a socket or a device, or it is a link that
+            leads out of a run directory, which may come from somebody else.
+    """
+    target = Path(os.path.realpath(path))
+    if path.is_symlink() and (path.parent / CONFIG).exists() and not target.is_relative_to(path.parent.resolve()):
+        raise UsageError(f"{path}: expected a file in the run directory, got a link to {target}; remove the link")
+    try:
+        mode = target.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return target
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+        raise UsageError(f"{option}: expected a regular file or a new one, got {kind}, {path}; give another name")
+    for source in inputs:
+        if source.exists() and target.samefile(source):
+            raise UsageError(f"{option}: expected a file other than the input {source}, got {path}; give another name")
+    return target
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that writes a file atomically: write to a temporary file, which replaces `path` at the end.
 
-    On an error in the block the temporary file is removed, and an existing file `path` stays unchanged.
+    On an error in the block the temporary file is removed, and an existing file `path` stays unchanged. The new file
+    keeps the permissions of the existing one. If `path` is a link, its target is replaced.
 
     Args:
         path: The file to create or replace. Its folder is created if it is missing.
@@ -47,8 +82,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Raises:
         OSError: The file cannot be written; the error names `path`.
+        UsageError: The path is refused by `output_file`.
     """
-    with naming(path), _temporary(path) as temporary:
+    with naming(path), _temporary(output_file(path)) as temporary:
         yield temporary
 
 
@@ -75,10 +111,7 @@ def _temporary(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        # mkstemp makes files that only their owner may read
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        _copy_permissions(path, temporary)
         temporary.replace(path)
     except BaseException:
         # keep the first error, also in a folder that has become read-only
@@ -90,10 +123,30 @@ def _temporary(path: Path) -> Iterator[Path]:
             os.close(handle)
 
 
+def _copy_permissions(path: Path, temporary: Path) -> None:
+    """Give a temporary file, which only its owner may read, the owner and mode of `path`, or those of a new file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        return
+    if hasattr(os, "chown"):
+        # only root may give a file away
+        with suppress(OSError):
+            os.chown(temporary, status.st_uid, status.st_gid)
+    temporary.chmod(stat.S_IMODE(status.st_mode))
+
+
 def _create(path: Path) -> tuple[int, Path]:
     """Create and lock a temporary file in the folder of `path`; return its file descriptor and its path."""
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        try:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        except OSError as error:
+            # the user knows the file, not the temporary one
+            raise OSError(error.errno, error.strerror, str(path)) from error
         if fcntl is not None:
             # some file systems have no locks; there, leftovers are kept
             with suppress(OSError):

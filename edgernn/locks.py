@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgernn.errors import UsageError
+from edgernn.files import output_file
 
 LOCK = ".lock"
 
@@ -41,10 +42,22 @@ def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
 
 @contextmanager
-def hold_file(file: Path) -> Iterator[None]:
-    """Lock a file inside the block that writes it; raise UsageError if another process holds the lock."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with hold(file.with_name(f".{file.name}{LOCK}"), file):
+def hold_file(file: Path, *inputs: Path) -> Iterator[None]:
+    """Lock a file inside the block that writes it.
+
+    Args:
+        file: The file.
+        inputs: Files that the block reads, which `file` must not replace.
+
+    Yields:
+        None, while the lock is held.
+
+    Raises:
+        UsageError: `output_file` refuses the path, or another process holds the lock.
+    """
+    target = output_file(file, *inputs)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with hold(target.with_name(f".{target.name}{LOCK}"), file):
         yield
 
 
@@ -77,6 +90,8 @@ def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -
         remedy = f"wait until it ends, or name another place with {option}"
         by = f"process {holder}" if holder else "another command"
         raise UsageError(f"{place}: in use by {by}; {remedy}") from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(place)) from error
     try:
         lock.write_text(f"{os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield

@@ -26,7 +26,9 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a line of text to standard error, above the bar if there is one."""
         if self._bar is None:
-            print(text, file=sys.stderr, flush=True)
+            # None in a process without streams; print would take standard output
+            if sys.stderr is not None:
+                print(text, file=sys.stderr, flush=True)
         else:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -45,7 +47,7 @@ class Progress:
         self._started = self._told = time.monotonic()
         self._drawn = 0.0
         self._figures: dict[str, float | str] = {}
-        if sys.stderr.isatty() and importlib.util.find_spec("rich"):
+        if sys.stderr is not None and sys.stderr.isatty() and importlib.util.find_spec("rich"):
             self._bar = _bar(in_bytes)
             self._task = self._bar.add_task(title, total=total, completed=done, figures="")
             self._bar.start()

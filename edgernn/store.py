@@ -87,6 +87,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         and isinstance(task.get("name"), str)
         and isinstance(task.get("settings"), dict)
         and isinstance(task.setdefault("classes", None), list | None)
+        and isinstance(task.setdefault("channels", None), list | None)
         and type(config.get("seed")) is int
     ):
         raise EdgernnError(f"{path}: expected the task and seed of a run, got none; train again")

@@ -14,7 +14,7 @@ from edgernn.bench.report import save
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.export_run import export_run
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_json, write_text
-from edgernn.locks import hold_file
+from edgernn.locks import LOCK, hold
 from edgernn.model import SequenceModel
 from edgernn.progress import Progress
 from edgernn.runtime.firmware.equations import kind_of_rule
@@ -72,7 +72,8 @@ def add_model(
             f"{target}: expected a new name, got that of a model in the zoo; set another --name, or add --replace"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with hold_file(target), tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as temporary:
+    lock = hold(folder / f".{name}{LOCK}", target)
+    with lock, tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as temporary:
         staged = Path(temporary) / name
         staged.mkdir()
         entry = _make(run, staged, name)

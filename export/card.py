@@ -45,6 +45,7 @@ def card(
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
     rows = [
         ("task", f"{task['name']} ({settings})" if settings else task["name"]),
+        *([("channels of x", ", ".join(channels))] if (channels := task.get("channels")) else []),
         ("cell and rule", f"{model.cell_type.name} + {model.rule_type.name}{_groups(model)}, {_sizes(model)}"),
         (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
         (words.skipped, f"{result['skip_percent']:.1f} %"),

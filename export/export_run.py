@@ -59,7 +59,7 @@ def export_run(
     result = read_result(run)
     weights = weights or model.rounding.weights
     out = out or default_file(run, weights)
-    with hold_file(out):
+    with hold_file(out, *(file for file in run.iterdir() if file.suffix != ".onnx")):
         return _export(run, model, config, result, out, weights, score)
 
 
@@ -126,6 +126,7 @@ def _export(
     metadata = {
         "task": config["task"]["name"],
         "classes": config["task"]["classes"],
+        "channels": config["task"]["channels"],
         "metric": result["metric"],
         "metric_value": result[result["metric"]],
         "skip_percent": result["skip_percent"],

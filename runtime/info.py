@@ -38,6 +38,10 @@ def _list_of(check: Check) -> Check:
     return lambda value: type(value) is list and len(value) > 0 and all(map(check, value))
 
 
+def _is_names(value: Any, count: int) -> bool:
+    return type(value) is list and len(value) == count and all(type(name) is str for name in value)
+
+
 def _is_state(value: Any) -> bool:
     return type(value) is dict and all(map(_list_of(_is_number), value.values()))
 
@@ -165,6 +169,10 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
             f"{path}: model.frontend in its edgernn metadata: expected a table with a name and sizes, got "
             f"{settings!r:.50}; export the model again"
         )
+    # only a file that was trained on tables with headers has them
+    if (names := info.get("channels")) is not None and not _is_names(names, info["model"]["input"]["size"]):
+        got = f"expected null or a list of a name for each input, got {names!r:.50}"
+        raise EdgernnError(f"{path}: value channels in its edgernn metadata: {got}; export the model again")
     if (kind := info["model"].get("block")) not in (None, *BLOCKS):
         got = f"expected null or one of {', '.join(BLOCKS)}, got {kind!r:.50}"
         raise EdgernnError(f"{path}: model.block in its edgernn metadata: {got}; update edgernn")

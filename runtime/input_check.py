@@ -1,21 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a model's input: dtype, shape and values."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime.info import feature_size, frontend
 
 Array = NDArray[Any]
+# rounding error of a channel, as a share of its standard deviation, from which a warning is given
+_LOST = 0.01
 # action of a step if x has a NaN or an infinite number
 OnNonfinite = Literal["error", "hold", "reset"]
 # the values of the C enum EdgernnNonfinite
 ACTIONS: dict[OnNonfinite, int] = {"error": 0, "hold": 1, "reset": 2}
+
+
+def warn_of_rounding(source: str, x: Array, names: Sequence[str] | None = None) -> None:
+    """Warn of channels with an offset so large that rounding to float32 loses more than 1 % of what is left of them.
+
+    Args:
+        source: The file or array, for the warning.
+        x: Numbers of any type (..., I).
+        names: Names of the I channels. Default: their indices.
+    """
+    if x.dtype.kind not in "fiu" or x.dtype.itemsize < 4 or x.dtype == np.float32:
+        return
+    lost = []
+    for i in range(x.shape[-1]):
+        column = x[..., i].astype(np.float64)
+        if not np.isfinite(column).all():
+            continue
+        spread, offset = column.std(), abs(column.mean())
+        with np.errstate(over="ignore"):
+            error = np.sqrt(np.square(column.astype(np.float32) - column).mean())
+        if spread > 1e-12 * offset and error > _LOST * spread:
+            lost.append(f"{names[i] if names else f'x[..., {i}]'} (spread {spread:.2g} at {column.mean():.9g})")
+    if lost:
+        text = f"{source}: float32 cannot tell apart the values of {', '.join(lost)}; subtract the offset beforehand"
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 
 class InputCheck:

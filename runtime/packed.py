@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import write_bytes
+from edgernn.files import output_file, write_bytes
 from edgernn.runtime.fourier import frequency_order
 from edgernn.runtime.info import BLOCKS, block, feature_size, frontend, layer_sizes, read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
@@ -59,8 +59,9 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
     Raises:
         EdgernnError: The file cannot be read, or the native library is missing.
-        UsageError: The model cannot run step by step, because it needs whole sequences.
+        UsageError: The model cannot run step by step, because it needs whole sequences, or `out` cannot be replaced.
     """
+    output_file(out, model)
     content = pack(read_model(model), model, names=True)
     # also verifies that the library can read the packed model
     stream_bytes, library = memory(content), library_path()

@@ -2,6 +2,7 @@
 """Inference on a file of inputs: `edgernn run`."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, read_arrays, write_arrays, write_bytes, write_text
+from edgernn.files import EXAMPLE, output_file, read_arrays, write_arrays, write_bytes, write_text
+from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
+from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -28,7 +31,8 @@ def run_file(
 ) -> dict[str, Any]:
     """Run a model on the inputs x in one file, and write the outputs y to another file.
 
-    The suffix of a file name selects the format: .npz (arrays x and y), .npy or .csv.
+    The suffix of a file name, in upper or lower case, selects the format: .npz (arrays x and y), .npy or .csv. The
+    columns of a csv file with a header are put in the order of the model's channels, by name.
 
     Args:
         model: The exported file.
@@ -46,17 +50,20 @@ def run_file(
         neuron updates that were skipped. The percentage is None for a model that never skips.
 
     Raises:
-        UsageError: A suffix is not .npz, .npy or .csv, or x has a wrong shape, dtype or value, such as NaN or a word
-            outside the vocabulary.
-        EdgernnError: A file cannot be read, or the backend or the device is not available.
+        UsageError: A suffix is not .npz, .npy or .csv, `target` is one of the other files, or x has a wrong shape,
+            dtype or value, such as NaN or a word outside the vocabulary.
+        EdgernnError: A file cannot be read, a csv file has other columns than the model's channels, or the backend or
+            the device is not available.
     """
     for path in (source, target):
-        if path.suffix not in FORMATS:
+        if path.suffix.lower() not in FORMATS:
             raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; convert or rename it")
+    output_file(target, source, model, option="--output")
     session = Session(model, backend=backend, threads=threads, device=device)
-    x = read(source)
     words = session.vocabulary is not None
-    if words and source.suffix == ".csv":
+    channels = session.info.get("channels")
+    x = read(source, channels, 1 if words else session.channels[0])
+    if words and source.suffix.lower() == ".csv":
         x = _column(source, x)
     axes = x.ndim - len(session.channels)
     if axes not in (1, 2) or x.shape[axes:] != session.channels or 0 in x.shape:
@@ -65,6 +72,8 @@ def run_file(
         )
     if x.dtype.kind not in ("iu" if words else "fiub"):
         raise UsageError(f"{source}: expected {'whole ' * words}numbers, got dtype {x.dtype}; convert x")
+    if not words:
+        warn_of_rounding(str(source), x, channels)
     batches = x[None] if axes == 1 else x
     parts, updates = [], []
     for start in range(0, len(batches), CHUNK):
@@ -126,24 +135,27 @@ def run_example(
     }
 
 
-def read(path: Path) -> NDArray[Any]:
+def read(path: Path, channels: Sequence[str] | None = None, count: int | None = None) -> NDArray[Any]:
     """Read the array x from an npz, npy or csv file; pickled objects are refused.
 
     Args:
         path: The file; its suffix selects the format, csv unless it is .npz or .npy.
+        channels: Names of the model's channels. The columns of a csv file with a header are put in this order.
+        count: Number of the model's channels. A csv file may have columns of time besides; a warning names them.
 
     Returns:
         The array x, in the dtype of the file. A csv file becomes float64 (rows, columns).
 
     Raises:
-        EdgernnError: The file is missing or cannot be read.
+        EdgernnError: The file is missing or cannot be read, or has other columns than the channels.
     """
-    if path.suffix == ".npz":
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
         return read_arrays(path, ("x",))["x"]
     try:
-        if path.suffix == ".npy":
+        if suffix == ".npy":
             return np.asarray(np.load(path, allow_pickle=False))
-        return _csv(path)
+        content = path.read_bytes()
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
     # NumPy raises errors of many types, such as SyntaxError and MemoryError
@@ -151,19 +163,8 @@ def read(path: Path) -> NDArray[Any]:
         raise EdgernnError(
             f"{path}: cannot be read ({error}); write an npy file with numpy.save, or a csv table of numbers"
         ) from None
-
-
-def _csv(path: Path) -> NDArray[Any]:
-    """Read a csv file of numbers as float64 (rows, columns); a first row that is not all numbers is skipped."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        [float(word) for word in lines[0].split(",")]
-        header = 0
-    except ValueError:
-        header = 1
-    except IndexError:
-        raise ValueError("expected at least one row of numbers, got an empty file") from None
-    return np.loadtxt(lines[header:], delimiter=",", ndmin=2, dtype=np.float64)
+    table = parse_csv(path, decode(path, content), text=TimeNames(channels or ()))
+    return channel_tables(path, [table], channels=channels, count=count)[0].values
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
@@ -189,9 +190,9 @@ def write(path: Path, y: NDArray[Any]) -> None:
     Raises:
         UsageError: The file is csv and y has more than two axes.
     """
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         write_arrays(path, {"y": y})
-    elif path.suffix == ".npy":
+    elif path.suffix.lower() == ".npy":
         content = io.BytesIO()
         np.save(content, y)
         write_bytes(path, content.getvalue())

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inference sessions of an exported file: whole sequences, or one step at a time with the state kept."""
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -40,6 +42,10 @@ class Session:
     onnxruntime.InferenceSession. After a run or a step, `s.updates` (T, B) is the number of updated neurons, or under
     the rule delta of values of h that were sent, and `s.macs` (B,) the number of executed multiply-adds, without those
     of an audio front end. Both are None under a rule that never skips.
+
+    Several threads may call `run` of one session. The methods that read or change the kept state (`step`, `reset`,
+    `save_state`, `restore_state`) serve one thread at a time: a call while another thread is in one of them raises
+    EdgernnError. Give each stream a session of its own, or put the streams into one batch.
 
     Methods raise UsageError for a wrong shape, dtype or value of x.
     """
@@ -93,6 +99,8 @@ class Session:
         self.state_names = list(self._state_sizes)
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
+        # reentrant: an interrupt between acquire and release does not lock out its own thread
+        self._lock = threading.RLock()
         # the content of a streaming model's file until it is packed
         self._content: bytes | None = content if self.info["streaming"] else None
         self._packed = b""
@@ -146,6 +154,8 @@ class Session:
     def run(self, x: ArrayLike, lengths: ArrayLike | None = None) -> Array:
         """Run a whole sequence from the initial state, without changing the state that `step` keeps.
 
+        If several threads call it, `updates` and `macs` are those of the run that ended last.
+
         Args:
             x: Inputs (T, B, I), or (T, I) for one sequence. A word model has no axis I.
             lengths: Number of steps of each sequence (B,), from 0 to T. Later steps are padding, which may hold any
@@ -174,17 +184,42 @@ class Session:
 
         Returns:
             The O outputs y of the step (B, O), or (O,) if x_t has no axis B.
+
+        Raises:
+            EdgernnError: Another thread is in a step of this session.
         """
-        stream = self._stream
-        if stream is None or not stream.try_put(x_t):
-            stream = self._begin(x_t)
-        self._work = stream
-        refusal = stream.step()
-        if refusal is not None:
-            # raises the usual error for a wrong value
-            self._check.checked(x_t, ("B",))
-            raise EdgernnError(f"{self.path}: the step failed: {refusal}; correct x_t, or export the model again")
-        return stream.result()
+        # `with self._alone("step")` takes longer
+        if not self._lock.acquire(blocking=False):
+            raise self._busy("step")
+        try:
+            stream = self._stream
+            if stream is None or not stream.try_put(x_t):
+                stream = self._begin(x_t)
+            self._work = stream
+            refusal = stream.step()
+            if refusal is not None:
+                # raises the usual error for a wrong value
+                self._check.checked(x_t, ("B",))
+                raise EdgernnError(f"{self.path}: the step failed: {refusal}; correct x_t, or export the model again")
+            return stream.result()
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Hold the lock of the kept state; raise EdgernnError if another thread holds it. `name` is the method."""
+        if not self._lock.acquire(blocking=False):
+            raise self._busy(name)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _busy(self, name: str) -> EdgernnError:
+        return EdgernnError(
+            f"{name}: expected one thread at a time, got a call while another thread uses the state of this session; "
+            "open a session for each thread"
+        )
 
     def _begin(self, x_t: ArrayLike) -> Stream:
         """Check x_t, the input of a step, and copy it to the `Stream` that runs the steps and keeps the state.
@@ -232,12 +267,13 @@ class Session:
 
         Raises:
             UsageError: No step has run and no state was restored, or the model needs whole sequences.
-            EdgernnError: The state has a NaN.
+            EdgernnError: The state has a NaN, or another thread is in a step of this session.
         """
         self._require_streaming("save_state")
-        if self._stream is None:
-            raise UsageError("save_state: expected a kept state, got none; call step first")
-        return self._stream.save(self._saved_model())
+        with self._alone("save_state"):
+            if self._stream is None:
+                raise UsageError("save_state: expected a kept state, got none; call step first")
+            return self._stream.save(self._saved_model())
 
     def restore_state(self, saved: bytes) -> None:
         """Restore a saved state; the next step must have the batch size of the saved state.
@@ -246,20 +282,22 @@ class Session:
             saved: Bytes from `save_state`, or from the C function `edgernn_save_state` of the same model.
 
         Raises:
-            EdgernnError: The bytes are damaged, or from another model or version. The session keeps its state.
+            EdgernnError: The bytes are damaged, or from another model or version, or another thread is in a step of
+                this session. The session keeps its state.
             UsageError: `saved` is not bytes, or the model needs whole sequences.
         """
         self._require_streaming("restore_state")
         if not isinstance(saved, bytes | bytearray | memoryview):
             kind = type(saved).__name__
             raise UsageError(f"saved: expected the bytes that save_state returned, got {kind}; pass those bytes")
-        state = decode(bytes(saved), self._saved_model())
-        stream = self._stream
-        if stream is None or stream.batch != len(state.counts):
-            shape = (len(state.counts), *self.channels)
-            stream = self._make_stream(np.zeros(shape, np.int64 if self._check.words else np.float32))
-        stream.restore(state)
-        self._stream = stream
+        with self._alone("restore_state"):
+            state = decode(bytes(saved), self._saved_model())
+            stream = self._stream
+            if stream is None or stream.batch != len(state.counts):
+                shape = (len(state.counts), *self.channels)
+                stream = self._make_stream(np.zeros(shape, np.int64 if self._check.words else np.float32))
+            stream.restore(state)
+            self._stream = stream
 
     def _require_streaming(self, name: str) -> None:
         if not self.info["streaming"]:
@@ -276,13 +314,15 @@ class Session:
 
         Raises:
             UsageError: `rows` is not a list of integers, or an index is outside the batch.
+            EdgernnError: Another thread is in a step of this session.
         """
-        if self._stream is None:
-            return
-        if rows is None:
-            self._stream.restart()
-        else:
-            self._stream.restart_rows(checked_rows(rows, self._stream.batch))
+        with self._alone("reset"):
+            if self._stream is None:
+                return
+            if rows is None:
+                self._stream.restart()
+            else:
+                self._stream.restart_rows(checked_rows(rows, self._stream.batch))
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
         """Check x and convert it to float32 (T, B, I) or int64 (T, B), with B = 1 if x has no batch axis."""

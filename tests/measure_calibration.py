@@ -3,8 +3,7 @@
 
 The dense model of isolated Arabic words gets the thresholds that `edgernn calibrate` finds for several losses, and is
 not trained. FILE is the JSON file to write: accuracy and multiply-adds on the test clips, and microseconds for a second
-of audio, step by step in C and in ONNX Runtime. EDGERNN_DATA is the folder of data sets. Nothing else may run on the
-machine.
+of audio, see `tests.measure_room_times`. EDGERNN_DATA is the folder of data sets. Nothing else may run on the machine.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from edgernn.training.evaluate_model import open_entry
 from edgernn.training.kernels import attach
 from edgernn.training.tasks.base import Task
 from edgernn.zoo_entry import part_figures
-from tests.measure_room_times import EACH_STEP, Array, report, timed_rows
+from tests.measure_room_times import Array, report, timed_rows
 from tests.step_times import timer
 
 DENSE = Path("arabic-words-gru")
@@ -72,11 +71,7 @@ def main() -> None:
     x = clips(task)
     assert dense.frontend is not None
     seconds, library = x.size / dense.frontend.config.sample_rate, timer()
-    timed = [
-        row
-        for name, model in models.items()
-        for row in timed_rows(library, name, model, x, (EACH_STEP,) if name == "dense" else ())
-    ]
+    timed = [row for name, model in models.items() for row in timed_rows(library, name, model, x)]
     times = report(timed, seconds, shlex.join(["python", "-m", "tests.measure_calibration", *sys.argv[1:]]))
     result = {
         **{key: value for key, value in times.items() if key != "rows"},

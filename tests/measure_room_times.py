@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times word models on a recording: `python -m tests.measure_room_times WAV --out FILE`, with room.wav of a run.
 
-Writes the microseconds for a second of audio to the JSON file FILE, medians of interleaved rounds on one thread: of the
-packed models, step by step in C, and of the dense model in ONNX Runtime, in one call and step by step. Models are timed
-with and without their audio front end. Nothing else may run on the machine.
+Writes the microseconds for a second of audio to the JSON file FILE, medians of interleaved rounds on one thread. All
+models are run by edgernn, the dense one by ONNX Runtime, too: in one call from Python, and in a call from Python for
+each step. Compare times of the same language and number of calls only. The packed models are also run step by step from
+C. Models are timed with and without their audio front end. Nothing else may run on the machine.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from edgernn.export.graph import build
 from edgernn.frontends import FrontendConfig
 from edgernn.machine import processor
 from edgernn.model import SequenceModel
+from edgernn.runtime import Session
 from edgernn.runtime.info import read_info
 from edgernn.runtime.library import instruction_set
 from edgernn.runtime.stepper import Stepper
@@ -44,8 +46,10 @@ from tests.step_times import run_steps, timer
 DENSE = "arabic-room-gru"
 MODELS = (DENSE, "arabic-room-sarnn", "arabic-room-delta")
 ROUNDS = 15
-# how a model runs
-IN_C, ONE_CALL, EACH_STEP = "C", "ONNX Runtime, one call", "ONNX Runtime, a call for each step"
+# how a model runs: the library, and how it is called
+IN_C = "edgernn, a call from C for each step"
+ONE_CALL, EACH_STEP = "one call from Python", "a call from Python for each step"
+OURS, THEIRS = "edgernn", "ONNX Runtime"
 
 Array = NDArray[np.float32]
 
@@ -56,7 +60,7 @@ class TimedRow:
 
     Attributes:
         model: Name of the model.
-        way: How it runs: IN_C, ONE_CALL or EACH_STEP.
+        way: How it runs: IN_C, or a library and a call, such as "edgernn, one call from Python".
         timed: Functions that run the recording and return microseconds: of the "whole" model, and of its "recurrent"
             part alone.
     """
@@ -87,6 +91,28 @@ def in_c(library: ctypes.CDLL, model: SequenceModel, x: Array) -> Callable[[], f
     return run
 
 
+def in_python(model: SequenceModel, x: Array, *, steps: bool) -> Callable[[], float]:
+    """Return a function that runs x (T, I) in edgernn, in one call or a call for each step, and times it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(build(model, portable=False), str(path))
+        session = Session(path)
+        # reads the file
+        session.step(x[0])
+
+    def run() -> float:
+        session.reset()
+        begin = time.perf_counter()
+        if steps:
+            for row in x:
+                session.step(row)
+        else:
+            session.run(x)
+        return 1e6 * (time.perf_counter() - begin)
+
+    return run
+
+
 def in_onnxruntime(content: bytes, x: Array, *, steps: bool) -> Callable[[], float]:
     """Return a function that runs x (T, I) in ONNX Runtime, in one call or a call for each step, and times it."""
     options = onnxruntime.SessionOptions()
@@ -110,9 +136,7 @@ def in_onnxruntime(content: bytes, x: Array, *, steps: bool) -> Callable[[], flo
     return run
 
 
-def timed_rows(
-    library: ctypes.CDLL, name: str, model: SequenceModel, x: Array, ways: Sequence[str] = ()
-) -> list[TimedRow]:
+def timed_rows(library: ctypes.CDLL, name: str, model: SequenceModel, x: Array) -> list[TimedRow]:
     """Prepare the functions that time a model on samples, with and without its front end.
 
     Args:
@@ -120,27 +144,29 @@ def timed_rows(
         name: Name of the model in the report.
         model: The model.
         x: The samples (T, hop).
-        ways: Ways to run the model in ONNX Runtime, of ONE_CALL and EACH_STEP; empty for a model with an update rule.
 
     Returns:
-        The rows of the report: those of ONNX Runtime, and that of C.
+        The rows of the report: those of ONNX Runtime for a model without an update rule, and those of edgernn.
     """
     front, bare = model.frontend, without_frontend(model)
     assert front is not None
     with torch.no_grad():
         start = front.initial_state(1, torch.zeros(1))
         features = front(torch.from_numpy(x[:, None]), start)[0][:, 0].contiguous().numpy()
+    inputs = {"whole": (model, x), "recurrent": (bare, features)}
     rows = []
-    if ways:
-        whole, part = reference(model, front=True), reference(bare, front=False)
-        for way in ways:
-            timed = {
-                "whole": in_onnxruntime(whole, x, steps=way == EACH_STEP),
-                "recurrent": in_onnxruntime(part, features, steps=way == EACH_STEP),
+    for call in (ONE_CALL, EACH_STEP):
+        steps = call == EACH_STEP
+        if not model.rule_type.can_skip:
+            theirs = {
+                part: in_onnxruntime(reference(timed, front=timed is model), data, steps=steps)
+                for part, (timed, data) in inputs.items()
             }
-            rows.append(TimedRow(name, way, timed))
-    c_functions = {"whole": in_c(library, model, x), "recurrent": in_c(library, bare, features)}
-    return [*rows, TimedRow(name, IN_C, c_functions)]
+            rows.append(TimedRow(name, f"{THEIRS}, {call}", theirs))
+        ours = {part: in_python(timed, data, steps=steps) for part, (timed, data) in inputs.items()}
+        rows.append(TimedRow(name, f"{OURS}, {call}", ours))
+    in_steps = {part: in_c(library, timed, data) for part, (timed, data) in inputs.items()}
+    return [*rows, TimedRow(name, IN_C, in_steps)]
 
 
 def prepare(wav: Path) -> tuple[list[TimedRow], float]:
@@ -162,7 +188,7 @@ def prepare(wav: Path) -> tuple[list[TimedRow], float]:
         rate, hop = model.frontend.config.sample_rate, model.frontend.config.hop
         samples = read_wav(wav, rate)
         x = samples[: len(samples) // hop * hop].reshape(-1, hop).astype(np.float32) / FULL_SCALE
-        rows += timed_rows(library, name, model, x, (ONE_CALL, EACH_STEP) if name == DENSE else ())
+        rows += timed_rows(library, name, model, x)
     return rows, len(samples) / rate
 
 

@@ -182,8 +182,13 @@ def test_labels_that_no_output_can_have_are_refused(tmp_path):
 def test_the_original_file_is_not_overwritten(tmp_path):
     model, npz = store(tmp_path, operator("GRU", initial=False), **data(steps=9))
     content = model.read_bytes()
-    for out in (model, tmp_path / "x" / ".." / "m.onnx", tmp_path):
-        with pytest.raises(UsageError, match="--out: expected a file other than"):
+    for out, expected in (
+        (model, "file other than the input"),
+        (tmp_path / "x" / ".." / "m.onnx", "file other than the input"),
+        (npz, "file other than the input"),
+        (tmp_path, "regular file"),
+    ):
+        with pytest.raises(UsageError, match=f"--out: expected a {expected}"):
             calibrate_file(model, npz, out)
     assert model.read_bytes() == content
 

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,3 +227,35 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 def test_version():
     process = edgernn("--version")
     assert process.stdout.startswith("edgernn 0.")
+
+
+# runs a command line in a process whose standard streams with these numbers are closed
+CLOSED = """
+import os, sys
+numbers, words = sys.argv[1], sys.argv[2:]
+for number in numbers:
+    os.close(int(number))
+os.execv(sys.executable, [sys.executable, "-m", "edgernn", *words])
+"""
+
+
+@pytest.mark.parametrize("numbers", ["1", "2", "012"])
+def test_a_command_works_with_closed_streams_and_keeps_its_files_out_of_their_numbers(tmp_path, numbers):
+    words = ["train", "--task", "adding", "--cell", "gru", "T=5", "steps=2", "hidden_size=4", "--out", "run"]
+    process = subprocess.run(
+        [sys.executable, "-c", CLOSED, numbers, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert process.returncode == 0
+    assert (tmp_path / "run/result.json").is_file()
+    # no line of the progress or of a library is in a file of the run
+    for name in ("config.json", "result.json", "state.json"):
+        json.loads((tmp_path / "run" / name).read_text())
+    assert ("2 steps in" in process.stdout) == ("1" not in numbers)
+    failed = subprocess.run([sys.executable, "-c", CLOSED, numbers, "nonsense"], cwd=tmp_path, timeout=300)
+    assert failed.returncode == 2
+
+
+def test_a_full_disk_behind_standard_error_keeps_the_exit_status():
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run([sys.executable, "-m", "edgernn", "nonsense"], stderr=full, timeout=300)
+    assert process.returncode == 2

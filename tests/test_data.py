@@ -166,7 +166,7 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path, pack):
 
 @SUFFIXES
 def test_csv_with_a_header_and_words(tmp_path, suffix):
-    content = b'id,"a,b",c\r\nx1, 1.5,-2e3\r\n\r\n"y,2",nan,0'
+    content = b'id,"a,b",c\r\nx1, 1.5,-2e3\r\n"y,2",nan,"0"\r\n\r\n'
     table = read_csv(write_packed(tmp_path / f"t.csv{suffix}", content), text=("id", "other"))
     assert table.names == ("a,b", "c")
     np.testing.assert_array_equal(table.values, [[1.5, -2000.0], [np.nan, 0.0]])
@@ -174,6 +174,13 @@ def test_csv_with_a_header_and_words(tmp_path, suffix):
     np.testing.assert_array_equal(table.column("c"), [-2000.0, 0.0])
     with pytest.raises(EdgernnError, match=r"expected a column 'd', got a,b, c"):
         table.column("d")
+
+
+@pytest.mark.parametrize("header", [b"# x , y\n", b'"x","y"\r', b"\xef\xbb\xbfx,y\n"])
+def test_a_header_gives_names_in_any_dialect(tmp_path, header):
+    table = read_csv(write_packed(tmp_path / "t.csv", header + b'"1",2\r"-3",4e0'))
+    assert table.names == ("x", "y")
+    assert table.values.tolist() == [[1, 2], [-3, 4]]
 
 
 def test_csv_without_a_header(tmp_path):
@@ -188,6 +195,11 @@ BAD_CSV = {
     "blank": (b"\n\r\n\n", "expected rows of numbers, got none"),
     "header-only": (b"a,b\n", "got none after the header"),
     "word": (b"a,b\n1,2\n3,x\n", r"line 3, column 2 \(b\): expected a number, got 'x'"),
+    "gap": (b"a\n1\n\n2\n", "line 3: expected a row of a csv file, got an empty line"),
+    "gap-first": (b",2\n3,4\n", "line 1, column 1: expected a number, got ''"),
+    "gaps": (b",\n3,4\n", "line 1, column 1: expected a number, got ''"),
+    "hash": (b"1,2\n#3,4\n", "line 2, column 1: expected a number, got '#3'"),
+    "minus": ("−1,−2\n3,4\n".encode(), "line 1, column 1: expected a number, got '−1'"),
     "no-header": (b"1,2\n3,\n", "line 2, column 2: expected a number, got ''"),
     "underscore": (b"1,2\n3,1_0\n", "line 2, column 2: expected a number, got '1_0'"),
     "short": (b"a,b\n1,2\n3\n", "line 3: expected 2 columns as in the first line, got 1"),

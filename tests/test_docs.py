@@ -12,7 +12,7 @@ import pytest
 
 from edgernn.cells import CELLS
 from edgernn.cli.frame import group, main
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.imputers import IMPUTERS
 from edgernn.model import SequenceModel
 from edgernn.rules import RULES
@@ -45,6 +45,15 @@ def test_readme_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     assert (tmp_path / "model.onnx").is_file()
+
+
+def test_readme_names_no_model_that_validation_did_not_choose(monkeypatch):
+    generator()
+    tables = sys.modules["readme_tables"]
+    # high on the test split, and on no front of the validation split
+    monkeypatch.setattr(tables, "CHOSEN_MODELS", (("gru", "skip", {"hidden_size": 64, "skip": 0.9}),))
+    with pytest.raises(EdgernnError, match=r"gru.*skip.*64.*: expected a model on a front of the validation split"):
+        tables.activity()
 
 
 def generator():

@@ -3,16 +3,21 @@
 
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import wave
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgernn.errors import EdgernnError
-from edgernn.files import read_arrays, read_json, replacing, write_text
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import CONFIG, output_file, read_arrays, read_json, replacing, write_text
+from edgernn.locks import hold_file
 from edgernn.runtime.run_file import read
 from edgernn.runtime.wav import read_wav
 from edgernn.training.toml_settings import read_toml
@@ -71,6 +76,101 @@ def test_an_error_is_not_hidden_by_a_folder_that_became_read_only(tmp_path, monk
     monkeypatch.setattr(os, "unlink", refuse)
     with pytest.raises(RuntimeError, match="first"), replacing(tmp_path / "x"):
         raise RuntimeError("first")
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+SPECIAL_FILES = {"a FIFO": os.mkfifo, "a socket": make_socket, "a folder": os.mkdir}
+
+
+@pytest.mark.parametrize("kind", SPECIAL_FILES)
+def test_what_is_not_a_regular_file_is_not_replaced(tmp_path, monkeypatch, kind):
+    # the path of a socket is short
+    monkeypatch.chdir(tmp_path)
+    SPECIAL_FILES[kind]("special")
+    (tmp_path / "link").symlink_to("special")
+    before = os.lstat("special")
+    for name in ("special", "link"):
+        message = f"--out: expected a regular file or a new one, got {kind}, {tmp_path / name}; give another name"
+        with pytest.raises(UsageError, match=message):
+            write_text(tmp_path / name, "text")
+        with pytest.raises(UsageError, match=message), hold_file(tmp_path / name):
+            pass
+    after = os.lstat("special")
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "special"]
+
+
+def test_a_device_is_not_replaced():
+    with pytest.raises(UsageError, match="got a device, /dev/null"):
+        output_file(Path("/dev/null"))
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("old", "new"):
+        (tmp_path / f"{name}.json").symlink_to(f"elsewhere/{name}.json")
+    (tmp_path / "elsewhere/old.json").write_text("old")
+    for name in ("old", "new"):
+        with hold_file(tmp_path / f"{name}.json"):
+            write_text(tmp_path / f"{name}.json", "text")
+        assert (tmp_path / f"{name}.json").is_symlink()
+        assert (tmp_path / f"elsewhere/{name}.json").read_text() == "text"
+    assert not leftovers(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_replaced_file_keeps_its_permissions_and_a_new_one_has_those_of_the_umask(tmp_path, mode):
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "old").chmod(mode)
+    umask = os.umask(0o027)
+    try:
+        for name in ("old", "new"):
+            write_text(tmp_path / name, "text")
+    finally:
+        os.umask(umask)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("old", "new")]
+    assert modes == [mode, 0o640]
+
+
+def test_an_input_is_not_replaced_by_any_spelling_of_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "x.csv").write_text("1,2\n")
+    (tmp_path / "link.csv").symlink_to("x.csv")
+    (tmp_path / "hard.csv").hardlink_to("x.csv")
+    (tmp_path / "here").symlink_to(".")
+    for name in ("x.csv", tmp_path / "x.csv", "folder/../x.csv", "link.csv", "hard.csv", "here/x.csv"):
+        with pytest.raises(UsageError, match=r"--output: expected a file other than the input x\.csv, got"):
+            output_file(Path(name), Path("missing"), Path("x.csv"), option="--output")
+    assert output_file(Path("here/y.csv"), Path("x.csv")) == tmp_path / "y.csv"
+
+
+def test_a_link_out_of_a_run_directory_is_not_followed(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / CONFIG).write_text("{}")
+    (tmp_path / "precious").write_text("old")
+    (run / "result.json").symlink_to("../precious")
+    (run / "inside.json").symlink_to("other.json")
+    with pytest.raises(UsageError, match=r"result\.json: expected a file in the run directory, got a link to"):
+        write_text(run / "result.json", "new")
+    write_text(run / "inside.json", "new")
+    assert (tmp_path / "precious").read_text() == "old"
+    assert (run / "other.json").read_text() == "new"
+
+
+def test_a_file_that_cannot_be_made_is_named_instead_of_its_temporary_file(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(tmp_path / ".x.12345678"))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(PermissionError) as raised:
+        write_text(tmp_path / "x", "text")
+    assert raised.value.filename == str(tmp_path / "x")
 
 
 HOSTILE_TEXTS = ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\xff\xfe"]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initial weights, optimisers, learning rates, clipping, and the weights that a training keeps."""
 
+import copy
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -82,6 +85,36 @@ def step(optimizer, gradients, **settings):
         model.weight.grad = torch.full_like(model.weight, gradient)
         optimiser.step()
     return model.weight.item()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adadelta])
+def test_optimisers_do_what_those_of_torch_do(kind):
+    layers = [torch.nn.Linear(3, 2) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    ours = make_optimizer(layers[0], TrainConfig.of(optimizer=kind.__name__.lower(), lr=0.1, weight_decay=0.01))
+    theirs = kind(layers[1].parameters(), lr=0.1, weight_decay=0.01, foreach=True)
+    for step in range(6):
+        for layer, optimizer in zip(layers, (ours, theirs), strict=True):
+            loss = layer(torch.full((4, 3), step - 1.5)).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            assert optimizer.step(torch.is_grad_enabled)
+        ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    assert all(torch.equal(a, b) for a, b in zip(layers[0].parameters(), layers[1].parameters(), strict=True))
+    assert isinstance(ours, kind)
+
+
+def test_a_training_imports_no_compiler(tmp_path):
+    code = """
+import sys
+from edgernn.training import train
+train("adding", "gru", out=sys.argv[1], settings={"T": 4, "hidden_size": 4, "steps": 2, "test_size": 10})
+print(*{name.partition(".")[0] for name in sys.modules} | {name for name in sys.modules if name == "torch._dynamo"})
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "run")]
+    loaded = set(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
+    assert not loaded & {"torch._dynamo", "onnx", "onnxscript", "onnxruntime", "triton"}
+    assert "torch" in loaded
 
 
 def test_steps_are_those_of_the_papers():

@@ -51,6 +51,15 @@ def test_a_terminal_has_a_bar_with_the_newest_figures(monkeypatch):
     assert "no line" not in text
 
 
+def test_a_process_without_standard_error_shows_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    progress = Progress(every=0)
+    progress.begin("task", 2, line="task: 2 parts")
+    progress.update(2, "two", loss=0.5)
+    progress.close()
+    assert capsys.readouterr().out == ""
+
+
 def test_bytes_have_their_own_columns(monkeypatch):
     screen = terminal(monkeypatch)
     progress = Progress()

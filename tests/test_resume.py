@@ -84,7 +84,7 @@ def test_stopped_and_resumed_equals_whole(tmp_path, uninterrupted, at):
 # one process forks a child for each attempt, so that torch is loaded once
 KILLS = """
 import os, random, signal, sys, time
-import matplotlib.figure, matplotlib.backends.backend_agg, torch._dynamo
+import matplotlib.figure, matplotlib.backends.backend_agg
 import torch
 from edgernn.training import train
 torch.set_num_threads(1)

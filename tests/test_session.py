@@ -2,6 +2,7 @@
 """The session: whole sequences, single steps, and errors for invalid input."""
 
 import json
+import threading
 from functools import partial
 from itertools import product
 
@@ -87,6 +88,68 @@ def test_threads_share_one_session(backend):
     _, path, _ = exported("gru", "selective", layers=2)
     session = Session(path, backend=backend)
     assert_threads_get_the_same(session, [random_input(30, 2, 3) + i for i in range(8)], repeats=20)
+
+
+@backends
+def test_a_session_in_a_step_of_one_thread_refuses_others_but_runs_sequences(backend):
+    _, path, _ = exported("gru", "selective", layers=2)
+    session = Session(path, backend=backend)
+    x = random_input(5, 2, 3)
+    whole, first = session.run(x), session.step(x[0])
+    saved = session.save_state()
+    inside, leave, step = threading.Event(), threading.Event(), session._stream.step
+
+    def wait():
+        inside.set()
+        leave.wait()
+        return step()
+
+    session._stream.step = wait
+    outputs = []
+    thread = threading.Thread(target=lambda: outputs.append(session.step(x[1])))
+    thread.start()
+    inside.wait()
+    calls = {
+        "step": lambda: session.step(x[2]),
+        "reset": session.reset,
+        "save_state": session.save_state,
+        "restore_state": lambda: session.restore_state(saved),
+    }
+    for name, call in calls.items():
+        with pytest.raises(edgernn.EdgernnError, match=f"{name}: expected one thread at a time.*open a session for"):
+            call()
+    np.testing.assert_array_equal(session.run(x), whole)
+    leave.set()
+    thread.join()
+    del session._stream.step
+    # none of the refused calls changed the state, and the lock is free again
+    alone = Session(path, backend=backend)
+    np.testing.assert_array_equal([alone.step(x_t) for x_t in x[:3]], [first, *outputs, session.step(x[2])])
+
+
+@backends
+def test_steps_of_one_session_on_two_threads_are_those_of_one_thread_or_refused(backend):
+    _, path, _ = exported("gru", "selective", layers=2)
+    session = Session(path, backend=backend)
+    x_t, outputs, refused = random_input(2, 3), [], []
+
+    def work():
+        for _ in range(300):
+            try:
+                outputs.append(session.step(x_t))
+            except edgernn.EdgernnError:
+                refused.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outputs) + len(refused) == 600
+    alone = Session(path, backend=backend)
+    expected = np.array([alone.step(x_t) for _ in outputs])
+    # a thread may add its output after the next step
+    np.testing.assert_array_equal(np.sort(outputs, 0), np.sort(expected, 0))
 
 
 @backends
@@ -338,6 +401,18 @@ def test_steps_take_any_kind_of_array_in_any_order(backend):
 
 @backends
 def test_what_a_step_returns_is_the_callers(backend):
+def test_run_file_does_not_replace_its_input_or_its_model(tmp_path):
+    path = exported("gru")[1]
+    np.savetxt(tmp_path / "x.csv", random_input(6, 3), delimiter=",")
+    (tmp_path / "y.csv").symlink_to("x.csv")
+    (tmp_path / "z.csv").symlink_to(path)
+    before = (tmp_path / "x.csv").read_bytes(), path.read_bytes()
+    for target in ("x.csv", "y.csv", "z.csv"):
+        with pytest.raises(edgernn.UsageError, match="--output: expected a file other than the input"):
+            run_file(path, tmp_path / "x.csv", tmp_path / target)
+    assert ((tmp_path / "x.csv").read_bytes(), path.read_bytes()) == before
+
+
     _, path, _ = exported("gru", "selective")
     session = Session(path, backend=backend)
     x = random_input(2, 3)

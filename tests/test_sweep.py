@@ -321,6 +321,12 @@ def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
         f"{row['test']['mean']:.4g} ± {row['test']['sd']:.2g}",
         f"{low:.4g} to {high:.4g}",
     ]
+    mean, marker = table["baselines"]
+    assert (mean["seeds"], mean["settings"]) == ([0, 1], {})
+    line = next(line for line in page.splitlines() if line.startswith(f"| *{mean['name']}* |"))
+    assert line.split(" | ")[4].startswith(f"{mean['columns']['mse']['mean']:.4g} ± ")
+    assert line.count("|") == next(line for line in page.splitlines() if line.startswith("| cell")).count("|")
+    assert f"| *{marker['name']}* |" in page
     # seeds are added to the existing ones
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/sweep/*/result.json")}
     say(train_here, "seeds = 2", "seeds = 3")

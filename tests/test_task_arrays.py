@@ -98,7 +98,8 @@ def test_x_and_y_stay_together_and_parts_apart(tmp_path):
 def test_given_parts_are_used(tmp_path):
     x, y = inputs(), np.arange(40) % 2
     path = save(tmp_path, x=x, y=y, x_val=inputs(6), y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
-    task = opened(Arrays(), path)
+    with pytest.warns(EdgernnWarning, match="no sequence for training has the class 2; labels count from 0"):
+        task = opened(Arrays(), path)
     assert [len(part) for part in (task.train, task.validation, task.test)] == [40, 6, 3]
     assert task.output_size == 3
     task = opened(Arrays(), save(tmp_path, x=x, y=y, x_test=inputs(3), y_test=y[:3]))
@@ -108,7 +109,8 @@ def test_given_parts_are_used(tmp_path):
 def test_standardisation_is_that_of_the_training_part(tmp_path):
     x = inputs()
     x[:, :, 1] = 7.1
-    task = opened(Arrays(), save(tmp_path, x=x, y=np.zeros(40)))
+    with pytest.warns(EdgernnWarning, match=r"constant in float32 in all sequences for training: x\[\.\.\., 1\]"):
+        task = opened(Arrays(), save(tmp_path, x=x, y=np.zeros(40)))
     part = task.train.x.double()
     assert np.allclose(task.mean, part.mean((0, 1)), rtol=1e-6)
     assert task.std[1] == 1.0
@@ -300,11 +302,11 @@ def test_an_error_says_how_to_mend_targets(tmp_path, y, message):
             r"y: whole numbers of a floating-point type are predicted as numbers; for class labels",
         ),
         (np.zeros(20, int), "y: every label for training is 0, so there is nothing to tell apart"),
-        (np.arange(20) % 2 + 1, "y: no sequence for training has the label 0; labels count from 0"),
+        (np.arange(20) % 2 + 1, "no sequence for training has the class 0; labels count from 0"),
     ],
 )
 def test_doubtful_targets_are_warned_of(tmp_path, y, message):
-    np.savez(tmp_path / "d.npz", x=np.ones((20, 5, 2)), y=y)
+    np.savez(tmp_path / "d.npz", x=inputs(20), y=y)
     with pytest.warns(EdgernnWarning, match=message):
         Arrays().open(tmp_path / "d.npz", 0)
 

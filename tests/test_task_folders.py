@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's own CSV files."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.export.export_run import export_run
+from edgernn.runtime.run_file import run_file
+from edgernn.training.evaluate_model import evaluate_model
+from edgernn.training.tasks import find_task
 from edgernn.training.tasks.folders import Folder
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import without_pictures
@@ -16,13 +22,17 @@ def write_csv(path, rows, header=""):
 
 
 def write_files(folder, count=40, T=5, I=3, seed=0):
-    """Write files f00.csv and so on, every other one with a header; return their contents by name."""
+    """Write files f00.csv and so on, every other one with the columns in reverse order; return their contents by name.
+
+    The contents have the columns in the order a, b, c of f00.csv.
+    """
     rng = np.random.default_rng(seed)
     contents = {}
     for i in range(count):
         rows = rng.integers(-999, 999, (T, I)) / 8
         contents[f"f{i:02d}.csv"] = rows
-        write_csv(folder / f"f{i:02d}.csv", rows, ",".join("abc"[:I]) + "\n" if i % 2 else "")
+        order = slice(None, None, -1 if i % 2 else 1)
+        write_csv(folder / f"f{i:02d}.csv", rows[:, order], ",".join("abc"[:I][order]) + "\n")
     return contents
 
 
@@ -49,7 +59,7 @@ def test_labels_stand_in_a_table(tmp_path, header):
 
 
 def test_numbers_as_names_of_classes_are_in_their_order(tmp_path):
-    files = write_files(tmp_path, 24)
+    files = write_files(tmp_path, 48)
     (tmp_path / "labels.csv").write_text("".join(f"{name},{i % 12 + 1}\n" for i, name in enumerate(files)))
     task = opened(Folder(), tmp_path)
     assert task.classes == [str(i) for i in range(1, 13)]
@@ -94,7 +104,8 @@ def test_subfolders_may_be_parts(tmp_path):
         names = {name: "abc"[i % 2 + (part == "test")] for i, name in enumerate(files)}
         (tmp_path / part / "labels.csv").write_text("".join(f"{n},{c}\n" for n, c in names.items()))
         wanted.append(expected(files, {n: "abc".index(c) for n, c in names.items()}))
-    task = opened(Folder(), tmp_path)
+    with pytest.warns(EdgernnWarning, match="no sequence for training has the class c; the model cannot learn it"):
+        task = opened(Folder(), tmp_path)
     assert task.output_size == 3
     for part, those in zip(parts(task), wanted, strict=True):
         assert {x.numpy().tobytes(): y.item() for x, y in zip(part.x, part.y, strict=True)} == those
@@ -106,16 +117,112 @@ def test_longer_files_are_cut(tmp_path):
         files |= {f"f{i}.csv": np.arange(2.0 * (7 + i)).reshape(-1, 2) + 100 * i}
         write_csv(tmp_path / f"f{i}.csv", files[f"f{i}.csv"])
     (tmp_path / "targets.csv").write_text("".join(f"f{i}.csv,{i}\n" for i in range(10)))
-    task = opened(Folder(T=7), tmp_path)
+    task = opened(Folder(T=7, time="none"), tmp_path)
     assert sequences_of(task) == expected(
         {n: rows[:7] for n, rows in files.items()}, {f"f{i}.csv": [i] for i in range(10)}
     )
-    message = r"expected files with equally many rows, got 7 in f0\.csv and 8 in f1\.csv \(9 of 10 .*\); .* set T=7"
-    with pytest.raises(EdgernnError, match=message):
-        opened(Folder(), tmp_path)
+    message = r"expected files with equally many rows, got 7 in f0\.csv and 8 in f1\.csv \(9 of 10 .*\); cut the"
+    with pytest.raises(EdgernnError, match=message) as caught:
+        opened(Folder(time="none"), tmp_path)
+    # the first rows of longer recordings need not have their targets
+    assert "T=" not in str(caught.value)
     message = r"f0\.csv: expected at least T=9 rows, got 7 \(2 of 10 files have fewer than 9\)"
     with pytest.raises(EdgernnError, match=message):
-        opened(Folder(T=9), tmp_path)
+        opened(Folder(T=9, time="none"), tmp_path)
+
+
+def write_recordings(folder, header="Time (s),ax,ay", start=0.0):
+    """Write a recording of each of two classes with a column of time, an accelerated x axis and an y axis."""
+    for seed, name in enumerate(["a", "b"] * 6):
+        rows = np.random.default_rng(seed).normal(size=(8, 3)).round(3)
+        rows[:, 0] = start + np.arange(8) / 50
+        columns = [["Time (s)", "ax", "ay"].index(column) for column in (header or "Time (s),ax,ay").split(",")]
+        write_csv(folder / name / f"{seed}.csv", rows[:, columns], header and f"{header}\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "taken"), [("Time (s),ax,ay", r"Time \(s\); the channels are ax, ay"), ("", "column 1")]
+)
+def test_a_time_is_no_channel_unless_one_says_so(tmp_path, header, taken):
+    write_recordings(tmp_path, header)
+    with pytest.warns(EdgernnWarning, match=f"taken as time, not as a channel: {taken}$"):
+        task = opened(Folder(), tmp_path)
+    assert task.input_size == 2
+    assert task.channels == (("ax", "ay") if header else None)
+    task = opened(Folder(time="none"), tmp_path)
+    assert task.input_size == 3
+    if header:
+        # ax is the time: it is left out, and the other rising column is a channel
+        with pytest.warns(EdgernnWarning, match="not as a channel: ax; the channels are Time"):
+            assert opened(Folder(time="ax"), tmp_path).input_size == 2
+    with pytest.raises(EdgernnError, match=r"csv: expected a column 'clock', got .*; correct the setting time"):
+        opened(Folder(time="clock"), tmp_path)
+
+
+def test_dates_are_a_time_and_times_alone_are_refused(tmp_path):
+    for i in range(12):
+        rows = "".join(f"2026-01-{day + 1:02d},{(day * i) % 3}\n" for day in range(5))
+        (tmp_path / f"{i}.csv").write_text("date,x\n" + rows)
+    with pytest.warns(EdgernnWarning, match="taken as time, not as a channel: date; the channels are x"):
+        assert opened(Folder(predict="next"), tmp_path).input_size == 1
+    for i in range(12):
+        (tmp_path / f"{i}.csv").write_text("t,count\n1,1\n2,2\n3,3\n")
+    with pytest.raises(
+        EdgernnError, match=r"got columns of time alone \(t, count\): .*to train on them, set time=none"
+    ):
+        opened(Folder(predict="next"), tmp_path)
+
+
+def test_files_without_a_header_are_taken_by_place_and_named(tmp_path):
+    write_files(tmp_path)
+    write_csv(tmp_path / "g.csv", np.eye(5, 3))
+    with pytest.warns(
+        EdgernnWarning, match=r"g\.csv: no header \(1 of 41 files\); its columns are taken as a, b, c, in"
+    ):
+        assert opened(Folder(predict="next"), tmp_path).channels == ("a", "b", "c")
+
+
+def test_no_file_is_left_out_in_silence(tmp_path):
+    write_files(tmp_path / "bee")
+    for i, file in enumerate(write_files(tmp_path / "wasp")):
+        if i % 2:
+            (tmp_path / "wasp" / file).rename((tmp_path / "wasp" / file).with_suffix(".CSV"))
+    for name in ("._f00.csv", ".DS_Store"):
+        (tmp_path / "bee" / name).write_bytes(b"\0\5\x16\7")
+    assert sum(map(len, parts(opened(Folder(), tmp_path)))) == 80
+    for name in ("bee/f.txt", "wasp/f.csv.gz", "wasp/more/f.csv", "notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1,2,3\n")
+    message = r"not read: bee/f\.txt, notes\.md, wasp/f\.csv\.gz and 1 more; only \.csv files in the right place are"
+    with pytest.warns(EdgernnWarning, match=message):
+        assert sum(map(len, parts(opened(Folder(), tmp_path)))) == 80
+
+
+def test_dot_files_do_not_decide_the_task(tmp_path):
+    write_files(tmp_path / "a")
+    (tmp_path / "a" / "._f.wav").write_bytes(b"\0\5\x16\7")
+    assert find_task(str(tmp_path))[0] is Folder
+
+
+def test_a_class_of_one_file_is_named(tmp_path):
+    for name, count in (("ant", 10), ("bee", 10), ("fly", 1)):
+        write_files(tmp_path / name, count)
+    messages = "(no sequence for training has|one sequence alone has) the class fly"
+    for seed in range(4):
+        with pytest.warns(EdgernnWarning, match=messages):
+            Folder().open(tmp_path, seed)
+
+
+def test_a_large_offset_is_named(tmp_path):
+    for i in range(10):
+        rows = np.random.default_rng(i).normal((0, 1.7e9), size=(6, 2))
+        np.savetxt(tmp_path / f"{i}.csv", rows, delimiter=",", header="x,utm", fmt="%.6f")
+    with pytest.warns(EdgernnWarning) as warned:
+        opened(Folder(predict="next"), tmp_path)
+    assert [str(w.message).partition(": ")[2] for w in warned] == [
+        "float32 cannot tell apart the values of utm (spread 1 at 1.7e+09); subtract the offset beforehand",
+        "constant in float32 in all sequences for training: utm",
+    ]
 
 
 def test_a_changed_folder_has_another_fingerprint(tmp_path):
@@ -155,8 +262,12 @@ BAD_FOLDERS = {
     ),
     "bytes": ({"labels.csv": b"\xff"}, r"labels\.csv: expected text in UTF-8"),
     "word": (
-        {"targets.csv": ROWS.replace("f03.csv,1", "f03.csv,x")},
-        r"targets\.csv: line 4: expected a number, got 'x'",
+        {"targets.csv": ROWS.replace("f03.csv,1", "f03.csv,−1")},
+        r"targets\.csv: line 4, column 2: expected a number, got '−1'",
+    ),
+    "first": (
+        {"labels.csv": "f99.tsv,1\n" + ROWS},
+        r"labels\.csv: line 1: expected the name of a csv file in .*, got 'f99\.tsv'",
     ),
     "nan": ({"targets.csv": ROWS.replace("f03.csv,1", "f03.csv,nan")}, r"targets\.csv: expected finite .*got nan"),
     "width": (
@@ -172,10 +283,21 @@ BAD_FOLDERS = {
         r"equally many columns, got 3 in f00\.csv and 2 in f04\.csv",
     ),
     "cell": (
-        {"f04.csv": "1,2,3\n1,?,3\n", "labels.csv": ROWS},
-        r"f04\.csv: line 2, column 2: expected a number, got '\?'",
+        {"f04.csv": "a,b,c\n1,2,3\n1,?,3\n", "labels.csv": ROWS},
+        r"f04\.csv: line 3, column 2 \(b\): expected a number, got '\?'",
     ),
-    "inf": ({"f04.csv": "1,2,inf\n" * 5, "labels.csv": ROWS}, r"f04\.csv: expected finite .*inf at index \(0, 2\)"),
+    "gap": (
+        {"f04.csv": "1,2,\n1,2,3\n", "labels.csv": ROWS},
+        r"f04\.csv: line 1, column 3: expected a number, got ''; correct the line, or give it a header",
+    ),
+    "names": (
+        {"f04.csv": "a,b,d\n" + "1,2,3\n" * 5, "labels.csv": ROWS},
+        r"f04\.csv: expected the columns a, b, c of .*f00\.csv, got a, b, d; correct the header",
+    ),
+    "inf": (
+        {"f04.csv": "c,b,a\n" + "inf,2,1\n" * 5, "labels.csv": ROWS},
+        r"f04\.csv: expected finite .*inf at index \(0, 2\)",
+    ),
     "empty": ({"f04.csv": "", "labels.csv": ROWS}, r"f04\.csv: expected rows of numbers, got none"),
 }
 
@@ -202,8 +324,10 @@ def test_a_folder_beside_the_parts_is_named(tmp_path, predict):
 
 
 def test_bad_parts_are_named(tmp_path):
-    with pytest.raises(EdgernnError, match="one per sequence, or subfolders with csv or wav files, got none"):
+    (tmp_path / "a.txt").write_text("1\n")
+    with pytest.raises(EdgernnError, match=r"subfolders with csv or wav files, got none but files such as a\.txt; add"):
         opened(Folder(), tmp_path)
+    (tmp_path / "a.txt").unlink()
     for part in ("train", "test"):
         write_files(tmp_path / part, 10)
     (tmp_path / "train" / "labels.csv").write_text(ROWS)
@@ -242,3 +366,40 @@ def test_a_few_steps_train_and_the_metric_is_right(tmp_path, monkeypatch, settin
     assert trained.result["metric"] == metric
     assert trained.result[metric] == pytest.approx(computed(trained.outputs(test.x), test.y.numpy()), rel=1e-5)
     assert trained.config["task"]["classes"] == classes
+    assert trained.config["task"]["channels"] == ["a", "b", "c"]
+
+
+@pytest.mark.filterwarnings("always::edgernn.errors.EdgernnWarning")
+def test_names_of_channels_go_from_training_to_every_later_reading(tmp_path, monkeypatch, capsys):
+    without_pictures(monkeypatch)
+    source, run = tmp_path / "data", tmp_path / "run"
+    write_recordings(source, "ay,Time (s),ax")
+    Trained(run, str(source))
+    assert "taken as time, not as a channel: Time (s); the channels are ay, ax" in capsys.readouterr().err
+    model = Path(export_run(run)["model"])
+    assert "| channels of x | ay, ax |" in model.with_suffix(".md").read_text()
+    x = np.random.default_rng(5).normal(size=(4, 2)).round(3)
+    np.save(tmp_path / "x.npy", x)
+    write_csv(tmp_path / "X.CSV", np.c_[np.arange(4), x[:, ::-1]], "timestamp,ax,ay\n")
+    run_file(model, tmp_path / "x.npy", tmp_path / "y.npy")
+    with pytest.warns(EdgernnWarning, match="taken as time, not as a channel: timestamp; the channels are ay, ax"):
+        run_file(model, tmp_path / "X.CSV", tmp_path / "z.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "z.npy"), np.load(tmp_path / "y.npy"))
+    write_csv(tmp_path / "other.csv", x, "ax,az\n")
+    with pytest.raises(
+        EdgernnError, match=r"other\.csv: expected the columns ay, ax of the training, got ax, az; correct"
+    ):
+        run_file(model, tmp_path / "other.csv", tmp_path / "w.npy")
+    write_csv(tmp_path / "none.csv", x)
+    with pytest.warns(EdgernnWarning, match=r"none\.csv: no header; its columns are taken as ay, ax, in this order"):
+        run_file(model, tmp_path / "none.csv", tmp_path / "w.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "w.npy"), np.load(tmp_path / "y.npy"))
+    # the data of the training, stored in another order
+    with pytest.warns(EdgernnWarning, match="taken as time"):
+        metric = evaluate_model(run)["metrics"]["cross_entropy"]
+    write_recordings(source, "ax,ay,Time (s)")
+    with pytest.warns(EdgernnWarning, match="the channels are ay, ax"):
+        assert evaluate_model(run)["metrics"]["cross_entropy"] == metric
+    write_recordings(source, "ax,Time (s)")
+    with pytest.raises(EdgernnError, match="expected the columns ay, ax of the training, got ax; correct the header"):
+        evaluate_model(run)

@@ -211,7 +211,7 @@ def calibrate(
     trained = read_result(run)
     task = open_task(run, data)
     metric, higher = task.objective.metric, task.objective.higher_is_better
-    with hold_file(out):
+    with hold_file(out, *(file for file in run.iterdir() if file.suffix != ".onnx")):
         try:
             calibration = calibrate_on(model, task, loss=loss, progress=progress)
         finally:

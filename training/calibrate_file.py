@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import write_bytes
+from edgernn.errors import EdgernnError
+from edgernn.files import output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
@@ -74,8 +74,7 @@ def calibrate_file(
     """
     progress = progress or Silent()
     out = out or path.with_name(f"{path.stem}-delta.onnx")
-    if out.is_dir() or out.resolve() == path.resolve():
-        raise UsageError(f"--out: expected a file other than {path}, got {out}; give another name")
+    output_file(out, path, data)
     graph = open_graph(path)
     file = _File(path, data, graph)
     metric, dense = file.metric, file.score(file.expected)

@@ -22,7 +22,7 @@ from edgernn.settings import fields_of, flat, record
 from edgernn.signals import Interrupted, number_of, raising
 from edgernn.store import kept_cell, read_config
 from edgernn.training.config import TrainConfig
-from edgernn.training.plan import choose
+from edgernn.training.plan import Choice, choose
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import Series, run_series
 from edgernn.training.table_text import duration
@@ -97,6 +97,10 @@ class Job:
             return run_series(name, self.out)
         return self.known.series.get(name)
 
+    def choice(self) -> Choice:
+        """Return the task of the training, not opened yet, and its configs; UsageError is raised for a bad setting."""
+        return choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
+
     def all_settings(self) -> dict[str, Any]:
         """Return all settings of the training, including defaults but not the seed.
 
@@ -106,7 +110,7 @@ class Job:
         Raises:
             UsageError: A name is unknown or a setting is invalid.
         """
-        choice = choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
+        choice = self.choice()
         return _settings(record(choice.config), record(choice.model), asdict(choice.task))  # type: ignore[call-overload]
 
     def check(self) -> None:

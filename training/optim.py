@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initialisation of weights, optimisers, and the learning rate schedule."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
-from edgernn.export.exported_model import read_exported
 from edgernn.files import MODEL
 from edgernn.model import SequenceModel
 from edgernn.rules.base import UpdateRule
@@ -23,9 +23,20 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.base import Score
 
 _AVERAGE, _STEP = "average", "step"
+_Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 
 
-class NTASGD(torch.optim.SGD):
+def _eager(kind: type[_Optimizer]) -> type[_Optimizer]:
+    """Return a subclass of an optimiser without the wrappers for torch.compile, which import torch._dynamo (1 s)."""
+    names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(inspect.unwrap(kind.step))})
+
+
+_SGD = _eager(torch.optim.SGD)
+
+
+class NTASGD(_SGD):  # type: ignore[valid-type,misc]
     """SGD that keeps a running average θ̄ of the parameters θ from some step s on, the first step after `switch`.
 
     θ_k = θ_{k-1} - lr (∇f + weight_decay θ_{k-1}),    θ̄ = (θ_s + ... + θ_k) / (k - s + 1)
@@ -63,10 +74,10 @@ class NTASGD(torch.optim.SGD):
 
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-    "rmsprop": torch.optim.RMSprop,
-    "adadelta": torch.optim.Adadelta,
+    "adam": _eager(torch.optim.Adam),
+    "sgd": _SGD,
+    "rmsprop": _eager(torch.optim.RMSprop),
+    "adadelta": _eager(torch.optim.Adadelta),
     "ntasgd": NTASGD,
 }
 _WITH_MOMENTUM = ("sgd", "rmsprop")
@@ -188,6 +199,9 @@ def _read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
     The tensors of a run include buffers. The settings are empty if the model has no audio front end.
     """
+    # imports onnxscript, which other trainings do not need
+    from edgernn.export.exported_model import read_exported
+
     path = find_model(source)
     if not (path / WEIGHTS).is_file() and (path / MODEL).is_file():
         # the folder of a trained model

@@ -96,6 +96,7 @@ class Plan:
             "settings": asdict(self.task),  # type: ignore[call-overload]
             "fingerprint": self.task.fingerprint or self.task.train.fingerprint,
             "classes": self.task.classes,
+            "channels": self.task.channels,
         }
         content = {
             "edgernn": edgernn.__version__,

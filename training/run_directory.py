@@ -40,7 +40,17 @@ from torch import Tensor
 from edgernn.cell_files import KEPT
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import CONFIG, EXAMPLE, naming, read_json, remove_leftovers, write_bytes, write_json, write_text
+from edgernn.files import (
+    CONFIG,
+    EXAMPLE,
+    naming,
+    output_file,
+    read_json,
+    remove_leftovers,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
 from edgernn.store import WEIGHTS, load_weights, read_config, save_weights, write_tensors
@@ -292,7 +302,7 @@ class RunDirectory:
         write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
 
     def log(self, line: dict[str, Any]) -> None:
-        path = self.path / METRICS
+        path = output_file(self.path / METRICS)
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
             # the line must be on disk before the checkpoint that follows

@@ -36,6 +36,8 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
     model = load(ModelConfig, config["model"], str(run / CONFIG))
     task = with_settings(kind, config["task"]["settings"], settings or {}, model)
     folder = data or (Path(config["data"]) if config.get("data") else None)
+    # csv files are read in the order of the training
+    task.channels = config["task"]["channels"]
     task.open(source or folder, config["seed"])
     return task
 

@@ -105,6 +105,11 @@ def _validation(run: Path, result: dict[str, Any]) -> float:
     return float(result["best_validation"] if kept_best else RunDirectory(run).metrics()[-1][result["metric"]])
 
 
+def finished_jobs(rows: Iterable[Row]) -> list[Job]:
+    """List the finished trainings of the rows, row by row."""
+    return [job for row in rows for job in row.jobs if job.seed in row.results]
+
+
 def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """List the results of all finished trainings of the rows, row by row; each is a dict that `Job.result` returns."""
     return [result for row in rows for result in row.results.values()]

@@ -72,6 +72,34 @@ def figure(result: dict[str, Any], column: str) -> float | None:
     return None if value is None else float(value) * COLUMNS.get(column, ("", 1.0))[1]
 
 
+def shown_baselines(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the trivial baselines of a table.json that were scored; an earlier version has none."""
+    return [entry for entry in report.get("baselines", []) if "error" not in entry]
+
+
+def baseline_name(entry: dict[str, Any], report: dict[str, Any], shown: Iterable[str]) -> str:
+    """Format the name of a trivial baseline, in italics.
+
+    Args:
+        entry: The baseline, an entry of "baselines" in table.json.
+        report: Content of the table.json.
+        shown: Settings that have a column of their own; other settings of the task are part of the name.
+
+    Returns:
+        The text, with the task if the table has several.
+    """
+    parts = [entry["name"], *([entry["task"]] if len({other["task"] for other in report["baselines"]}) > 1 else [])]
+    parts += [f"{key}={value}" for key, value in entry["settings"].items() if key not in shown]
+    return f"*{', '.join(parts)}*"
+
+
+def baseline_lines(report: dict[str, Any]) -> list[str]:
+    """Explain, in a sentence each, the rows of trivial baselines, and why some are missing."""
+    about = "Rows in italics are trivial baselines, which need no network, on the same test splits as the models."
+    errors = [f"No trivial baselines: {entry['error']}." for entry in report.get("baselines", []) if "error" in entry]
+    return [*([about] if shown_baselines(report) else []), *errors]
+
+
 def with_interval(entry: dict[str, Any]) -> str:
     """Format the mean of a result over the seeds, followed by ± half the width of its 95 % confidence interval.
 

@@ -177,6 +177,7 @@ def main(args: Sequence[str] | None = None) -> int:
         ended the command, such as 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if args is None else args)
+    _open_closed_streams()
     hook = sys.unraisablehook
     try:
         with warnings.catch_warnings():
@@ -184,6 +185,16 @@ def main(args: Sequence[str] | None = None) -> int:
             return _main(words)
     finally:
         sys.unraisablehook = hook
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of closed standard streams, whose numbers the next files would get otherwise."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            # child processes print too
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, "r" if name == "stdin" else "w"))
 
 
 def _show(default: Callable[..., None], message: Warning | str, category: type[Warning], *location: Any) -> None:
@@ -205,7 +216,7 @@ def _main(words: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
+        _tell(error.format_message())
         return USAGE
     except BrokenPipeError:
         # keep the interpreter's last flush from failing on the closed pipe again
@@ -214,14 +225,20 @@ def _main(words: list[str]) -> int:
     except KeyboardInterrupt as error:
         # the __del__ of an object whose construction was interrupted may fail, as that of zipfile.ZipFile does
         sys.unraisablehook = lambda _: None
-        print(f"edgernn: {str(error) or 'interrupted'}", file=sys.stderr)
+        _tell(f"edgernn: {str(error) or 'interrupted'}")
         return SIGNAL + number_of(error)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
         message, status = _explain(error)
-        print(f"edgernn: error: {message}", file=sys.stderr)
+        _tell(f"edgernn: error: {message}")
         return status
+
+
+def _tell(text: str) -> None:
+    """Print a line to standard error; a full disk or a closed pipe there does not change the exit status."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _explain(error: Exception) -> tuple[str, int]:

@@ -6,8 +6,9 @@ header claims. Files that unpack to more than a limit are refused. Nothing is ex
 that is invalid raises an EdgernnError, which names the file, the expected content and the content found.
 """
 
+from edgernn.runtime.csv_table import CsvTable
 from edgernn.training.formats.colour_images import Images, read_cifar10, read_svhn
-from edgernn.training.formats.csv_text import CsvTable, read_csv, read_text
+from edgernn.training.formats.csv_text import read_csv, read_text
 from edgernn.training.formats.hapt import read_hapt
 from edgernn.training.formats.idx import read_idx
 from edgernn.training.formats.npz import read_npz

@@ -8,6 +8,8 @@ from edgernn.training.papers.agreement import INCOMPARABLE, VERDICTS
 from edgernn.training.table_text import (
     COLUMNS,
     LATENCY_HEADS,
+    baseline_lines,
+    baseline_name,
     count,
     duration,
     grid,
@@ -15,6 +17,7 @@ from edgernn.training.table_text import (
     latency_line,
     number,
     seeds_done,
+    shown_baselines,
     with_interval,
 )
 
@@ -42,6 +45,11 @@ def markdown(report: dict[str, Any]) -> str:
             cells += [_paper(entry["paper"]), _ours(entry, reasons)]
         cells += latency_cells(row.get("latency")) * times
         lines.append([*cells, count(row["parameters"]), seeds_done(row), duration(row["seconds"])])
+    for entry in shown_baselines(report):
+        cells = [baseline_name(entry, report, varied), *(str(entry["settings"].get(key, "")) for key in varied)]
+        for column in columns:
+            cells += ["", with_interval(entry["columns"][column]) if column in entry["columns"] else ""]
+        lines.append([*cells, *[""] * (len(LATENCY_HEADS) * times + 1), str(len(entry["seeds"])), ""])
     notes = [f"{place}. Not comparable: {reason}." for reason, place in reasons.items()]
     parts = [_about(report), grid(heads, lines), notes, _claims(report["claims"])]
     return "\n".join([f"## {report['title']}", *("\n".join(["", *part]) for part in parts if part), ""])
@@ -74,6 +82,7 @@ def _about(report: dict[str, Any]) -> list[str]:
     if report.get("latency"):
         lines.append(latency_line([row.get("latency") for row in report["rows"]]))
     lines.append(agreement_line(report["agreement"]))
+    lines += baseline_lines(report)
     return [*lines, *([report["note"]] if report["note"] else [])]
 
 

@@ -23,8 +23,9 @@ from edgernn.training.papers.run_latency import measure_latency, summary
 from edgernn.training.papers.table_pictures import draw_pictures
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import join_series
-from edgernn.training.table import Failures, Row, results_of, save, trained
+from edgernn.training.table import Failures, Row, finished_jobs, results_of, save, trained
 from edgernn.training.toml_settings import Settings, combinations, label, over
+from edgernn.training.trivial_baselines import baselines
 from edgernn.training.worker_processes import processes
 
 
@@ -103,9 +104,7 @@ def reproduce(
     chosen = _chosen(table, rows)
     out = out or Path("runs") / (f"{name}-quick" if quick else name)
     count = 1 if quick else seeds or table.seeds
-    wanted = [
-        _row(table, recipe, variant, count, out, quick=quick) for recipe in table.rows for variant in table.variants()
-    ]
+    wanted = table_rows(table, count, out, quick=quick)
     if known:
         wanted = _with_known(wanted, read_known_rows(known, name))
     workers = partial(processes, jobs=jobs, threads=threads, data=data, device=device)
@@ -114,13 +113,32 @@ def reproduce(
         if measure:
             with nullcontext() if run else hold_folder(out):
                 measure_latency((path for row in ours for path in row.finished), Progress(every=60.0))
-        report = _report(table, wanted, failures, quick, seeds)
+        report = _report(table, wanted, failures, quick, seeds, data)
         files = save(report, markdown(report), out)
         runs = {(row.name, label(row.settings)): row.finished[0] for row in wanted if row.finished}
         return {**report, "files": files + list(map(str, draw_pictures(table.pictures, report, out, runs)))}
 
 
-def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool, seeds: int | None) -> dict[str, Any]:
+def table_rows(table: Table, seeds: int, out: Path, *, quick: bool = False) -> list[RecipeRow]:
+    """List the rows of our table: one for each recipe and each combination of the settings in [vary].
+
+    Args:
+        table: The paper's table.
+        seeds: Number of trainings of each row.
+        out: Folder of the run directories.
+        quick: True for the cut-down version of the table.
+
+    Returns:
+        The rows; nothing is trained.
+    """
+    return [
+        _row(table, recipe, variant, seeds, out, quick=quick) for recipe in table.rows for variant in table.variants()
+    ]
+
+
+def _report(
+    table: Table, rows: list[RecipeRow], failures: Failures, quick: bool, seeds: int | None, data: Path | None
+) -> dict[str, Any]:
     command = ["edgernn", "reproduce", table.name, *(["--quick"] if quick else [])]
     if seeds is not None and not quick:
         command += ["--seeds", str(seeds)]
@@ -145,6 +163,7 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
         "latency": table.latency or timed,
         "settings": common,
         "rows": records,
+        "baselines": baselines(finished_jobs(rows), table.columns, data),
         **compared(table, records),
     }
 

@@ -12,8 +12,19 @@ from edgernn.settings import options_of
 from edgernn.training.api import command_words
 from edgernn.training.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
-from edgernn.training.table import Failures
-from edgernn.training.table_text import COLUMNS, count, duration, grid, number, seeds_done
+from edgernn.training.table import Failures, finished_jobs
+from edgernn.training.table_text import (
+    COLUMNS,
+    baseline_lines,
+    baseline_name,
+    count,
+    duration,
+    grid,
+    number,
+    seeds_done,
+    shown_baselines,
+)
+from edgernn.training.trivial_baselines import baselines
 
 # costs that have a Pareto front: a dict from the key of a row in table.json to the axis label
 COSTS = {
@@ -74,6 +85,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
         "latency_call": latency["call"],
         "latency_errors": latency["errors"],
         "rows": records,
+        "baselines": baselines(finished_jobs(sweep.rows), [*metrics, "skip_percent"], repeat[1]),
     }
 
 
@@ -136,7 +148,8 @@ def markdown(report: dict[str, Any]) -> str:
     named = [*report["varied"], *report["searched"]]
     heads = ["cell", "rule", *named, f"{name}: mean ± sd", f"{100 * report['confidence']:.0f} % interval", "validation"]
     heads += ["skip, %", "executed per step", "µs per step", "parameters", "seeds", "time per run", "front"]
-    lines = grid(heads, (_cells(row, named) for row in report["rows"]))
+    rows = [_cells(row, named) for row in report["rows"]]
+    lines = grid(heads, rows + [_baseline_cells(entry, report, named) for entry in shown_baselines(report)])
     commands = [f"    {row['command']}" for row in report["rows"]]
     return "\n".join(
         [
@@ -174,6 +187,7 @@ def _about(report: dict[str, Any]) -> list[str]:
             f"Latency: {report['latency_call']}, on one thread of {report['latency_machine']}, divided by the number "
             "of steps, for the best seed on the validation split."
         )
+    lines += baseline_lines(report)
     lines += [f"Not timed: {name}: {error}." for name, error in report["latency_errors"].items()]
     if any(row["failed"] for row in report["rows"]):
         lines.append("**Some runs failed. Means are over the other runs, which may favour a row.**")
@@ -181,16 +195,12 @@ def _about(report: dict[str, Any]) -> list[str]:
 
 
 def _cells(row: dict[str, Any], named: list[str]) -> list[str]:
-    test = row["test"]
-    sd = f" ± {test['sd']:.2g}" if test["sd"] is not None else ""
-    interval = "" if test["interval"] is None else " to ".join(number(bound) for bound in test["interval"])
     fronts = ", ".join(row["front"]) or ("" if row["chosen"] or not row["seeds"] else "not chosen")
     return [
         row["cell"],
         row["rule"] or "",
         *(str(row["settings"].get(key, "")) for key in named),
-        f"{number(test['mean'])}{sd}" if row["seeds"] else "not run",
-        interval,
+        *(_test_cells(row["test"]) if row["seeds"] else ["not run", ""]),
         number(row["validation"]["mean"]),
         "" if row["skip_percent"]["mean"] is None else f"{row['skip_percent']['mean']:.1f}",
         "" if row["work"]["mean"] is None else f"{row['work']['mean']:,.0f}",
@@ -200,6 +210,29 @@ def _cells(row: dict[str, Any], named: list[str]) -> list[str]:
         duration(row["seconds"]["mean"]),
         fronts,
     ]
+
+
+def _baseline_cells(entry: dict[str, Any], report: dict[str, Any], named: list[str]) -> list[str]:
+    """Format the row of a trivial baseline; it has neither cell nor cost."""
+    test, skipped = entry["columns"][report["metric"]], entry["columns"].get("skip_percent")
+    return [
+        baseline_name(entry, report, named),
+        "",
+        *(str(entry["settings"].get(key, "")) for key in named),
+        *_test_cells(test),
+        "",
+        "" if skipped is None else f"{skipped['mean']:.1f}",
+        *[""] * 3,
+        str(len(entry["seeds"])),
+        *[""] * 2,
+    ]
+
+
+def _test_cells(test: dict[str, Any]) -> list[str]:
+    """Format mean and standard deviation, and the interval, of a metric on the test split."""
+    sd = f" ± {test['sd']:.2g}" if test["sd"] is not None else ""
+    interval = "" if test["interval"] is None else " to ".join(number(bound) for bound in test["interval"])
+    return [f"{number(test['mean'])}{sd}", interval]
 
 
 def naming_settings(report: dict[str, Any], row: dict[str, Any]) -> list[str]:

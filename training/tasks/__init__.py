@@ -74,11 +74,11 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
 
         has_sounds = _has(path, (WAV,)) or (_has(path, OTHER_SOUNDS) and not _has(path, (".csv",)))
         return OwnWords if has_sounds else Folder, path
-    if path.suffix == ".npz" and path.is_file():
+    if path.suffix.lower() == ".npz" and path.is_file():
         from edgernn.training.tasks.arrays import Arrays
 
         return Arrays, path
-    if path.exists() or path.suffix == ".csv":
+    if path.exists() or path.suffix.lower() == ".csv":
         raise UsageError(
             "task: expected the name of a task, an .npz file, a folder of csv files, or a folder whose subfolders hold "
             f"wav files, got {name!r}; give the folder of your csv or wav files instead of a file"
@@ -92,4 +92,7 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
 
 def _has(folder: Path, suffixes: Collection[str]) -> bool:
     """True if a file in a folder, or one or two levels below it, has one of the suffixes, in upper or lower case."""
-    return any(file.suffix.lower() in suffixes for level in ("*", "*/*", "*/*/*") for file in folder.glob(level))
+    from edgernn.training.tasks.parts import visible
+
+    levels = ("*", "*/*", "*/*/*")
+    return any(file.suffix.lower() in suffixes for level in levels for file in visible(folder, level))

@@ -103,6 +103,11 @@ class Adding(Synthetic):
     def background(self, batch: Batch) -> Tensor | None:
         return None if self.silence is None else (batch.x == 0).all(-1)
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Add the exact rule: update at the two marked steps, and add their values."""
+        metrics = self.score(lambda batch: (batch.x[..., :1] * batch.x[..., 1:]).sum(0), self.test)
+        return super().baselines() | {"marker as the gate": {**metrics, "skip_percent": 100 * (1 - 2 / self.T)}}
+
     @property
     def _heard(self) -> int:
         """Number of steps of a sequence that are not in its silent stretch (setting `silence`)."""

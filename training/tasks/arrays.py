@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.training.formats import read_npz
-from edgernn.training.tasks.own import NEXT, OwnData
+from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
 
-# integers y are refused if the largest reaches both this and the number of labels: they are hardly class labels
-_MANY_CLASSES = 1000
 _MAX_LABEL = 2**31 - 1
 # floats that are whole numbers are probably class labels if each stands for this many sequences on average
 _MANY_SEQUENCES = 8
@@ -57,10 +56,21 @@ class Arrays(OwnData):
                 wanted = f"arrays {' and '.join(names)}"
                 raise EdgernnError(f"{source}: expected {wanted}, got no {' and '.join(missing)}; {hint}")
             x[part] = _inputs(source, names[0], arrays[names[0]])
+            if part == "train":
+                warn_of_rounding(f"{source}: x", arrays["x"])
+                _warn_of_time(source, x[part])
             if self.predict != NEXT:
                 y[part] = _targets(source, names[1], arrays[names[1]], x[part])
         _check_parts(source, x, y)
         return x, y
+
+
+def _warn_of_time(path: Path, x: Tensor) -> None:
+    """Warn of channels of x (N, T, I) that rise from step to step in all sequences, as a time does."""
+    if rising := (x.diff(dim=1) > 0).flatten(0, 1).all(0).nonzero().flatten().tolist() if x.shape[1] > 1 else []:
+        channels = ", ".join(f"x[..., {i}]" for i in rising)
+        text = f"{path}: rises from step to step in all sequences, as a time does: {channels}; leave a time out"
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
 def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
@@ -96,22 +106,13 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
                 f"y, got {target.dtype} of shape {tuple(target.shape[1:])}; correct y or {name}"
             )
     labels = [part for part in y.values() if not part.is_floating_point()]
-    if labels and (missing := _missing_labels(y["train"])):
-        text = f"y: no sequence for training has the label {missing[0]}; labels count from 0"
-        warnings.warn(text, EdgernnWarning, stacklevel=2)
     largest = max((int(part.max()) for part in labels), default=0)
-    if labels and largest >= max(_MANY_CLASSES, y["train"].numel()):
+    if labels and largest >= max(MANY_CLASSES, y["train"].numel()):
         hint = "number the classes 0, 1, 2 and so on, or store y as float to predict numbers"
         raise EdgernnError(f"{path}: y: expected class labels numbered from 0, got labels up to {largest}; {hint}")
     if labels and y["train"].numel() > 2 and int(y["train"].max()) == int(y["train"].min()):
         text = f"y: every label for training is {int(y['train'].max())}, so there is nothing to tell apart"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
-
-
-def _missing_labels(labels: Tensor) -> list[int]:
-    """List the whole numbers below the largest label that are missing in labels; [] if the largest is 1000 or more."""
-    counts = torch.bincount(labels.flatten()).tolist() if int(labels.max()) < _MANY_CLASSES else []
-    return [label for label, count in enumerate(counts) if not count]
 
 
 def _resemble_labels(targets: Tensor) -> bool:

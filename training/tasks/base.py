@@ -15,12 +15,17 @@ from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.tasks.sources import Batch, MarkedBatch, Source, Split
+from edgernn.training.tasks.trivial import log_counts
 
 # files that `Task.pictures` writes into the run's directory: samples, or the DET curve of detected words and a minute
 # of the test room with its words
 SAMPLES, DETECTIONS, ROOM, ROOM_WORDS = "samples.png", "detections.png", "room.wav", "room.csv"
 # name of a metric: percentage of updates skipped at the steps that are not background
 FOREGROUND = "skip_percent_foreground"
+
+
+# function from a batch to outputs y, as a model has them
+Predictor = Callable[[Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -145,11 +150,13 @@ class Task(abc.ABC):
         fingerprint: Hash of the data, for config.json. None: `train.fingerprint`, the hash of the training part, is
             written instead.
         classes: Names of the labels, or None.
+        channels: Names of the input channels in their order, or None. To open the data of a trained model, they are set
+            before `open`.
         train: The training part of the data, a `Source` of batches.
         validation, test: The validation and the test part of the data, a `Split` each.
 
     By default a task trains a `SequenceModel` on an `Objective`. A task with another network sets `network` and
-    `without`, and overrides `build_network`, `loss` and `evaluate`.
+    `without`, and overrides `build_network`, `loss`, `evaluate` and `baselines`.
     """
 
     name: ClassVar[str]
@@ -171,6 +178,7 @@ class Task(abc.ABC):
     solved: float | None = None
     fingerprint: str | None = None
     classes: Sequence[str] | None = None
+    channels: Sequence[str] | None = None
     train: Source
     validation: Split
     test: Split
@@ -252,20 +260,66 @@ class Task(abc.ABC):
         the percentage of skipped updates at all other steps. The method is called without gradients and with torch's
         random generator seeded.
         """
-        assert isinstance(self.objective, Objective)
-        means, foreground, tally = Means(), Means(), self.tally(split)
-        for batch in split.chunks():
-            moved = batch.to(device)
-            background = self.background(moved)
+        costs, foreground = Means(), Means()
+
+        def predict(batch: Batch) -> Tensor:
+            background = self.background(batch)
             with model.marked(background):
-                y, _ = model(moved.x)
+                y, _ = model(batch.x)
+            costs.add(batch.x.shape[1], work(model))
             if background is not None and (count := int((~background).sum())):
                 foreground.add(count, {FOREGROUND: 100 * (1 - model.foreground_rate)})
-            figures = self.objective.metrics(y, moved.target)
-            means.add(batch.x.shape[1], {**figures, **work(model)})
+            return y
+
+        return self.score(predict, split, device) | costs.result() | foreground.result()
+
+    def score(self, predict: Predictor, split: Split, device: str = "cpu") -> dict[str, float]:
+        """Compute the metrics of predictions over a whole split, without metrics of the work.
+
+        Args:
+            predict: Function from a batch to outputs y, (B, O), or (T, B, O) with one target per step.
+            split: The split.
+            device: Device of the batches.
+
+        Returns:
+            Dict from metric to value: means of the metrics of `objective` over sequences, and those of `tally`.
+        """
+        assert isinstance(self.objective, Objective)
+        means, tally = Means(), self.tally(split)
+        for batch in split.chunks():
+            moved = batch.to(device)
+            y = predict(moved)
+            means.add(batch.x.shape[1], self.objective.metrics(y, moved.target))
             if tally is not None:
                 tally.add(y, moved)
-        return means.result() | foreground.result() | ({} if tally is None else tally.result())
+        return means.result() | ({} if tally is None else tally.result())
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Score trivial predictors, which need no training, on the test split, to set beside models.
+
+        By default there is one. For labels it is the majority class of the training part: its scores are the logarithms
+        of the class frequencies, so that the cross entropy is that of the frequencies. For numbers it is the mean of
+        the training targets. A task overrides the method to add a better trivial rule, such as a threshold.
+
+        Returns:
+            Dict from the name of each baseline to its metrics, a dict from name to value as `evaluate` returns it. A
+            metric that the baseline does not have is left out.
+        """
+        targets = self.train.targets()
+        if targets.is_floating_point():
+            name, y = "mean of the targets", targets.double().flatten(0, -2).mean(0)
+        else:
+            name, y = "majority class", log_counts(targets, self.output_size)
+        return {name: self.score(self.constant(y), self.test)}
+
+    def constant(self, y: Tensor) -> Predictor:
+        """Return a predictor whose output is y (O,) for each sequence, or for each step with one target per step."""
+
+        def predict(batch: Batch) -> Tensor:
+            places = batch.x.shape[:2] if self.output == "all" else batch.x.shape[1:2]
+            return y.float().expand(*places, -1)
+
+        return predict
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:  # noqa: B027
         """Write the task's own images of the trained network, such as samples, into the run directory.

@@ -81,6 +81,10 @@ class Char(Task):
         parts = torch.split(numbers, [len(train), validation, test])
         self.train, self.validation, self.test = (self._windows(part, seed) for part in parts)
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        (metrics,) = super().baselines().values()
+        return {"frequencies of characters": metrics}
+
     def _path(self, source: Path | None) -> Path:
         if self.file is None:
             return find_files(self.name, "tinyshakespeare", ["input.txt"], source)[0]

@@ -95,6 +95,9 @@ class Clips(Source, Split):
     def batch(self, step: int, batch_size: int) -> MarkedBatch:
         return self._batch(self._order.chosen(step, batch_size), np.random.default_rng([_CHANGES, self.seed, step]))
 
+    def targets(self) -> torch.Tensor:
+        return torch.from_numpy(self._labels(self.members(np.random.default_rng(self.seed))))
+
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[MarkedBatch]:
         """Iterate over the clips in batches of `size`; every pass yields the same clips in the same order."""
         rng = np.random.default_rng([_FIXED, 0, 0])
@@ -150,9 +153,11 @@ class Clips(Source, Split):
         part = spoken_part(self.recorded(np.array([index]))[0], self.hop)
         return (int(self.label[index]), part) if len(part) else None
 
+    def _labels(self, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.where(chosen == DRAWN, self.silence, self.label[chosen])
+
     def _batch(self, chosen: npt.NDArray[np.int64], rng: np.random.Generator) -> MarkedBatch:
-        drawn = chosen == DRAWN
-        label = np.where(drawn, self.silence, self.label[chosen])
+        drawn, label = chosen == DRAWN, self._labels(chosen)
         clips = self.recorded(chosen)
         clips[drawn] = 0
         if self.changes is not None:

@@ -14,6 +14,7 @@ from edgernn.errors import EdgernnError
 from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.parts import Array, balanced_parts, standardisation
 from edgernn.training.tasks.sources import Sequences
+from edgernn.training.tasks.trivial import fit_threshold
 
 # least number of sequences (or recordings) of each class: one for each of the three parts
 _LEAST = 3
@@ -43,6 +44,13 @@ class Detection(Task, ABC):
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 100, "hidden_size": 50, "batch_size": 32, "lr": 1e-3}
     objective = CLASSIFICATION
     output_size = 2
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Add a threshold on the mean of |x| over the steps and channels of a sequence, chosen on the training part."""
+        assert isinstance(self.train, Sequences)
+        predict = fit_threshold(self.train.x.abs().mean((1, 2)), self.train.targets(), self.output_size)
+        metrics = self.score(lambda batch: predict(batch.x.abs().mean((0, 2))), self.test)
+        return super().baselines() | {"threshold on the mean magnitude": metrics}
 
     def _split(self, source: Path, x: Array, event: Array, seed: int, groups: Array | None = None) -> None:
         """Split all sequences at random, and set `train`, `validation`, `test`, `mean` and `std`.

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training.data import find_either
 from edgernn.training.datasets.registry import SETS
-from edgernn.training.tasks.base import Objective, Tally, Task
+from edgernn.training.tasks.base import Objective, Predictor, Tally, Task
 from edgernn.training.tasks.confusion import masked_cross_entropy
 from edgernn.training.tasks.heartbeats import CLASSES, RATE, HeartRecord, count_beats, read_records, step_targets
 from edgernn.training.tasks.parts import Array, standardisation
@@ -27,6 +28,8 @@ NO_BEAT = "none"
 _VALIDATION = 5
 # with positions=true: seconds of signal before and after a beat
 _BEFORE, _AFTER = 0.3, 0.4
+# shares of the steps below the thresholds that the baseline tries
+_QUANTILES = (0.86, 0.88, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97)
 # number of intervals between beats in the local mean
 _INTERVALS = 10
 
@@ -216,6 +219,28 @@ class Ecg(Task):
         assert isinstance(split, HeartPart)
         return BeatTally(None if self.positions else split.records, self.frame, self.delay)
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Add, unless the positions are known, a threshold on the range of the signal: each step above it is a beat N.
+
+        The range is that of the samples of two successive steps, `delay` seconds before the step that is labelled. The
+        threshold is the quantile of the training part's ranges that has the best macro_f1 there.
+        """
+        if self.positions:
+            return super().baselines()
+        assert isinstance(self.train, Sequences)
+        lag = round(self.delay * RATE / self.frame) + 1
+
+        def above(threshold: float) -> Predictor:
+            def predict(batch: Batch) -> Tensor:
+                beats = (_ranges(batch.x) > threshold)[: max(0, len(batch.x) - lag)]
+                return functional.one_hot(functional.pad(beats.long(), (0, 0, lag, 0)), self.output_size).float()
+
+            return predict
+
+        thresholds = np.quantile(_ranges(self.train.x.transpose(0, 1)), _QUANTILES)
+        best = max(thresholds, key=lambda threshold: self.score(above(threshold), self.train)["macro_f1"])
+        return super().baselines() | {"threshold on the range of the signal": self.score(above(best), self.test)}
+
     def _part(self, path: Path, records: list[HeartRecord], seed: int) -> HeartPart:
         pieces = [self._beats(record) if self.positions else self._windows(path, record) for record in records]
         arrays = [torch.from_numpy(np.concatenate(parts)) for parts in zip(*pieces, strict=True)]
@@ -263,3 +288,9 @@ class Ecg(Task):
             )
         weight = (counts / counts.sum()).pow(-self.balance)
         return (weight * counts.sum() / (weight * counts).sum()).float()
+
+
+def _ranges(x: Tensor) -> Tensor:
+    """Return the range of the samples of each step of x (T, B, frame) and the step after it, (T - 1, B)."""
+    pairs = torch.cat([x[:-1], x[1:]], -1)
+    return pairs.amax(-1) - pairs.amin(-1)

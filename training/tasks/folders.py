@@ -15,25 +15,32 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError
+from edgernn.runtime.csv_table import CsvTable, TimeNames, channel_tables, number
+from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.training.formats import read_csv, read_text
 from edgernn.training.tasks.own import NEXT, OwnData
-from edgernn.training.tasks.parts import finite
+from edgernn.training.tasks.parts import finite, visible, warn_of_left_out
 
 LABELS, TARGETS = "labels.csv", "targets.csv"
 # subfolder of each part
 _PARTS = {"train": "train", "validation": "val", "test": "test"}
+CSV = ".csv"
+# values of the setting `time` that are no name of a column
+AUTO, NONE = "auto", "none"
 _WAYS = f"{LABELS}, {TARGETS}, or a subfolder for each class"
 
 
 class _Files(NamedTuple):
     """The csv files of a part (training, validation or test), with the class or the target numbers of each file.
 
-    `labels` has the name of the class of each file; `targets` (N, O) has O numbers for each of the N files. One of the
-    two is None. With the setting predict=next, both are None.
+    `tables` are labels.csv or targets.csv, if the part has one. `labels` has the name of the class of each file;
+    `targets` (N, O) has O numbers for each of the N files. One of the two is None. With the setting predict=next, both
+    are None.
     """
 
     folder: Path
     paths: list[Path]
+    tables: list[Path]
     labels: list[str] | None = None
     targets: Tensor | None = None
 
@@ -42,9 +49,9 @@ class _Files(NamedTuple):
 class Folder(OwnData):
     """Task on a user's own csv files in a folder, one sequence per file.
 
-    A row is a time step, a column is a channel. A first row that is not all numbers is a header. All files have the
-    same columns and, unless `T` is set, the same number of rows. The targets come from one of these, except with
-    predict=next:
+    A row is a time step, a column is a channel. A first row without any number is a header. All files have the same
+    columns, in any order if they have headers, and, unless `T` is set, the same number of rows. Columns of time are
+    left out. The targets come from one of these, except with predict=next:
 
     - labels.csv, with the name of a file and the name of its class in each row;
     - targets.csv, with the name of a file and its O target numbers in each row;
@@ -57,24 +64,48 @@ class Folder(OwnData):
     Settings:
 
     - `T`: Read the first T rows of each file; every file must have at least T rows. Default: all rows.
+    - `time`: Column of the time, which is not a channel: its name; or none if all columns are channels; or auto for
+      columns with a name such as time, timestamp, t or date, and for those that rise from row to row in all files.
     """
 
     T: Annotated[int | None, Field(ge=1)] = None
+    time: str = AUTO
 
     name = "csv"
     help = "Train on the csv files of your own folder, one per sequence."
 
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         files = {part: self._list_files(folder) for part, folder in _parts(source).items()}
-        self.fingerprint = _fingerprint(source)
-        x = {part: self._sequences(part_files) for part, part_files in files.items()}
-        for part, values in x.items():
-            if values.shape[2] != x["train"].shape[2]:
-                wanted = f"{x['train'].shape[2]} columns as in {_PARTS['train']}"
-                raise EdgernnError(
-                    f"{files[part].folder}: expected {wanted}, got {values.shape[2]} columns; correct the files"
-                )
+        used = [path for part in files.values() for path in (*part.paths, *part.tables)]
+        self.fingerprint = _fingerprint(source, used)
+        warn_of_left_out(source, set(visible(source)) - set(used), CSV)
+        tables = self._tables(source, files)
+        self.channels = next((table.names for part in tables.values() for table in part if table.names), self.channels)
+        values = np.concatenate([table.values for table in tables["train"]])
+        warn_of_rounding(str(source), values, self.channels)
+        x = {part: self._sequences(files[part], part_tables) for part, part_tables in tables.items()}
         return x, {} if self.predict == NEXT else self._targets(files)
+
+    def _tables(self, source: Path, files: dict[str, _Files]) -> dict[str, list[CsvTable]]:
+        """Read the csv files of all parts, with the same channels in the same order and without columns of time."""
+        time = TimeNames(self.channels or ()) if self.time == AUTO else () if self.time == NONE else (self.time,)
+        tables = {part: [read_csv(path, text=time) for path in files[part].paths] for part in files}
+        for part, members in tables.items():
+            _check_same(files[part], [table.values.shape[1] for table in members], "columns", "; correct the files")
+            if isinstance(time, tuple) and time and (without := [table for table in members if not table.text]):
+                got = ", ".join(without[0].names or ()) or "no header"
+                raise EdgernnError(
+                    f"{without[0].path}: expected a column {self.time!r}, got {got}; correct the setting time or the "
+                    "header"
+                )
+            if (width := members[0].values.shape[1]) != (wanted := tables["train"][0].values.shape[1]):
+                raise EdgernnError(
+                    f"{files[part].folder}: expected {wanted} columns as in {_PARTS['train']}, got {width} columns; "
+                    "correct the files"
+                )
+        every = [table for members in tables.values() for table in members]
+        arranged = iter(channel_tables(source, every, channels=self.channels, find_time=self.time == AUTO))
+        return {part: [next(arranged) for _ in members] for part, members in tables.items()}
 
     def _list_files(self, folder: Path) -> _Files:
         tables = [name for name in (LABELS, TARGETS) if (folder / name).is_file()]
@@ -83,41 +114,38 @@ class Folder(OwnData):
         inside = [path for class_files in classes.values() for path in class_files]
         if not paths and not inside:
             raise EdgernnError(
-                f"{folder}: expected csv files, one per sequence, or subfolders with csv or wav files, got none; add "
-                "files"
+                f"{folder}: expected csv files, one per sequence, or subfolders with csv or wav files, got none"
+                f"{_others(folder)}; add files"
             )
         if self.predict == NEXT:
-            return _Files(folder, paths + inside)
+            return _Files(folder, paths + inside, [folder / name for name in tables])
         ways = tables + ([f"subfolders with csv files ({', '.join(classes)})"] if inside else [])
         if len(ways) != 1 or (inside and paths):
             got = " and ".join(ways) + (f" and csv files beside them ({paths[0].name})" if inside and paths else "")
             hint = "keep one of them" if ways else "to predict the next step without targets, set predict=next"
             raise EdgernnError(f"{folder}: expected targets in one of {_WAYS}, got {got or 'none'}; {hint}")
         if tables == [LABELS]:
-            return _Files(folder, paths, labels=_labels(folder / LABELS, paths))
+            return _Files(folder, paths, [folder / LABELS], labels=_labels(folder / LABELS, paths))
         if tables == [TARGETS]:
-            return _Files(folder, paths, targets=_numbers(folder / TARGETS, paths))
+            return _Files(folder, paths, [folder / TARGETS], targets=_numbers(folder / TARGETS, paths))
         if empty := [name for name, class_files in classes.items() if not class_files]:
             raise EdgernnError(
                 f"{folder / empty[0]}: expected csv files of the class {empty[0]!r}, got none; add files"
             )
-        return _Files(folder, inside, labels=[path.parent.name for path in inside])
+        return _Files(folder, inside, [], labels=[path.parent.name for path in inside])
 
-    def _sequences(self, files: _Files) -> Tensor:
-        """Read the csv files of one part as sequences (N, T, I), or raise EdgernnError if their shapes differ."""
-        tables = [read_csv(path) for path in files.paths]
-        _check_same(files, [table.values.shape[1] for table in tables], "columns", "; correct the files")
+    def _sequences(self, files: _Files, tables: Sequence[CsvTable]) -> Tensor:
+        """Convert the tables of one part to sequences (N, T, I), or raise EdgernnError if their lengths differ."""
         rows = [len(table.values) for table in tables]
         least = min(rows)
         if self.T is None:
-            _check_same(files, rows, "rows", f"; to read only the first {least} of each, set T={least}")
+            hint = "; cut the recordings into files of equal length, each with the target of its own stretch"
+            _check_same(files, rows, "rows", hint)
         elif least < self.T:
             short = files.paths[rows.index(least)]
             count = f"{sum(n < self.T for n in rows)} of {len(rows)} files have fewer than {self.T}"
             raise EdgernnError(f"{short}: expected at least T={self.T} rows, got {least} ({count}); lower T")
-        return torch.stack(
-            [finite(str(path), table.values)[: self.T] for path, table in zip(files.paths, tables, strict=True)]
-        )
+        return torch.stack([finite(str(table.path), table.values)[: self.T] for table in tables])
 
     def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
         """Convert the targets of all parts to tensors; if they are class names, set `classes`, the sorted names.
@@ -166,12 +194,17 @@ def _parts(source: Path) -> dict[str, Path]:
     has only the training part, and its folder is `source`.
     """
     names = [sub.name for sub in _subfolders(source)]
-    if _PARTS["train"] in names and not any(source.glob("*.csv")):
+    if _PARTS["train"] in names and not any(path.suffix.lower() == CSV for path in visible(source, "*")):
         if others := [name for name in names if name not in _PARTS.values()]:
             wanted = f"no subfolders other than {', '.join(_PARTS.values())}"
             raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}; rename them or move them away")
         return {part: source / name for part, name in _PARTS.items() if name in names}
     return {"train": source}
+
+
+def _others(folder: Path) -> str:
+    """Return a phrase for an error that names a file of another kind in a folder without csv files, or ""."""
+    return next((f" but files such as {path.name}" for path in sorted(visible(folder))), "")
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -180,16 +213,15 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _csv_files(folder: Path) -> list[Path]:
     """List the csv files of a folder except labels.csv and targets.csv, sorted by name."""
-    paths = (path for path in folder.glob("*.csv") if path.is_file() and not path.name.startswith("."))
+    paths = (path for path in visible(folder, "*") if path.suffix.lower() == CSV)
     return sorted(path for path in paths if path.name not in (LABELS, TARGETS))
 
 
-def _fingerprint(source: Path) -> str:
+def _fingerprint(source: Path, paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(source.rglob("*.csv")):
-        if path.is_file():
-            name = path.relative_to(source).as_posix()
-            digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    for path in sorted(paths):
+        name = path.relative_to(source).as_posix()
+        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
@@ -246,15 +278,16 @@ def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
         if len(cells) != width or not width:
             wanted = f"{1 + max(1, width)} cells, the name and the numbers of {name}"
             raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)} cells; correct the line")
-    values = np.array([[_number(table, rows[path.name][0], cell) for cell in rows[path.name][1]] for path in paths])
+    lines = [rows[path.name] for path in paths]
+    values = np.array([[_number(table, line, i, cell) for i, cell in enumerate(cells, 2)] for line, cells in lines])
     return finite(str(table), values)
 
 
-def _number(table: Path, line: int, cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise EdgernnError(f"{table}: line {line}: expected a number, got {cell!r}; correct the cell") from None
+def _number(table: Path, line: int, column: int, cell: str) -> float:
+    if (value := number(cell)) is None:
+        where = f"{table}: line {line}, column {column}"
+        raise EdgernnError(f"{where}: expected a number, got {cell[:40]!r}; correct the cell")
+    return value
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
@@ -272,12 +305,13 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
     """
     rows: dict[str, tuple[int, list[str]]] = {}
     known = {path.name for path in paths}
-    reader = csv.reader(io.StringIO(read_text(table), newline=""), strict=True)
+    reader, begins = csv.reader(io.StringIO(read_text(table), newline=""), strict=True), True
     try:
         for row in reader:
             cells = [cell.strip() for cell in row]
-            # a first row that does not begin with the name of a csv file is a header
-            if not any(cells) or (not rows and not cells[0].endswith(".csv")):
+            is_first, begins = begins, begins and not any(cells)
+            # a header begins with a word that is not the name of a file
+            if not any(cells) or (is_first and not Path(cells[0]).suffix):
                 continue
             if cells[0] not in known:
                 raise EdgernnError(

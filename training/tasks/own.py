@@ -2,21 +2,25 @@
 """Base class of the tasks on a user's own data."""
 
 import abc
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.settings import Expected
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Task
 from edgernn.training.tasks.parts import HELD_OUT, standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, random_split
 
 TARGETS, NEXT = "targets", "next"
+# integer labels are refused if the largest reaches both this and the number of labels: they are hardly class labels
+MANY_CLASSES = 1000
 
 
 @dataclass
@@ -84,11 +88,42 @@ class OwnData(Task):
         else:
             self.output_size = y["train"].shape[-1]
         _hold_out(source, x, y, seed)
+        if labels and self.output_size <= MANY_CLASSES:
+            self._warn_of_rare_classes(source, y)
+        self._warn_of_constant_channels(source, x["train"])
         self.mean, self.std = standardisation(x["train"])
         per_step = self.output == "all"
         self.train = Sequences(x["train"], y["train"], seed=seed, per_step=per_step)
         self.validation = Sequences(x["validation"], y["validation"], per_step=per_step)
         self.test = Sequences(x["test"], y["test"], per_step=per_step)
+
+    def _warn_of_rare_classes(self, source: Path, y: dict[str, Tensor]) -> None:
+        """Warn of classes without a training sequence, and of those of one sequence; `y` has the labels by part."""
+        counts = {part: torch.bincount(labels.flatten(), minlength=self.output_size) for part, labels in y.items()}
+        total = torch.stack(list(counts.values())).sum(0)
+        names = self.classes or [str(i) for i in range(self.output_size)]
+        if missing := [name for name, count in zip(names, counts["train"], strict=True) if not count]:
+            text = f"{source}: no sequence for training has the class {', '.join(missing)}; "
+            text += "labels count from 0" if self.classes is None else "the model cannot learn it"
+            warnings.warn(text, EdgernnWarning, stacklevel=3)
+        single = [name for name, count in zip(names, total, strict=True) if count == 1 and name not in missing]
+        if single and self.output == "last":
+            text = f"{source}: one sequence alone has the class {', '.join(single)}, so no part tests it; add more"
+            warnings.warn(text, EdgernnWarning, stacklevel=3)
+
+    def _warn_of_constant_channels(self, source: Path, x: Tensor) -> None:
+        """Warn of channels of x (N, T, I) with one value."""
+        constant = (x == x[:1, :1]).flatten(0, 1).all(0).nonzero().flatten().tolist()
+        if constant and len(x) * x.shape[1] > 1:
+            names = [self.channels[i] if self.channels else f"x[..., {i}]" for i in constant]
+            text = f"{source}: constant in float32 in all sequences for training: {', '.join(names)}"
+            warnings.warn(text, EdgernnWarning, stacklevel=3)
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Add, with predict=next, the last value: the next step equals this one."""
+        if self.predict != NEXT:
+            return super().baselines()
+        return super().baselines() | {"last value": self.score(lambda batch: batch.x, self.test)}
 
 
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -2,7 +2,8 @@
 """Checks of stored arrays, their split into training, validation and test parts, and their standardisation."""
 
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.training.tasks.sources import random_split
 
 Array = npt.NDArray[Any]
@@ -35,6 +36,21 @@ def check_apart(kind: str, lists: Mapping[str, Sequence[Hashable]], remedy: str)
                 wanted = f"expected each {kind} once, in one part of the data"
                 raise EdgernnError(f"{name}: {wanted}, got {kind} {entry} {where}; {remedy}")
             seen[entry] = name
+
+
+def visible(folder: Path, pattern: str = "**/*") -> list[Path]:
+    """List the files in a folder, by default with its subfolders, except those with a dot before a part of the name."""
+    paths = (path for path in folder.glob(pattern) if path.is_file())
+    return [path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
+
+
+def warn_of_left_out(folder: Path, paths: Collection[Path], suffix: str) -> None:
+    """Warn that files in a folder of a user's own data, such as notes.txt, are not read; `suffix` is that of others."""
+    if paths:
+        names = sorted(path.relative_to(folder).as_posix() for path in paths)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        text = f"{folder}: not read: {', '.join(names[:3])}{more}; only {suffix} files in the right place are"
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
 def finite(name: str, array: Array) -> Tensor:

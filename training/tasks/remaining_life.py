@@ -116,6 +116,11 @@ class RemainingLife(Task):
     def tally(self, split: Split) -> Tally:
         return _LifeTally(self.cap)
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return the mean remaining life of the training windows, each capped at `cap` cycles as in the loss."""
+        mean = self.train.targets().clamp(max=1).double().mean(0)
+        return {"mean of the targets": self.score(self.constant(mean), self.test)}
+
     def _windows(self, engines: list[Array], seed: int) -> Sequences:
         """Return all windows of the engines (cycles, 24) as sequences, which training shuffles by `seed`.
 

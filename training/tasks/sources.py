@@ -14,6 +14,8 @@ from torch import Tensor
 
 # number of sequences evaluated at once
 EVALUATION_BATCH = 250
+# number of sequences in a batch from which `Source.targets` takes the targets
+_TARGETS_BATCH = 100
 # random keys, one per use: first of the three words of a numpy seed (three, because numpy pads shorter seeds with 0)
 _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
@@ -68,6 +70,14 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def batch(self, step: int, batch_size: int) -> Batch:
         """Return the batch of a training step; `step` counts from 0 over all epochs."""
+
+    def targets(self) -> Tensor:
+        """Return the targets of one epoch, joined along the axis of sequences, for baselines that are fitted on them.
+
+        A source that generates sequences has as many as 100 in each batch of the epoch.
+        """
+        batches = [self.batch(step, _TARGETS_BATCH) for step in range(self.steps_per_epoch(_TARGETS_BATCH))]
+        return torch.cat([batch.target for batch in batches], 1 if batches[0].per_step else 0)
 
     def continues(self, step: int, batch_size: int) -> bool:
         """Return True if the sequences of this step's batch continue those of the previous step's batch.
@@ -183,6 +193,9 @@ class Sequences(Source, Split):
         """Iterate over all sequences once and in order, `size` at a time."""
         for first in range(0, len(self), size):
             yield self._batch(slice(first, first + size))
+
+    def targets(self) -> Tensor:
+        return self.y if self.y.is_floating_point() else self.y.long()
 
     def _batch(self, chosen: Tensor | slice) -> Batch:
         x, y = self.x[chosen].transpose(0, 1), self.y[chosen]

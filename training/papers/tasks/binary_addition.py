@@ -71,6 +71,15 @@ class BinaryAddition(Synthetic):
         x = np.stack([self._digits(first), self._digits(second)], -1)
         return torch.from_numpy(x), torch.from_numpy(self._digits(first + second)[..., None])
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return the mean digit of the training part, and the sum of each pair of digits without carries."""
+        mean = self.train.targets().double().mean()
+        predictors = {
+            "mean digit": self.constant(mean.atanh()[None]),
+            "sum without carries": lambda batch: (batch.x.sum(-1, keepdim=True) % 2).atanh(),
+        }
+        return {name: self.score(predict, self.test) for name, predict in predictors.items()}
+
     def _digits(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Convert numbers (count,) to their binary digits (digits, count), lowest digit first."""
         return (numbers >> np.arange(self.digits)[:, None] & 1).astype(np.float32)

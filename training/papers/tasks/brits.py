@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mortality task: predict death from measurements in intensive care, and impute missing measurements."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -142,21 +143,60 @@ class Mortality(Task):
         return loss, None
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
-        F = len(FEATURES)
-        mean, std = (torch.tensor(numbers[:F], dtype=torch.float64) for numbers in (self.mean, self.std))
-        scores, entropies, labels, truths, errors, done = [], [], [], [], [], Means()
-        for batch in split.chunks():
+        costs = Means()
+
+        def outputs(batch: Batch) -> tuple[Tensor, Tensor]:
             logits, filled = _model_outputs(model, batch.x.to(device))
-            dies, survives = _log_probabilities(logits.double().cpu())
+            costs.add(batch.x.shape[1], work(model))
+            return logits.double().cpu(), filled.double().mean(0).cpu()
+
+        return self._metrics(outputs, split) | costs.result()
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Impute the mean or the last value of each feature; the probability of death is the share of deaths."""
+        assert isinstance(self.train, Sequences)
+        logit = self.train.y[:, 0, -1].double().mean().logit()
+
+        def mean(batch: Batch) -> tuple[Tensor, Tensor]:
+            return logit.expand(1, batch.x.shape[1]), torch.zeros(*batch.x.shape[:2], len(FEATURES))
+
+        def last(batch: Batch) -> tuple[Tensor, Tensor]:
+            values, masks, _ = batch.x.double().chunk(3, -1)
+            steps = torch.where(masks > 0, torch.arange(1, 1 + len(masks))[:, None, None], 0).cummax(0).values
+            # before the first value of a feature, its mean
+            means = torch.zeros_like(values[:1])
+            return mean(batch)[0], torch.cat([means, self._standardised(values)]).gather(0, steps)
+
+        outputs = {"mean of each feature": mean, "last value of each feature": last}
+        return {name: self._metrics(function, self.test) for name, function in outputs.items()}
+
+    def _standardised(self, values: Tensor) -> Tensor:
+        """Standardise values (T, B, F) as the model does, in float64."""
+        mean, std = (torch.tensor(numbers[: len(FEATURES)], dtype=torch.float64) for numbers in (self.mean, self.std))
+        return (values.double() - mean) / std
+
+    def _metrics(self, outputs: Callable[[Batch], tuple[Tensor, Tensor]], split: Split) -> dict[str, float]:
+        """Compute the metrics of imputed values and logits of death over a split.
+
+        Args:
+            outputs: Function from a batch to the logits (D, B) of D directions and the standardised values (T, B, F).
+            split: The split.
+
+        Returns:
+            Dict from metric to value.
+        """
+        scores, entropies, labels, truths, errors = [], [], [], [], []
+        for batch in split.chunks():
+            logits, filled = outputs(batch)
+            dies, survives = _log_probabilities(logits)
             label = batch.target[0, :, -1].double()
             scores.append(dies - survives)
             entropies.append(-label * dies - (1 - label) * survives)
             labels.append(label)
-            held = ~batch.target[..., :F].isnan()
-            truth = (batch.target[..., :F].double() - mean) / std
+            truth = self._standardised(batch.target[..., :-1])
+            held = ~truth.isnan()
             truths.append(truth[held])
-            errors.append((filled.double().mean(0).cpu() - truth)[held])
-            done.add(len(label), work(model))
+            errors.append((filled - truth)[held])
         score, positive = torch.cat(scores), torch.cat(labels) > 0
         error, size = torch.cat(errors).abs(), torch.cat(truths).abs()
         return {
@@ -165,7 +205,6 @@ class Mortality(Task):
             "mre": float(error.sum() / size.sum()),
             "accuracy": float(((score > 0) == positive).double().mean()),
             "cross_entropy": float(torch.cat(entropies).mean()),
-            **done.result(),
         }
 
 

@@ -153,9 +153,19 @@ class DrawImages(Task):
         """
         x = batch.x[0].view(-1, *self.shape) / _WHITE
         canvas, divergence = model(x)
-        reconstruction = functional.binary_cross_entropy_with_logits(canvas, x, reduction="sum") / len(x)
-        kl = divergence.mean()
+        reconstruction, kl = _reconstruction(canvas, x), divergence.mean()
         return {"nll_bound": reconstruction + kl, "reconstruction": reconstruction, "kl": kl}
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return the mean of the training images, and of one black and one white image, as the canvas of all images."""
+        assert isinstance(self.train, Sequences)
+        means, count = Means(), len(self.train)
+        mean = (self.train.x.sum((0, 1), dtype=torch.float64) / _WHITE + 1) / (count + 2)
+        for batch in self.test.chunks():
+            x = batch.x[0] / _WHITE
+            means.add(len(x), {"reconstruction": _reconstruction(mean.logit().float().expand_as(x), x)})
+        (nats,) = means.result().values()
+        return {"mean image": {"nll_bound": nats, "reconstruction": nats, "kl": 0.0}}
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         means = Means()
@@ -188,6 +198,11 @@ class DrawImages(Task):
             ax.set_axis_off()
         with replacing(folder / SAMPLES) as temporary:
             figure.savefig(temporary, dpi=150)
+
+
+def _reconstruction(canvas: Tensor, x: Tensor) -> Tensor:
+    """Return the binary cross entropy in nats per image: the logits of a canvas beside images x, values 0 to 1."""
+    return functional.binary_cross_entropy_with_logits(canvas, x, reduction="sum") / len(x)
 
 
 def mosaic(tiles: Tensor, gap: int = 2) -> npt.NDArray[np.float32]:

@@ -196,6 +196,11 @@ class LearningToLearn(Task):
                 figures |= {f"{name}_{key}": value for key, value in {"lr": lr, **summary(trials)}.items()}
         return figures
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return optimisees that stay as they start; the standard optimisers are metrics of the test."""
+        trials = self._trials(self._standard_trainer("sgd", 0.0), self.test, _TEST, self.trials, "cpu")
+        return {"not trained": summary(trials)}
+
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
         """Write samples.png, a plot of the losses of the test's image classifiers against their training steps.
 

@@ -22,6 +22,7 @@ from edgernn.training.papers.networks.pieces import check_in_parts
 from edgernn.training.papers.text import Vocabulary, read_sentences
 from edgernn.training.tasks.base import Means, Score, Task, work
 from edgernn.training.tasks.sources import Batch, Source, Split
+from edgernn.training.tasks.trivial import log_counts
 
 FORMS = (
     ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"),
@@ -254,6 +255,13 @@ class NextWord(Task):
         if self.tar and len(raw) > 1:
             loss = loss + self.tar * (raw[1:] - raw[:-1]).square().mean()
         return loss, tuple(s.detach() for s in state)
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return the frequencies of the words and of <eos> in the training part, whatever the words before."""
+        assert isinstance(self.train, WordStream)
+        assert isinstance(self.test, WordStream)
+        entropy = -float(log_counts(self.train.words, self.output_size).log_softmax(0)[self.test.words].mean())
+        return {"frequencies of words": {"perplexity": float(np.exp(entropy)), "cross_entropy": entropy}}
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         assert isinstance(split, WordStream)

@@ -24,6 +24,7 @@ from edgernn.training.papers.tasks.ptb import FORMS
 from edgernn.training.papers.text import UNKNOWN, Vocabulary, read_sentences
 from edgernn.training.tasks.base import Means, Score, Task, work
 from edgernn.training.tasks.sources import Batch, Source, Split
+from edgernn.training.tasks.trivial import log_counts
 
 IMPUTED = "samples.txt"
 # number of sentences evaluated at once; few, because of the logits over the vocabulary
@@ -186,6 +187,19 @@ class SentenceCodes(Task):
         assert isinstance(batch, SentenceBatch)
         bound: Bound = model(batch.x, batch.target)
         return (bound.reconstruction + self.kl_weight(batch.step) * bound.divergence).mean(), None
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return the frequencies of the words and ends of sentences in the training part, without a latent vector."""
+        assert isinstance(self.train, Sentences)
+        assert isinstance(self.test, Sentences)
+        train, test = (
+            torch.tensor([word for sentence in part.sentences for word in (*sentence, self.words.end)])
+            for part in (self.train, self.test)
+        )
+        log_p = log_counts(train, self.output_size).log_softmax(0)[test]
+        nll = -float(log_p.sum()) / len(self.test)
+        metrics = {"nll": nll, "reconstruction": nll, "kl": 0.0, "perplexity": float((-log_p.mean()).exp())}
+        return {"frequencies of words": metrics}
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         sentences, words = Means(), Means()
