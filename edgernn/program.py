@@ -2,22 +2,20 @@
 """Point-wise programs: the equations of a cell or an update rule as data.
 
 A program has no branches. It computes a list of float32 values: first its arguments, then its constants, then the
-result of each elementary operation (op). It is translated to Triton and C++, stored in exported files, and interpreted
-by the native library.
+result of each elementary operation (op). It is translated to Triton, C++ and C, stored in exported files, and
+interpreted by the native library. This module needs NumPy alone.
 """
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
-from edgernn.surrogate import event
 
 # limits of a serialised program, checked by the native library as well
 MOST_VALUES, MOST_RESULTS = 128, 4
@@ -36,7 +34,7 @@ class Op:
         code: Number that stands for the operation in serialised programs. It is -1 for an operation that is not stored:
             `Program.lowered` replaces the operation by one with the same result and another derivative.
         arity: Number of operands.
-        compute: The operation on torch tensors.
+        compute: The operation on float64 arrays.
     """
 
     name: str
@@ -45,34 +43,34 @@ class Op:
     compute: Callable[..., Any]
 
 
-# (name, arity, torch's function) of each op; the index is the op's code in files, so append only
+# (name, arity, NumPy's function) of each op; the index is the op's code in files, so append only
 _TABLE: tuple[tuple[str, int, Callable[..., Any]], ...] = (
-    ("add", 2, torch.add),
-    ("sub", 2, torch.sub),
-    ("mul", 2, torch.mul),
-    ("div", 2, torch.div),
-    ("min", 2, torch.minimum),
-    ("max", 2, torch.maximum),
-    ("neg", 1, torch.neg),
-    ("abs", 1, torch.abs),
-    ("sqrt", 1, torch.sqrt),
-    ("exp", 1, torch.exp),
-    ("log", 1, torch.log),
-    ("sin", 1, torch.sin),
-    ("cos", 1, torch.cos),
-    ("tanh", 1, torch.tanh),
-    ("sigmoid", 1, torch.sigmoid),
-    ("sign", 1, torch.sign),
-    ("less", 2, lambda a, b: (a < b).to(a.dtype)),
-    ("less_equal", 2, lambda a, b: (a <= b).to(a.dtype)),
-    ("equal", 2, lambda a, b: (a == b).to(a.dtype)),
-    ("select", 3, lambda a, b, c: torch.where(a != 0, b, c)),
+    ("add", 2, np.add),
+    ("sub", 2, np.subtract),
+    ("mul", 2, np.multiply),
+    ("div", 2, np.divide),
+    ("min", 2, np.minimum),
+    ("max", 2, np.maximum),
+    ("neg", 1, np.negative),
+    ("abs", 1, np.abs),
+    ("sqrt", 1, np.sqrt),
+    ("exp", 1, np.exp),
+    ("log", 1, np.log),
+    ("sin", 1, np.sin),
+    ("cos", 1, np.cos),
+    ("tanh", 1, np.tanh),
+    ("sigmoid", 1, lambda a: 1 / (1 + np.exp(-a))),
+    ("sign", 1, np.sign),
+    ("less", 2, lambda a, b: np.less(a, b) * 1.0),
+    ("less_equal", 2, lambda a, b: np.less_equal(a, b) * 1.0),
+    ("equal", 2, lambda a, b: np.equal(a, b) * 1.0),
+    ("select", 3, lambda a, b, c: np.where(a != 0, b, c)),
     ("lerp", 3, lambda a, b, c: (1 - c) * a + c * b),
 )
 STORED_OPS = {name: Op(name, code, arity, compute) for code, (name, arity, compute) in enumerate(_TABLE)}
 _NAMES = {op.code: op.name for op in STORED_OPS.values()}
 # operands: v, and height and width of the surrogate derivative, which are constants
-_EVENT = Op("event", -1, 3, lambda v, height, width: event(v, float(height), float(width)))
+_EVENT = Op("event", -1, 3, lambda v, height, width: np.greater(v, 0) * 1.0)
 OPS = STORED_OPS | {"event": _EVENT}
 _COMMUTATIVE = ("add", "mul", "min", "max", "equal")
 
@@ -135,17 +133,22 @@ class Program:
         """Number of values: arguments, constants and results of operations."""
         return len(self.arguments) + len(self.constants) + len(self.instructions)
 
-    def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Compute the results in torch from `values`, one tensor per argument, in their dtype; for tests and checks."""
+    def run(self, values: Sequence[NDArray[Any]]) -> tuple[NDArray[np.float64], ...]:
+        """Compute the results in float64 from `values`, one array per argument; the results have their common shape."""
         if len(values) != len(self.arguments):
-            raise ProgramError(f"values: expected {len(self.arguments)} tensors, one per argument, got {len(values)}")
-        like = values[0] if values else torch.zeros(())
-        computed = [*values, *(like.new_tensor(number) for number in self.constants)]
+            raise ProgramError(f"values: expected {len(self.arguments)} arrays, one per argument, got {len(values)}")
+        given = [np.asarray(value, np.float64) for value in values]
+        with np.errstate(all="ignore"):
+            results = self.evaluate([*given, *self.constants], {name: op.compute for name, op in OPS.items()})
+        shape = np.broadcast_shapes(*(value.shape for value in given))
+        return tuple(np.broadcast_to(result, shape) for result in results)
+
+    def evaluate(self, values: Sequence[Any], functions: Mapping[str, Callable[..., Any]]) -> tuple[Any, ...]:
+        """Compute the results from the values of arguments and constants, by a function for each operation."""
+        computed = list(values)
         for instruction in self.instructions:
-            operands = [computed[number] for number in instruction.operands]
-            computed.append(OPS[instruction.op].compute(*operands))
-        shape = np.broadcast_shapes(*(value.shape for value in values))
-        return tuple(computed[number].expand(shape) for number in self.results)
+            computed.append(functions[instruction.op](*(computed[number] for number in instruction.operands)))
+        return tuple(computed[number] for number in self.results)
 
     def lowered(self) -> "Program":
         """Return the program with stored operations only: less(0, v) in place of event(v), which has the same result.
@@ -293,8 +296,8 @@ class Builder:
         numbers = [self.number(value) for value in operands]
         known = [number for number in numbers if number is not None]
         if len(known) == len(numbers):
-            tensors = [torch.tensor(number, dtype=torch.float64) for number in known]
-            return self.constant(float(OPS[name].compute(*tensors)))
+            with np.errstate(all="ignore"):
+                return self.constant(float(OPS[name].compute(*map(np.float64, known))))
         key = (name, *(sorted(operands) if name in _COMMUTATIVE else operands))
         return self._value(key, Instruction(name, operands))
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from edgernn.cell_program import SIZES, TERMS, CellProgram, gate_terms, joined_maps, mixes, trace_equations
 from edgernn.cells import COMPILED, Cell
-from edgernn.program import STORED_OPS
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, UpdateRule
 from edgernn.rules.base import Kind
@@ -24,20 +23,19 @@ Projection = Callable[[UpdateRule], tuple[str | None, str | None]]
 
 
 def equation_tables(projection: Projection) -> str:
-    """Describe all built-in cells and update rules, and the elementary operations of their equations, as JSON.
+    """Describe all built-in cells and update rules as JSON.
 
     Args:
         projection: Function that takes an update rule, and returns the names of two of its parameters: W and b in
             `UpdateRule.project`, which computes W x + b. A name is None if the rule lacks the parameter.
 
     Returns:
-        The JSON text of an object with the keys "ops", "cells" and "rules". Each is an object from name to entry, with
+        The JSON text of an object with the keys "cells" and "rules". Each is an object from name to entry, with
         one entry per line.
     """
     cells = {forms[0].form: _cell(forms) for cell in COMPILED.values() for forms in _forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
     tables: dict[str, dict[str, Any]] = {
-        "ops": {name: [op.code, op.arity] for name, op in STORED_OPS.items()},
         "cells": cells,
         "rules": rules,
     }

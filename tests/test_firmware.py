@@ -36,7 +36,7 @@ def test_every_cell_and_op_is_in_the_table():
             assert table is not None
             assert (len(table.gates), table.states) == (len(form.gates), len(form.states))
             assert (table.mid is None) == (not any(gate.m for gate in form.gates))
-    assert STORED_OPS.keys() == pointwise_c._EXPRESSIONS.keys() == equations._COMPUTE.keys()
+    assert STORED_OPS.keys() == pointwise_c._Printer.expressions.keys()
 
 
 def test_maps_are_those_of_the_cell():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgernn.program import Program, ProgramError
+from edgernn.program_printer import ProgramPrinter
 
 # precedence of an expression
 _SUM, _PRODUCT, _ATOM = 1, 2, 3
@@ -48,8 +49,10 @@ def member_function(
     return ["template <class V>", f"static constexpr {signature}({', '.join(declared)}) {{", *body, "}"]
 
 
-class _Printer:
+class _Printer(ProgramPrinter):
     """Prints a point-wise program (a list of elementary operations) as C++ statements."""
+
+    declaration = "const V {0} = {1};"
 
     def __init__(
         self,
@@ -60,58 +63,31 @@ class _Printer:
         reserved: set[str],
         floats: set[str],
     ) -> None:
-        self._program, self._results, self._names, self._reserved = program, results, names, reserved
-        values = [(arguments[key], _ATOM) for key in program.arguments]
-        self._values = [*values, *((_literal(number), _ATOM) for number in program.constants)]
-        self._floats = {number for number, (text, _) in enumerate(values) if text in floats}
-        self._first = len(self._values)
-        self._uses = self._count_uses()
-        self._lines: list[str] = []
+        super().__init__(program, [arguments[key] for key in program.arguments])
+        self._places, self._names, self._reserved = results, names, reserved
+        self._floats = {number for number, key in enumerate(program.arguments) if arguments[key] in floats}
+        # precedence of each value's expression
+        self._precedence = [_ATOM] * program.size
+
+    @staticmethod
+    def literal(number: float) -> str:
+        digits = np.format_float_positional(np.float32(number), unique=True, trim="0")
+        return f"{digits}f"
 
     def body(self) -> list[str]:
-        for number, instruction in enumerate(self._program.instructions, self._first):
-            if not self._uses[number]:
-                self._values.append(("", _ATOM))
-                continue
-            text, precedence = self._expression(instruction.op, instruction.operands)
-            name = self._name(number)
-            if name is not None:
-                self._lines.append(f"const V {name} = {text};")
-                text, precedence = name, _ATOM
-            self._values.append((text, precedence))
-        results = [self._values[number][0] for number in self._program.results]
-        if self._results is None:
-            return [*self._lines, f"return {results[0]};"]
-        places, names = list(self._results), list(self._results.values())
+        results = self.results()
+        if self._places is None:
+            return [*self.lines, f"return {results[0]};"]
+        places, names = list(self._places), list(self._places.values())
         # a destination must not be overwritten before it is read
         for i, result in enumerate(results):
             if any(place in result for place in places[:i]):
                 results[i] = self._free(f"new_{names[i]}")
-                self._lines.append(f"const V {results[i]} = {result};")
+                self.lines.append(f"const V {results[i]} = {result};")
         writes = zip(places, results, strict=True)
-        return [*self._lines, *(f"{place} = {result};" for place, result in writes if result != place)]
+        return [*self.lines, *(f"{place} = {result};" for place, result in writes if result != place)]
 
-    def _count_uses(self) -> list[int]:
-        uses = [0] * self._program.size
-        for number in self._program.results:
-            uses[number] += 1
-        for number in range(self._program.size - 1, self._first - 1, -1):
-            instruction = self._program.instructions[number - self._first]
-            if uses[number]:
-                for operand in self._operands(instruction.op, instruction.operands):
-                    uses[operand] += 1
-        return uses
-
-    def _operands(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the operands that occur in the C++ expression of an op, one entry per occurrence.
-
-        Args:
-            op: Name of the op, such as lerp.
-            operands: Indices of the op's operands in the program's values.
-
-        Returns:
-            Indices of values. They differ from `operands` if the expression repeats an operand or leaves one out.
-        """
+    def read_by(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
         if op == "lerp":
             return (*operands, operands[2])
         if op == "cos":
@@ -143,8 +119,8 @@ class _Printer:
         )
         return inner.operands[0], low, high
 
-    def _name(self, number: int) -> str | None:
-        """Return the name of the C++ variable for value `number` of the program, or None if the value needs none.
+    def name(self, number: int) -> str | None:
+        """Return the name of the C++ variable for a value, or None if it needs none.
 
         A value gets a variable if it is read more than once, or if the argument `names` of `member_function` has a name
         for it. Other values are written as a part of the expression that reads them.
@@ -156,22 +132,29 @@ class _Printer:
                 return self._free(self._names[key])
         if self._uses[number] < 2:
             return None
-        if number in self._program.results and self._results is not None:
-            name = list(self._results.values())[self._program.results.index(number)]
+        if number in self._program.results and self._places is not None:
+            name = list(self._places.values())[self._program.results.index(number)]
             return self._free(f"new_{name}")
         return self._free(f"v{number - self._first}")
 
     def _free(self, name: str) -> str:
         """Return a C++ variable name that is not in use: `name`, with the prefix new_ as often as needed."""
-        declared = {line.split()[2] for line in self._lines} | self._reserved
+        declared = {line.split()[2] for line in self.lines} | self._reserved
         while name in declared:
             name = f"new_{name}"
         return name
 
+    def expression(self, op: str, operands: tuple[int, ...]) -> str:
+        text, self._precedence[len(self._values)] = self._expression(op, operands)
+        return text
+
     def _expression(self, op: str, operands: tuple[int, ...]) -> tuple[str, int]:
+        """Return the C++ expression of an op, and its precedence."""
+
         def text(operand: int, least_precedence: int) -> str:
-            value, precedence = self._values[operand]
-            return value if precedence >= least_precedence else f"({value})"
+            value = self._values[operand]
+            is_whole = value.isidentifier() or self._precedence[operand] >= least_precedence
+            return value if is_whole else f"({value})"
 
         first, *others = operands
         if op in ("add", "mul") and (self._is_literal(first) or first in self._floats):
@@ -189,7 +172,7 @@ class _Printer:
                 raise ProgramError(
                     f"div: expected a divisor that is a power of 2, got {number:g}; multiply by its reciprocal instead"
                 )
-            return f"{text(first, _PRODUCT)} * {_literal(1 / number)}", _PRODUCT
+            return f"{text(first, _PRODUCT)} * {self.literal(1 / number)}", _PRODUCT
         if op == "div":
             return f"{text(first, _PRODUCT)} / {text(others[0], _ATOM)}", _PRODUCT
         if op == "neg":
@@ -199,11 +182,11 @@ class _Printer:
             weight = text(others[1], _PRODUCT)
             return f"(1.0f - {weight}) * {text(start, _ATOM)} + {weight} * {text(end, _ATOM)}", _SUM
         if op == "cos":
-            return f"Cos({self._values[self._quarter(first)][0]})", _ATOM
+            return f"Cos({self._values[self._quarter(first)]})", _ATOM
         clamped = self._clamped(op, operands)
         if clamped is not None:
             number, low, high = clamped
-            return f"Clamp({self._values[number][0]}, {_literal(low)}, {_literal(high)})", _ATOM
+            return f"Clamp({self._values[number]}, {self.literal(low)}, {self.literal(high)})", _ATOM
         if op not in _CALLS:
             raise ProgramError(
                 f"{op}: expected an op with a C++ function; add one to cpu/simd.h, train/dual.h and cuda/scalar.h"
@@ -212,8 +195,3 @@ class _Printer:
 
     def _is_literal(self, number: int) -> bool:
         return len(self._program.arguments) <= number < self._first
-
-
-def _literal(number: float) -> str:
-    digits = np.format_float_positional(np.float32(number), unique=True, trim="0")
-    return f"{digits}f"

@@ -6,13 +6,15 @@ The tables of built-in cells and rules are in equations.json. A packed model con
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgernn.program import Program
 
 # bits of a gate's terms, as in runtime/csrc/cells/gate.h
 X, H, M, BIAS, MID, C, OPTIONAL_BIAS = 1, 2, 4, 8, 16, 32, 64
@@ -23,30 +25,11 @@ _KINDS = ("gate", "x", "vector", "state")
 
 
 @dataclass(frozen=True)
-class Operation:
-    """One operation of an equation: its name, such as add, and the indices of its operands (earlier values)."""
+class Equation:
+    """Point-wise program with the name of each of its arguments, such as "gate 0"."""
 
-    op: str
-    operands: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class PointwiseEquation:
-    """Point-wise function as a list of operations, decoded from a serialised `edgernn.program.Program`.
-
-    Values are numbered: first the arguments, then the constants, then the result of each operation.
-
-    Attributes:
-        arguments: Name of each argument, such as "gate 0".
-        constants: Values of the constants, which are float32 numbers.
-        operations: Operations in the order of execution.
-        results: Indices of the values that are returned.
-    """
-
+    program: Program
     arguments: tuple[str, ...]
-    constants: tuple[float, ...]
-    operations: tuple[Operation, ...]
-    results: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -76,9 +59,9 @@ class CellTable:
     mid_is_input: bool
     reads_last: bool
     square: bool
-    update: PointwiseEquation
-    mid: PointwiseEquation | None
-    map: PointwiseEquation | None
+    update: Equation
+    mid: Equation | None
+    map: Equation | None
     constants: int
 
     def group(self, *, mid: bool) -> list[int]:
@@ -146,7 +129,7 @@ class RuleTable:
     inclusive: bool
     memories: Mapping[str, str]
     weights: Sequence[str]
-    equations: Mapping[str, PointwiseEquation] = field(default_factory=dict)
+    equations: Mapping[str, Equation] = field(default_factory=dict)
     matrix: str | None = None
     bias: str | None = None
     numbers: Sequence[str] = ()
@@ -215,74 +198,23 @@ def cell_table(lists: Mapping[str, Any]) -> CellTable:
     )
 
 
-def _cell_equation(lists: Mapping[str, Any], name: str) -> PointwiseEquation | None:
+def _cell_equation(lists: Mapping[str, Any], name: str) -> Equation | None:
     ints = lists.get(name, ())
     if not len(ints):
         return None
-    return _equation(ints, lists.get(f"{name}_numbers", ()), lambda key: f"{_KINDS[key // 16]} {key % 16}")
+    program = Program.deserialise(ints, lists.get(f"{name}_numbers", ()))
+    return Equation(program, tuple(f"{_KINDS[key // 16]} {key % 16}" for key in program.arguments))
 
 
 def _rule_table(entry: dict[str, Any]) -> RuleTable:
     equations = {}
-    for method, program in entry["programs"].items():
-        names = {int(key): name for key, name in program["names"].items()}
-        equations[method] = _equation(program["ints"], program["numbers"], names.__getitem__)
+    for method, stored in entry["programs"].items():
+        program = Program.deserialise(stored["ints"], stored["numbers"])
+        equations[method] = Equation(program, tuple(stored["names"][str(key)] for key in program.arguments))
     return RuleTable(**{key: value for key, value in entry.items() if key != "programs"}, equations=equations)
 
 
-def _equation(ints: Sequence[int], numbers: Sequence[float], name: Callable[[int], str]) -> PointwiseEquation:
-    """Decode an equation from the two lists of a serialised program (`Program.serialise`).
-
-    Args:
-        ints: The numbers of arguments, constants, operations and results; the key of each argument; the code and three
-            operands of each operation; the index of each result.
-        numbers: Values of the constants.
-        name: Function from the integer key of an argument to its name, such as "gate 0".
-
-    Returns:
-        The equation.
-    """
-    names = {code: (op, arity) for op, (code, arity) in _tables()["ops"].items()}
-    arguments, constants, operations, results = (int(count) for count in ints[:4])
-    first, last = 4 + arguments, len(ints) - results
-    decoded = []
-    for at in range(first, last, 4):
-        op, arity = names[int(ints[at])]
-        decoded.append(Operation(op, tuple(int(number) for number in ints[at + 1 : at + 1 + arity])))
-    assert (len(numbers), len(decoded)) == (constants, operations)
-    keys = (int(key) for key in ints[4:first])
-    return PointwiseEquation(
-        tuple(map(name, keys)), tuple(map(float, numbers)), tuple(decoded), tuple(map(int, ints[last:]))
-    )
-
-
-# ops on float64 arrays, for the maps of vectors, which packing applies
-_COMPUTE: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "min": np.minimum,
-    "max": np.maximum,
-    "neg": np.negative,
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "exp": np.exp,
-    "log": np.log,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
-    "sigmoid": lambda a: 1 / (1 + np.exp(-a)),
-    "sign": np.sign,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "equal": np.equal,
-    "select": lambda a, b, c: np.where(a != 0, b, c),
-    "lerp": lambda a, b, c: (1 - c) * a + c * b,
-}
-
-
-def mapped_vectors(equation: PointwiseEquation | None, vectors: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+def mapped_vectors(equation: Equation | None, vectors: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
     """Convert the parameter vectors that a model stores to those that the cell's other equations read.
 
     Args:
@@ -294,10 +226,5 @@ def mapped_vectors(equation: PointwiseEquation | None, vectors: Sequence[NDArray
     """
     if equation is None:
         return [vector.astype(np.float32) for vector in vectors]
-    values: list[Any] = [vectors[int(name.split()[1])].astype(np.float64) for name in equation.arguments]
-    values += equation.constants
-    with np.errstate(all="ignore"):
-        for operation in equation.operations:
-            values.append(_COMPUTE[operation.op](*(values[number] for number in operation.operands)) * 1.0)
-    results = [np.asarray(values[number]) for number in equation.results]
+    results = equation.program.run([vectors[int(name.split()[1])] for name in equation.arguments])
     return [np.broadcast_to(r, v.shape).astype(np.float32) for r, v in zip(results, vectors, strict=True)]

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from edgernn.runtime.firmware.column_code import column_members, send_values
-from edgernn.runtime.firmware.equations import PointwiseEquation
+from edgernn.runtime.firmware.equations import Equation
 from edgernn.runtime.firmware.layer_parts import GateProduct, LayerKind, quantised
 from edgernn.runtime.firmware.pointwise_c import block_comment, call, function, identifier
 
@@ -252,7 +252,7 @@ class _LayerCode:
             yield f"p[{gate}] = {start};"
         yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
 
-    def _places_of(self, equation: PointwiseEquation, row: str) -> dict[str, str]:
+    def _places_of(self, equation: Equation, row: str) -> dict[str, str]:
         """Map the names of the arguments of a cell's equation, such as "gate 0", to C expressions.
 
         Args:

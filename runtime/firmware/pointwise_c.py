@@ -3,29 +3,14 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import UsageError
-from edgernn.runtime.firmware.equations import PointwiseEquation
-
-# expression of each op; those of more than one instruction are functions of engine/edgernn_math.h
-_EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "neg": "-{0}",
-    "less": "{0} < {1} ? 1.0f : 0.0f",
-    "less_equal": "{0} <= {1} ? 1.0f : 0.0f",
-    "equal": "{0} == {1} ? 1.0f : 0.0f",
-    "select": "{0} != 0.0f ? {1} : {2}",
-    "lerp": "(1.0f - {2}) * {0} + {2} * {1}",
-}
-_FUNCTIONS = ("min", "max", "abs", "sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid", "sign")
-_EXPRESSIONS |= {op: f"edgernn_{op}" for op in _FUNCTIONS}
+from edgernn.program_printer import ProgramPrinter
+from edgernn.runtime.firmware.equations import Equation
 
 
 def identifier(name: str) -> str:
@@ -39,7 +24,31 @@ def float_literal(number: float) -> str:
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
-def function(name: str, comment: str, equation: PointwiseEquation) -> str:
+class _Printer(ProgramPrinter):
+    # operations of more than one instruction are functions of engine/edgernn_math.h
+    expressions: ClassVar = {
+        "add": "{0} + {1}",
+        "sub": "{0} - {1}",
+        "mul": "{0} * {1}",
+        "div": "{0} / {1}",
+        "neg": "-{0}",
+        "less": "{0} < {1} ? 1.0f : 0.0f",
+        "less_equal": "{0} <= {1} ? 1.0f : 0.0f",
+        "equal": "{0} == {1} ? 1.0f : 0.0f",
+        "select": "{0} != 0.0f ? {1} : {2}",
+        "lerp": "(1.0f - {2}) * {0} + {2} * {1}",
+        **{op: f"edgernn_{op}" for op in ("min", "max", "abs", "sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid")},
+        "sign": "edgernn_sign",
+    }
+    declaration = "const float {0} = {1};"
+
+    @staticmethod
+    def literal(number: float) -> str:
+        text = float_literal(number)
+        return f"({text})" if text.startswith("-") else text
+
+
+def function(name: str, comment: str, equation: Equation) -> str:
     """Generate a C function for an equation, which returns a single result or writes several to pointers.
 
     Args:
@@ -51,18 +60,8 @@ def function(name: str, comment: str, equation: PointwiseEquation) -> str:
         The definition of the function.
     """
     arguments = [identifier(argument) for argument in equation.arguments]
-    values = [*arguments, *map(_operand, equation.constants)]
-    lines, used = [], _used(equation)
-    for operation in equation.operations:
-        place = len(values)
-        variable = f"v{place}"
-        values.append(variable)
-        if place not in used:
-            continue
-        operands, form = [values[number] for number in operation.operands], _EXPRESSIONS[operation.op]
-        text = form.format(*operands) if "{" in form else f"{form}({', '.join(operands)})"
-        lines.append(f"const float {variable} = {text};")
-    results = [values[number] for number in equation.results]
+    printer = _Printer(equation.program, arguments)
+    results = printer.results()
     parameters = [f"float {argument}" for argument in arguments]
     if len(results) == 1:
         kind, ending = "float", [f"return {results[0]};"]
@@ -71,11 +70,11 @@ def function(name: str, comment: str, equation: PointwiseEquation) -> str:
         parameters += [f"float* new_{i}" for i in range(len(results))]
     head = f"static inline {kind} {name}({', '.join(parameters) or 'void'}) {{"
     head = "\n".join(textwrap.wrap(head, 100, subsequent_indent=" " * 4))
-    body = "\n".join(f"  {line}" for line in [*lines, *ending])
+    body = "\n".join(f"  {line}" for line in [*printer.lines, *ending])
     return f"{block_comment(comment)}\n{head}\n{body}\n}}\n"
 
 
-def call(name: str, equation: PointwiseEquation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
+def call(name: str, equation: Equation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
     """Generate a call of the C function that `function` generates for an equation.
 
     Args:
@@ -88,20 +87,6 @@ def call(name: str, equation: PointwiseEquation, places: Mapping[str, str], resu
         The C expression of the call.
     """
     return f"{name}({', '.join([*(places[argument] for argument in equation.arguments), *results])})"
-
-
-def _operand(number: float) -> str:
-    text = float_literal(number)
-    return f"({text})" if text.startswith("-") else text
-
-
-def _used(equation: PointwiseEquation) -> set[int]:
-    """Return the indices of those values of an equation that its results depend on; code for others is left out."""
-    used, first = set(equation.results), len(equation.arguments) + len(equation.constants)
-    for place in range(first + len(equation.operations) - 1, first - 1, -1):
-        if place in used:
-            used.update(equation.operations[place - first].operands)
-    return used
 
 
 def block_comment(text: str) -> str:

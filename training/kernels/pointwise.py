@@ -3,34 +3,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from edgernn.differentiate import gradient
 from edgernn.program import Program
-
-# Triton expression of each op, with operands {0}, {1}, ...; PRELUDE defines functions that Triton lacks
-_EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "min": "tl.minimum({0}, {1})",
-    "max": "tl.maximum({0}, {1})",
-    "neg": "-{0}",
-    "abs": "tl.abs({0})",
-    "sqrt": "tl.sqrt({0})",
-    "exp": "tl.exp({0})",
-    "log": "tl.log({0})",
-    "sin": "tl.sin({0})",
-    "cos": "tl.cos({0})",
-    "tanh": "tanh({0})",
-    "sigmoid": "tl.sigmoid({0})",
-    "sign": "sign({0})",
-    "less": "tl.where({0} < {1}, 1.0, 0.0)",
-    "less_equal": "tl.where({0} <= {1}, 1.0, 0.0)",
-    "equal": "tl.where({0} == {1}, 1.0, 0.0)",
-    "select": "tl.where({0} != 0, {1}, {2})",
-    "lerp": "lerp({0}, {1}, {2})",
-}
+from edgernn.program_printer import ProgramPrinter
 
 PRELUDE = '''
 @triton.jit
@@ -51,6 +28,34 @@ def lerp(start, end, weight):
     difference = end - start
     return tl.where(weight < 0.5, start + weight * difference, end - difference * (1.0 - weight))
 '''
+
+
+class _Printer(ProgramPrinter):
+    # PRELUDE defines functions that Triton lacks
+    expressions: ClassVar = {
+        "add": "{0} + {1}",
+        "sub": "{0} - {1}",
+        "mul": "{0} * {1}",
+        "div": "{0} / {1}",
+        "min": "tl.minimum({0}, {1})",
+        "max": "tl.maximum({0}, {1})",
+        "neg": "-{0}",
+        "abs": "tl.abs({0})",
+        "sqrt": "tl.sqrt({0})",
+        "exp": "tl.exp({0})",
+        "log": "tl.log({0})",
+        "sin": "tl.sin({0})",
+        "cos": "tl.cos({0})",
+        "tanh": "tanh({0})",
+        "sigmoid": "tl.sigmoid({0})",
+        "sign": "sign({0})",
+        "less": "tl.where({0} < {1}, 1.0, 0.0)",
+        "less_equal": "tl.where({0} <= {1}, 1.0, 0.0)",
+        "equal": "tl.where({0} == {1}, 1.0, 0.0)",
+        "select": "tl.where({0} != 0, {1}, {2})",
+        "lerp": "lerp({0}, {1}, {2})",
+    }
+    declaration = "{0} = {1}"
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,9 @@ def _function(name: str, parameters: list[str], program: Program, known: Mapping
     Returns:
         The source.
     """
-    values = [known[key] for key in program.arguments] + [repr(number) for number in program.constants]
-    lines = []
-    for instruction in program.instructions:
-        operands = [values[number] for number in instruction.operands]
-        values.append(f"v{len(values)}")
-        lines.append(f"    {values[-1]} = {_EXPRESSIONS[instruction.op].format(*operands)}")
-    results = ", ".join(values[number] for number in program.results)
+    printer = _Printer(program, [known[key] for key in program.arguments])
+    results = ", ".join(printer.results())
+    lines = [f"    {line}" for line in printer.lines]
     return "\n".join(
         ["", "", "@triton.jit", f"def {name}({', '.join(parameters)}):", *lines, f"    return {results}", ""]
     )
