@@ -82,7 +82,7 @@ def light() -> str:
 def groups() -> str:
     """Return tables of scores and times of models that skip neurons in groups, by `edgernn reproduce groups-NAME`."""
     reports = {table: json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8")) for table in GROUP_TABLES}
-    scores, times, timed = [], [], []
+    scores, times, timed, trivial = [], [], [], []
     for table, (title, column, factor) in GROUP_TABLES.items():
         rows = reports[table]["rows"]
         for skip in dict.fromkeys(row["variant"]["skip"] for row in rows):

@@ -166,7 +166,7 @@ def _unsupported(device: str) -> str | None:
 
 
 def onnxruntime() -> Any:
-    """Import onnxruntime.
+    """Import onnxruntime, with its telemetry off unless the environment variable ORT_DISABLE_TELEMETRY is set.
 
     Returns:
         The module.
@@ -174,18 +174,8 @@ def onnxruntime() -> Any:
     Raises:
         EdgernnError: ONNX Runtime is missing, or both onnxruntime and onnxruntime-gpu are installed.
     """
-    installed = []
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            importlib.metadata.distribution(name)
-            installed.append(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    if len(installed) == 2:
-        raise EdgernnError(
-            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
-            "pip uninstall onnxruntime onnxruntime-gpu, and then pip install 'edgernn[cpu]' or 'edgernn[gpu]'"
-        )
+    # at its import, onnxruntime writes a device id to the home folder and looks up its maker's host
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime as ort
     except ImportError:

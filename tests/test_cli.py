@@ -2,6 +2,7 @@
 """The command line: every example of every --help, errors, exit codes and --json."""
 
 import json
+import os
 import re
 import resource
 import shlex
@@ -259,3 +260,22 @@ def test_a_full_disk_behind_standard_error_keeps_the_exit_status():
     with Path("/dev/full").open("w") as full:
         process = subprocess.run([sys.executable, "-m", "edgernn", "nonsense"], stderr=full, timeout=300)
     assert process.returncode == 2
+
+
+@pytest.mark.parametrize("value", [None, "0"])
+def test_onnx_runtime_writes_nothing_to_the_home_folder_unless_the_user_asks(tmp_path, monkeypatch, value):
+    """ONNX Runtime 1.31 writes a device id and telemetry events there."""
+    (tmp_path / "home").mkdir()
+    environment = {name: text for name, text in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"HOME": str(tmp_path / "home")} | ({} if value is None else {"ORT_DISABLE_TELEMETRY": value})
+    np.savez(tmp_path / "x.npz", x=np.zeros((4, 3), np.float32))
+    words = ["run", exported("gru")[1], "--input", "x.npz", "--output", "y.npz"]
+    code = f"import os, sys; from edgernn.cli.frame import main; assert main({[*map(str, words)]}) == 0; " + (
+        "print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert process.stdout.splitlines()[-1] == (value or "1"), process.stderr
+    if value is None:
+        assert list((tmp_path / "home").rglob("*")) == []

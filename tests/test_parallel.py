@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.progress import Silent
 from edgernn.training import Interrupted, train
+from edgernn.training.child_processes import launched
 from edgernn.training.parallel import Group
 from edgernn.training.tasks.sources import Batch
 from tests.training_helpers import SMALL, command_line, without_pictures, words
@@ -214,6 +215,25 @@ def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
     assert_same(tmp_path / "run", one_process)
 
 
+def listening():
+    """The addresses, as in /proc/net/tcp, at which this process waits for connections."""
+    sockets = {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+    lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{kind}").read_text().split("\n")]
+    return {words[1] for words in lines if words[3:4] == ["0A"] and f"socket:[{words[9]}]" in sockets}
+
+
+def test_only_this_machine_can_connect_to_the_processes(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    before = listening()
+    with everything_put_back(), launched(1, []):
+        opened = listening() - before
+        assert len(opened) == 1
+        # 127.0.0.1
+        assert all(address.startswith("0100007F:") for address in opened)
+        assert {os.environ[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")} == {"lo"}
+        assert os.environ["MASTER_ADDR"] == "127.0.0.1"
+
+
 @pytest.mark.slow
 def test_torchrun_starts_what_devices_would(tmp_path, one_process):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edgernn"]
@@ -260,6 +280,16 @@ def test_a_process_that_cannot_start_is_named(tmp_path, monkeypatch):
     with everything_put_back(), pytest.raises(EdgernnError, match="process 1 ended with status 1"):
         run(tmp_path / "run", devices=2)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_other_processes_import_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("click", "json", "socket"):
+        Path(f"{name}.py").write_text("open('imported', 'w')")
+    with pytest.raises(EdgernnError, match="process 1 ended with status 2 .edgernn: error: unknown command 'trian'"):
+        with launched(2, ["edgernn", "trian"]):
+            pass
+    assert not Path("imported").exists()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 """Child processes of a data-parallel training: processes 1, 2, ..., which process 0 starts on the same machine."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from edgernn.errors import EdgernnError
 
 LAUNCHED = "EDGERNN_LAUNCHED"
+_HOST = "127.0.0.1"
 
 
 class Child:
@@ -56,11 +58,12 @@ class Child:
 def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
     """Start the child processes of a data-parallel training, and end them after the block; this process has rank 0.
 
-    In the block, this process also has the environment variables that torchrun sets for its processes.
+    In the block, this process also has the environment variables that torchrun sets for its processes. All connections
+    use the loopback interface.
 
     Args:
         size: Number of processes, including this one.
-        command: Module and arguments for `python -m`, which starts a child process.
+        command: Module and arguments for `python -P -m`, which starts a child process.
 
     Yields:
         The child processes, in the order of their ranks 1, 2, ...
@@ -69,15 +72,24 @@ def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
         EdgernnError: A child process failed before all of them were running.
     """
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // size))
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    # a store that opens its own socket listens on all interfaces, without a password
+    listener = socket.create_server((_HOST, 0))
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        _HOST,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
     shared = {
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": _HOST,
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         # like torchrun: the store already exists
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": str(threads),
     }
     before, threads_before = dict(os.environ), torch.get_num_threads()
@@ -87,7 +99,7 @@ def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
     try:
         for rank in range(1, size):
             ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), LAUNCHED: "1"}
-            children.append(Child(rank, [sys.executable, "-m", *command], {**before, **shared, **ranks}))
+            children.append(Child(rank, [sys.executable, "-P", "-m", *command], {**before, **shared, **ranks}))
         while not store.check([_ready(child.rank) for child in children]):
             for child in children:
                 if why := child.failure(0):

@@ -38,7 +38,8 @@ def processes(
         raise UsageError(f"jobs: expected at least 1, got {jobs}; choose a larger number")
     slots = min(count, jobs or max(1, (os.cpu_count() or 1) // threads))
     others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
-    with environment(thread_variables(threads)):
+    # a spawned process would import modules from the working directory
+    with environment({**thread_variables(threads), "PYTHONSAFEPATH": "1"}):
         workers = _ProcessWorkers(partial(ProcessPoolExecutor, 1, context, ignore_interrupts), slots, data, device)
         try:
             yield workers

@@ -152,7 +152,8 @@ def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **optio
     all settings and their defaults. With --task, --cell or --rule before --help, it includes their settings and the
     task's defaults. Example: edgernn train --task adding --cell decaynet --help.
 
-    --devices N is equivalent to `torchrun --standalone --nproc-per-node N -m edgernn train ...`; see
+    --devices N trains the same model as `torchrun --standalone --nproc-per-node N -m edgernn train ...`. Its processes
+    reach each other through the loopback interface; torchrun listens on all interfaces. See
     docs/how-to/several-devices.md.
     """
     # spinning threads stall for whole time slices on busy cores; torch reads this when it is imported

@@ -38,6 +38,16 @@ Owned<T> Create(OrtStatus* (*create)(Parameters...), Arguments... arguments) {
   return Owned<T>(object);
 }
 
+// Without it, ONNX Runtime may write a device id to the home folder and look up its maker's host.
+// Keeps a value that the user set.
+void DisableTelemetry() {
+#if defined(_WIN32)
+  if (std::getenv("ORT_DISABLE_TELEMETRY") == nullptr) _putenv_s("ORT_DISABLE_TELEMETRY", "1");
+#else
+  setenv("ORT_DISABLE_TELEMETRY", "1", 0);
+#endif
+}
+
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("no such file");
@@ -100,6 +110,7 @@ Stream::Stream(const std::string& model, const std::string& library) try {
   const std::string description = Description(file);
   // 0 for null, which a model of numbers has
   vocabulary_ = std::strtoll(Between(description, "\"vocabulary\":", ",").c_str(), nullptr, 10);
+  DisableTelemetry();
   env_ = Create<OrtEnv>(Api().CreateEnv, ORT_LOGGING_LEVEL_FATAL, "edgernn");
   memory_ = Create<OrtMemoryInfo>(Api().CreateCpuMemoryInfo, OrtDeviceAllocator, OrtMemTypeDefault);
   const auto options = Create<OrtSessionOptions>(Api().CreateSessionOptions);

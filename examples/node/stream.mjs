@@ -24,6 +24,8 @@ async function open(path) {
   });
   try {
     if (PackedStream.reads(bytes)) return await PackedStream.open(Model, bytes);
+    // without it, ONNX Runtime may write a device id to the home folder and look up its maker's host
+    process.env.ORT_DISABLE_TELEMETRY ??= "1";
     return await Stream.open(await import("onnxruntime-node"), bytes);
   } catch (error) {
     throw new Error(`${path}: ${error.message}`);
