@@ -52,10 +52,10 @@ from edgernn.bench.training_steps import table as training_table
 from edgernn.bench.worst_steps import table as worst_steps_table
 from edgernn.cells import CELLS, Cell
 from edgernn.cli.cell_costs import cell_costs, table
+from edgernn.cli.settings_help import task_doc
 from edgernn.imputers import Imputer
 from edgernn.rules import RULES, UpdateRule
 from edgernn.settings import as_word, options_of
-from edgernn.training.help import task_doc
 from edgernn.training.papers.overview import overview, overview_table
 from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.recipe import load_table, table_names

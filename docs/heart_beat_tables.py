@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from edgernn.training.statistics import mean_difference
+from edgernn.training.tables.statistics import mean_difference
 from measured_tables import filled, read_report, with_margin
 
 # sensitivity and precision of de Chazal et al., in %

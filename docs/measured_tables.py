@@ -11,8 +11,8 @@ from typing import Any
 from edgernn.cli.models import model_rows, seed_notes
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
-from edgernn.training.statistics import Difference, mean_difference
-from edgernn.training.table_text import shown_baselines
+from edgernn.training.tables.statistics import Difference, mean_difference
+from edgernn.training.tables.table_text import shown_baselines
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"

@@ -11,8 +11,8 @@ from edgernn.settings import options_of
 from edgernn.training.papers.recipe import RECIPES
 from edgernn.training.sweep.run_sweep import draw_front
 from edgernn.training.sweep.sweep_table import naming_settings
-from edgernn.training.table_latency import EARLIER_CALL
-from edgernn.training.table_text import baseline_name, number, shown_baselines
+from edgernn.training.tables.table_latency import EARLIER_CALL
+from edgernn.training.tables.table_text import baseline_name, number, shown_baselines
 from edgernn.training.tasks import TASKS
 from measured_tables import RESULTS, compared, filled, read_report
 

@@ -2,6 +2,7 @@
 """Prints point-wise programs, the equations of cells and rules, as statements of a programming language."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from edgernn.program import Program
 
@@ -20,8 +21,8 @@ class ProgramPrinter:
         declaration: Statement that gives a value a name, with {0} for the name and {1} for the expression.
     """
 
-    expressions: Mapping[str, str]
-    declaration: str
+    expressions: ClassVar[Mapping[str, str]]
+    declaration: ClassVar[str]
 
     def __init__(self, program: Program, arguments: Sequence[str]) -> None:
         self._program = program

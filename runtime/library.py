@@ -2,7 +2,6 @@
 """Lookup of the native libraries and of ONNX Runtime, with errors that name the remedy if one is missing."""
 
 import ctypes
-import importlib.metadata
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -100,11 +100,10 @@ def _has_seeds(seeds: Any) -> bool:
     """Return True if the value is the dict "seeds" that `seed_note` reads."""
     if not isinstance(seeds, dict) or not isinstance(seeds.get("model"), str):
         return False
-    splits = [seeds.get(split) for split in ("validation", "test")]
-    if not all(isinstance(split, dict) and seeds["model"] in split for split in splits):
+    splits = [split for name in ("validation", "test") if isinstance(split := seeds.get(name), dict)]
+    if len(splits) < 2 or splits[0].keys() != splits[1].keys() or seeds["model"] not in splits[0]:
         return False
-    numbers = [value for split in splits for value in split.values()]
-    return splits[0].keys() == splits[1].keys() and all(isinstance(value, int | float) for value in numbers)
+    return all(isinstance(value, int | float) for split in splits for value in split.values())
 
 
 def seed_mean(entry: Mapping[str, Any]) -> float | None:

@@ -25,8 +25,8 @@ from edgernn.runtime.library import SCHEMA
 from edgernn.runtime.open_model import open_session
 from edgernn.store import load_model
 from edgernn.training import train
-from edgernn.training.calibrate import with_thresholds
-from edgernn.training.calibrate_file import calibrate_file
+from edgernn.training.calibration.calibrate import with_thresholds
+from edgernn.training.calibration.calibrate_file import calibrate_file
 from tests.models import contractive
 from tests.training_helpers import SMALL, Stop
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from edgernn.files import read_json, write_json
 from edgernn.settings import fields_of
-from edgernn.training.jobs import Job, first_change
 from edgernn.training.papers.recipe import load_table
 from edgernn.training.papers.reproduce import table_rows
 from edgernn.training.sweep.sweep_plan import load_sweep
-from edgernn.training.table import Row
-from edgernn.training.toml_settings import label
-from edgernn.training.trivial_baselines import baselines
+from edgernn.training.tables.jobs import Job, first_change
+from edgernn.training.tables.table import Row
+from edgernn.training.tables.toml_settings import label
+from edgernn.training.tables.trivial_baselines import baselines
 
 # the folder of run directories, none of which are read
 _RUNS = Path("runs")

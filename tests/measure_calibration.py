@@ -19,7 +19,7 @@ import torch
 from edgernn.export.exported_model import read_exported
 from edgernn.model import SequenceModel
 from edgernn.runtime.zoo import find_model
-from edgernn.training.calibrate import calibrate_on
+from edgernn.training.calibration.calibrate import calibrate_on
 from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import open_entry
 from edgernn.training.kernels import attach

@@ -19,7 +19,7 @@ import edgernn
 from edgernn.model import SequenceModel
 from edgernn.runtime.zoo import entries
 from edgernn.store import load_model
-from edgernn.training.calibrate import calibrate
+from edgernn.training.calibration.calibrate import calibrate
 from edgernn.training.kernels import attach
 from edgernn.training.score import open_task
 from edgernn.training.tasks.ecg import CLASSES, BeatTally, Ecg

@@ -25,7 +25,7 @@ from edgernn.runtime.wav import write_wav
 from edgernn.runtime.word_detection import PostProcessing
 from edgernn.runtime.zoo import find_model
 from edgernn.store import read_config
-from edgernn.training.calibrate import with_thresholds
+from edgernn.training.calibration.calibrate import with_thresholds
 from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import evaluate_model, open_entry
 from edgernn.training.kernels import attach

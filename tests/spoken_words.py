@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from edgernn.runtime.wav import FULL_SCALE, write_wav
-from edgernn.training.data import data_folder
+from edgernn.training.datasets.find import data_folder
 from edgernn.training.tasks.mixing import spoken_part
 from edgernn.training.tasks.recordings import noise_parts, read_clips, word_files
 from edgernn.training.tasks.rooms import Acoustics

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from edgernn.files import read_json
-from edgernn.training.jobs import Job
 from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.tasks.binary_addition import BinaryAddition
 from edgernn.training.papers.tasks.brits import Mortality
 from edgernn.training.papers.tasks.memorization import Memorization
-from edgernn.training.table_text import baseline_lines
+from edgernn.training.tables.jobs import Job
+from edgernn.training.tables.table_text import baseline_lines
+from edgernn.training.tables.trivial_baselines import baselines
 from edgernn.training.tasks import DrawImages, LearningToLearn, NextWord, SentenceCodes
 from edgernn.training.tasks.activity import Activity
 from edgernn.training.tasks.adding import Adding
@@ -28,7 +29,6 @@ from edgernn.training.tasks.remaining_life import RemainingLife
 from edgernn.training.tasks.seizures import Seizures
 from edgernn.training.tasks.sources import Generated, Sequences
 from edgernn.training.tasks.trivial import fit_threshold, log_counts
-from edgernn.training.trivial_baselines import baselines
 from tests import measure_baselines
 from tests.stays import F, write_stays
 from tests.task_helpers import opened

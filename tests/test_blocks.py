@@ -15,7 +15,7 @@ from edgernn.errors import UsageError
 from edgernn.random_models import random_model
 from edgernn.store import load_model
 from edgernn.training import train
-from edgernn.training.calibrate import calibrate_output
+from edgernn.training.calibration.calibrate import calibrate_output
 from edgernn.training.kernels import attach
 from tests import oracle_blocks
 from tests.models import contractive

@@ -21,8 +21,8 @@ from edgernn.runtime import Session
 from edgernn.runtime.weights import read_weights
 from edgernn.settings import load, record
 from edgernn.training import train
-from edgernn.training.calibrate import calibrate, calibrate_output, with_thresholds
-from edgernn.training.threshold_search import search_thresholds
+from edgernn.training.calibration.calibrate import calibrate, calibrate_output, with_thresholds
+from edgernn.training.calibration.threshold_search import search_thresholds
 from tests.training_helpers import SMALL
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs/how-to/calibrate.md").read_text(encoding="utf-8")

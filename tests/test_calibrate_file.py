@@ -17,7 +17,7 @@ from edgernn.export.delta_graph import with_delta
 from edgernn.export.recurrent_nodes import find_recurrent_nodes
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
-from edgernn.training.calibrate_file import calibrate_file
+from edgernn.training.calibration.calibrate_file import calibrate_file
 
 T, B, I, H = 9, 2, 3, 5
 

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.errors import EdgernnError
-from edgernn.training.calibrate_file import calibrate_file
-from edgernn.training.layer_graph import OperatorGraph
-from edgernn.training.threshold_search import CURVE
+from edgernn.training.calibration.calibrate_file import calibrate_file
+from edgernn.training.calibration.layer_graph import OperatorGraph
+from edgernn.training.calibration.threshold_search import CURVE
 from tests.test_calibrate_file import data, operator, run, store
 
 

@@ -16,9 +16,9 @@ from edgernn.files import write_bytes
 from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training import train
-from edgernn.training.jobs import attempt
 from edgernn.training.sweep import sweep
 from edgernn.training.sweep.sweep_plan import load_sweep
+from edgernn.training.tables.jobs import attempt
 from tests.training_helpers import SMALL, Stop, snapshot, without_pictures, words
 
 CELL = """

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.data import find_either, find_files
+from edgernn.training.datasets.find import find_either, find_files
 from edgernn.training.formats import read_cifar10, read_csv, read_idx, read_npz, read_physionet, read_svhn, read_text
 from tests.format_files import (
     RECORD,

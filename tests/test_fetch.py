@@ -16,8 +16,8 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.locks import LOCK, hold
 from edgernn.progress import Progress
-from edgernn.training.data import find_files
 from edgernn.training.datasets import Download, File, fetch
+from edgernn.training.datasets.find import find_files
 from tests.file_server import CONTENT, CUT, SIZE, SUM, home, plain, register_data_set, server, sha
 from tests.test_unpack import ARCHIVES
 

@@ -20,7 +20,7 @@ from edgernn.files import CONFIG, output_file, read_arrays, read_json, replacing
 from edgernn.locks import hold_file
 from edgernn.runtime.run_file import read
 from edgernn.runtime.wav import read_wav
-from edgernn.training.toml_settings import read_toml
+from edgernn.training.tables.toml_settings import read_toml
 from tests.training_helpers import leftovers
 
 WRITE = """

@@ -12,7 +12,7 @@ from edgernn.training.api import train
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.papers.recipe import load_recipe, load_table, table_names
 from edgernn.training.plan import make_plan
-from edgernn.training.toml_settings import over
+from edgernn.training.tables.toml_settings import over
 from tests.fused import train_library
 from tests.training_helpers import without_pictures
 

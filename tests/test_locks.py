@@ -15,8 +15,8 @@ import pytest
 from edgernn.errors import UsageError
 from edgernn.locks import LOCK, hold_file, hold_folder
 from edgernn.training import train
-from edgernn.training.calibrate import calibrate
-from edgernn.training.calibrate_file import calibrate_file
+from edgernn.training.calibration.calibrate import calibrate
+from edgernn.training.calibration.calibrate_file import calibrate_file
 from edgernn.zoo_entry import add_model
 from tests.test_calibrate_file import data, operator
 from tests.training_helpers import SMALL, command_line, wait_until, without_pictures, words

@@ -218,7 +218,9 @@ def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
 def listening():
     """The addresses, as in /proc/net/tcp, at which this process waits for connections."""
     sockets = {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
-    lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{kind}").read_text().split("\n")]
+    lines = [
+        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{kind}").read_text().split("\n")
+    ]
     return {words[1] for words in lines if words[3:4] == ["0A"] and f"socket:[{words[9]}]" in sockets}
 
 

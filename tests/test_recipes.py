@@ -13,8 +13,8 @@ from edgernn.training.papers.paper_table import MACHINE_COLUMNS
 from edgernn.training.papers.recipe import RECIPES, load_recipe, load_table, table_names
 from edgernn.training.plan import choose
 from edgernn.training.series import run_series
-from edgernn.training.table_text import figure
-from edgernn.training.toml_settings import label, over
+from edgernn.training.tables.table_text import figure
+from edgernn.training.tables.toml_settings import label, over
 from tests.source_tree import ROOT
 from tests.training_helpers import without_pictures
 

@@ -16,14 +16,14 @@ import pytest
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
-from edgernn.training.jobs import Job, Outcome
 from edgernn.training.papers import recipe as recipes
 from edgernn.training.papers.agreement import Reported, agreement
 from edgernn.training.papers.overview import overview
 from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.reproduce import reproduce, search
-from edgernn.training.table_text import figure
-from edgernn.training.worker_processes import processes
+from edgernn.training.tables.jobs import Job, Outcome
+from edgernn.training.tables.table_text import figure
+from edgernn.training.tables.worker_processes import processes
 from tests.training_helpers import SMALL, command_line, leftovers, wait_until
 
 # every test trains the runs of a table

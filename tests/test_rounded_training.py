@@ -26,7 +26,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.runtime import Session
 from edgernn.store import load_model, read_tensors
 from edgernn.training import train
-from edgernn.training.calibrate import calibrate, with_thresholds
+from edgernn.training.calibration.calibrate import calibrate, with_thresholds
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.kernels.graphs import GraphUnroller

@@ -15,7 +15,7 @@ from edgernn.training.papers import recipe as recipes
 from edgernn.training.papers import run_latency
 from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.reproduce import reproduce
-from edgernn.training.table_latency import latencies, measured
+from edgernn.training.tables.table_latency import latencies, measured
 from tests.training_helpers import without_pictures
 
 pytestmark = pytest.mark.slow

@@ -201,8 +201,8 @@ def test_an_early_ctrl_c_ends_a_training_with_a_message(tmp_path):
 CROWD = """
 import multiprocessing, os, signal, sys, threading, time
 from pathlib import Path
-from edgernn.training.jobs import Job
-from edgernn.training.worker_processes import processes
+from edgernn.training.tables.jobs import Job
+from edgernn.training.tables.worker_processes import processes
 
 def interrupt(workers, delay):
     time.sleep(delay)

@@ -12,7 +12,7 @@ from edgernn.training import loop, train
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.plan import choose
 from edgernn.training.steering import Steering, SteeringState
-from edgernn.training.toml_settings import over
+from edgernn.training.tables.toml_settings import over
 from tests.training_helpers import SMALL, without_pictures
 
 SHORT = {"T": 10, "hidden_size": 16, "batch_size": 20, "test_size": 200, "stop_solved": False}

@@ -13,12 +13,12 @@ import pytest
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.locks import hold_folder
-from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
 from edgernn.training.sweep import sweep
 from edgernn.training.sweep.run_sweep import _export
 from edgernn.training.sweep.sweep_plan import load_sweep
 from edgernn.training.sweep.sweep_table import markdown
-from edgernn.training.table import trained
+from edgernn.training.tables.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
+from edgernn.training.tables.table import trained
 from tests.training_helpers import leftovers, snapshot, without_pictures
 
 SWEEP = """task = "adding"

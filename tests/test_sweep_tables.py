@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from edgernn.training.statistics import mean_difference, spread
+from edgernn.training.tables.statistics import mean_difference, spread
 from tests.source_tree import ROOT, load_script
 
 

@@ -14,7 +14,7 @@ from edgernn.training.papers.reproduce import reproduce, search
 from edgernn.training.papers.table_pictures import draw_pictures, read_picture
 from edgernn.training.pictures import NothingToDrawError
 from edgernn.training.series import join_series, run_series, save_series
-from edgernn.training.statistics import spread
+from edgernn.training.tables.statistics import spread
 
 NAMED = {"name": "p", "text": "T."}
 

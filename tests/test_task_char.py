@@ -166,7 +166,7 @@ def test_a_missing_file_is_named(tmp_path, monkeypatch):
     with pytest.raises(EdgernnError, match="file: no such file"):
         opened(Char(file=str(tmp_path)))
     monkeypatch.delenv("EDGERNN_DATA", raising=False)
-    monkeypatch.setattr("edgernn.training.data.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("edgernn.training.datasets.find.cache_folder", lambda: tmp_path / "cache")
     with pytest.raises(EdgernnError, match=r"char needs input\.txt"):
         opened(Char())
 

@@ -185,7 +185,7 @@ def test_bad_settings_are_named(kind, word, message):
 @every_task
 def test_missing_files_say_where_to_put_them(tmp_path, kind, monkeypatch):
     monkeypatch.delenv("EDGERNN_DATA", raising=False)
-    monkeypatch.setattr("edgernn.training.data.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("edgernn.training.datasets.find.cache_folder", lambda: tmp_path / "cache")
     with pytest.raises(
         EdgernnError, match=r"train-images-idx3-ubyte.*--data DIR or the environment variable EDGERNN_DATA"
     ):

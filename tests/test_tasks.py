@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from edgernn.cells import CELLS
+from edgernn.cli.settings_help import task_doc
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.rules import RULES
 from edgernn.settings import bind, fields_of, options_of
 from edgernn.training import TASKS, find_task
 from edgernn.training.config import TrainConfig
-from edgernn.training.help import task_doc
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION
 from edgernn.training.tasks.folders import Folder

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from edgernn.model import SequenceModel
-from edgernn.training.statistics import CONFIDENCE
+from edgernn.training.tables.statistics import CONFIDENCE
 from edgernn.training.tasks.base import Means, Objective, Task
 from edgernn.training.tasks.sources import Batch, Split
 

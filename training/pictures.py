@@ -14,7 +14,7 @@ from torch import Tensor
 from edgernn.files import replacing
 from edgernn.model import SequenceModel
 from edgernn.runtime.info import update_words
-from edgernn.training.table_text import COLUMNS
+from edgernn.training.metrics import COLUMNS
 
 Array = npt.NDArray[Any]
 

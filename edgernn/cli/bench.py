@@ -48,7 +48,7 @@ def _refuse(where: str, names: tuple[str, ...]) -> None:
 
 
 def _sections(cell: str | None = None, rule: str | None = None) -> Any:
-    from edgernn.training.help import model_sections
+    from edgernn.cli.settings_help import model_sections
 
     return model_sections(cell, rule)
 

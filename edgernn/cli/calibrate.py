@@ -94,10 +94,10 @@ def command(model: Path, data: Path | None, loss: float, out: Path | None) -> di
         # a model of the zoo stays as it is
         out = out or Path(f"{named.name}-delta.onnx")
     if model.suffix != ".onnx":
-        from edgernn.training.calibrate import calibrate
+        from edgernn.training.calibration.calibrate import calibrate
 
         return calibrate(model, out, loss=loss, data=data, progress=Progress())
-    from edgernn.training.calibrate_file import calibrate_file
+    from edgernn.training.calibration.calibrate_file import calibrate_file
 
     if data is None:
         raise UsageError(

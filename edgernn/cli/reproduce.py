@@ -117,7 +117,7 @@ def command(
     """
     from edgernn.training.papers.overview import RESULTS, overview
     from edgernn.training.papers.reproduce import reproduce, search
-    from edgernn.training.table import check_none_failed
+    from edgernn.training.tables.table import check_none_failed
 
     chosen = rows.split(",") if rows else None
     if lists:

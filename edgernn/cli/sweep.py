@@ -61,7 +61,7 @@ def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
     docs/how-to/sweep.md describes the format of SWEEP.toml.
     """
     from edgernn.training.sweep import sweep
-    from edgernn.training.table import check_none_failed
+    from edgernn.training.tables.table import check_none_failed
 
     report = sweep(path, run=not table_only, **options)
     check_none_failed(report)

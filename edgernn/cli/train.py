@@ -88,7 +88,7 @@ def _has_gpu() -> bool:
 
 
 def _sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Any:
-    from edgernn.training.help import sections
+    from edgernn.cli.settings_help import sections
 
     return sections(task, cell, rule)
 

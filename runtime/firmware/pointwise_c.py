@@ -26,7 +26,7 @@ def float_literal(number: float) -> str:
 
 class _Printer(ProgramPrinter):
     # operations of more than one instruction are functions of engine/edgernn_math.h
-    expressions: ClassVar = {
+    expressions: ClassVar[Mapping[str, str]] = {
         "add": "{0} + {1}",
         "sub": "{0} - {1}",
         "mul": "{0} * {1}",

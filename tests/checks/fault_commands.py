@@ -54,7 +54,11 @@ PACKAGES = (
     *("edgernn.training", "edgernn.export", "edgernn.export.export_run", "edgernn.training.datasets"),
     *("edgernn.training.papers.run_pictures", "matplotlib.figure", "matplotlib.backends.backend_agg", "torch._dynamo"),
     *("onnxruntime", "onnxscript", "onnx.checker", "pooch", "edgernn.runtime.firmware", "edgernn.training.score"),
-    *("edgernn.training.calibrate", "edgernn.training.calibrate_file", "onnxscript.function_libs.torch_lib.ops"),
+    *(
+        "edgernn.training.calibration.calibrate",
+        "edgernn.training.calibration.calibrate_file",
+        "onnxscript.function_libs.torch_lib.ops",
+    ),
 )
 # the folder of a run of tests/checks/faults.py, and in it the inputs of the commands
 FOLDER = "FAULT_WORK"
@@ -254,7 +258,7 @@ def _trace_layers() -> None:
     from edgernn.export.graph import build
     from edgernn.export.recurrent_nodes import find_recurrent_nodes
     from edgernn.store import load_model
-    from edgernn.training.calibrate import with_thresholds
+    from edgernn.training.calibration.calibrate import with_thresholds
 
     build(load_model(_INPUTS / "run")[0])
     dense, _ = load_model(_INPUTS / "dense")

@@ -15,8 +15,8 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.files import read_json, write_json
 from edgernn.locks import LOCK, hold
 from edgernn.progress import Progress, Silent
-from edgernn.training.data import VARIABLE, cache_folder, locate
 from edgernn.training.datasets.download import Resuming
+from edgernn.training.datasets.find import VARIABLE, cache_folder, locate
 from edgernn.training.datasets.registry import SETS, DataSet, Download, File
 from edgernn.training.datasets.unpack import unpack
 from edgernn.training.formats.byte_source import opened

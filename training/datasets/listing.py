@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgernn.training.data import locate, places
+from edgernn.training.datasets.find import locate, places
 from edgernn.training.datasets.registry import SETS, DataSet
 
 

@@ -32,7 +32,7 @@ def lerp(start, end, weight):
 
 class _Printer(ProgramPrinter):
     # PRELUDE defines functions that Triton lacks
-    expressions: ClassVar = {
+    expressions: ClassVar[Mapping[str, str]] = {
         "add": "{0} + {1}",
         "sub": "{0} - {1}",
         "mul": "{0} * {1}",

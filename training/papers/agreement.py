@@ -12,7 +12,7 @@ from pydantic import StrictFloat, with_config
 
 from edgernn.errors import UsageError
 from edgernn.settings import FILE, Expected
-from edgernn.training.statistics import Difference, mean_difference, spread_ratio
+from edgernn.training.tables.statistics import Difference, mean_difference, spread_ratio
 
 WITHIN, ABOVE, BELOW, INCOMPARABLE = "within", "above", "below", "not comparable"
 VERDICTS = (WITHIN, ABOVE, BELOW, INCOMPARABLE)

@@ -16,9 +16,9 @@ from typing import Any
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import read_json
-from edgernn.training.jobs import KnownRun
 from edgernn.training.series import Series
-from edgernn.training.toml_settings import Settings, label
+from edgernn.training.tables.jobs import KnownRun
+from edgernn.training.tables.toml_settings import Settings, label
 
 
 @dataclass(frozen=True)

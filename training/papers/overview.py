@@ -10,9 +10,9 @@ from edgernn.errors import EdgernnError
 from edgernn.files import read_json
 from edgernn.training.papers.agreement import VERDICTS
 from edgernn.training.papers.recipe import Table, load_table, table_names
-from edgernn.training.table import TABLE
-from edgernn.training.table_text import grid, number
-from edgernn.training.toml_settings import label
+from edgernn.training.tables.table import TABLE
+from edgernn.training.tables.table_text import grid, number
+from edgernn.training.tables.toml_settings import label
 
 # folders with results of tables: the default of `reproduce`, and the results that a checkout contains
 RESULTS = (Path("runs"), Path("docs") / "results")

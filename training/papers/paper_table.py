@@ -4,9 +4,9 @@
 import math
 from typing import Any
 
+from edgernn.training.metrics import COLUMNS
 from edgernn.training.papers.agreement import INCOMPARABLE, VERDICTS
-from edgernn.training.table_text import (
-    COLUMNS,
+from edgernn.training.tables.table_text import (
     LATENCY_HEADS,
     baseline_lines,
     baseline_name,

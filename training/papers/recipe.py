@@ -65,7 +65,7 @@ from edgernn.settings import FILE, Expected, parse
 from edgernn.training.papers.agreement import PARTS, Claim, Reported
 from edgernn.training.papers.report_pictures import Picture
 from edgernn.training.papers.table_pictures import read_picture
-from edgernn.training.toml_settings import Choices, Settings, combinations, label, over, read_toml
+from edgernn.training.tables.toml_settings import Choices, Settings, combinations, label, over, read_toml
 
 RECIPES = Path(__file__).parent / "recipes"
 SUFFIX = ".toml"

@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field, StrictBool, StrictInt, with_config
 
 from edgernn.settings import FILE, Expected
+from edgernn.training.metrics import COLUMNS
 from edgernn.training.pictures import NothingToDrawError, OperatingPoint, plain_logarithm, save, tradeoff
-from edgernn.training.table_text import COLUMNS
 
 Row = dict[str, Any]
 Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]

@@ -14,7 +14,6 @@ from edgernn.errors import EdgernnWarning, UsageError, nearest
 from edgernn.files import write_json
 from edgernn.locks import hold_folder
 from edgernn.progress import Progress
-from edgernn.training.jobs import Job, first_change, origin
 from edgernn.training.papers.agreement import agreement, count_verdicts
 from edgernn.training.papers.known_runs import KnownRow, read_known_rows, shared_settings
 from edgernn.training.papers.paper_table import MACHINE_COLUMNS, markdown
@@ -23,10 +22,11 @@ from edgernn.training.papers.run_latency import measure_latency, summary
 from edgernn.training.papers.table_pictures import draw_pictures
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import join_series
-from edgernn.training.table import Failures, Row, finished_jobs, results_of, save, trained
-from edgernn.training.toml_settings import Settings, combinations, label, over
-from edgernn.training.trivial_baselines import baselines
-from edgernn.training.worker_processes import processes
+from edgernn.training.tables.jobs import Job, first_change, origin
+from edgernn.training.tables.table import Failures, Row, finished_jobs, results_of, save, trained
+from edgernn.training.tables.toml_settings import Settings, combinations, label, over
+from edgernn.training.tables.trivial_baselines import baselines
+from edgernn.training.tables.worker_processes import processes
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.store import load_model
 from edgernn.training.run_directory import LATENCY, RESULT
-from edgernn.training.statistics import spread
-from edgernn.training.table_latency import exported
+from edgernn.training.tables.statistics import spread
+from edgernn.training.tables.table_latency import exported
 
 REFERENCE = "gru"
 # a timed call runs all sequences; a short call is repeated to fill a block

@@ -24,8 +24,8 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.extras import needed_by
 from edgernn.locks import LOCK
 from edgernn.signals import Interrupted, raising
-from edgernn.training.jobs import Job, Outcome, Workers, attempt
-from edgernn.training.worker_processes import environment, thread_variables
+from edgernn.training.tables.jobs import Job, Outcome, Workers, attempt
+from edgernn.training.tables.worker_processes import environment, thread_variables
 
 # timeouts in seconds: for a cluster's answer, for joining it, and for interrupted jobs to save their checkpoints
 ANSWER, JOIN, SAVE = 10.0, 60.0, 60.0

@@ -11,13 +11,13 @@ from typing import Any
 from edgernn.errors import EdgernnError
 from edgernn.files import EXAMPLE, write_bytes
 from edgernn.names import parts
-from edgernn.training.jobs import Pool, origin
 from edgernn.training.pictures import Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
 from edgernn.training.sweep.sweep_plan import LAMBDA, Sweep, load_sweep
 from edgernn.training.sweep.sweep_table import COSTS, markdown, naming_settings, tabulate
-from edgernn.training.table import Failures, results_of, save, trained
-from edgernn.training.table_latency import exported, latencies, measured
+from edgernn.training.tables.jobs import Pool, origin
+from edgernn.training.tables.table import Failures, results_of, save, trained
+from edgernn.training.tables.table_latency import exported, latencies, measured
 
 FRONT = "front"
 _SYMBOLS = {LAMBDA: "λ"}

@@ -34,10 +34,10 @@ from edgernn.cell_files import differs, is_cell_file, split_word
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.names import resolve, resolve_imputer
 from edgernn.settings import FILE, Expected, parse
-from edgernn.training.jobs import Job
 from edgernn.training.plan import choose
-from edgernn.training.table import Row
-from edgernn.training.toml_settings import Choices, Settings, combinations, label, over, read_toml
+from edgernn.training.tables.jobs import Job
+from edgernn.training.tables.table import Row
+from edgernn.training.tables.toml_settings import Choices, Settings, combinations, label, over, read_toml
 
 LAMBDA = "lambda"
 _OF_A_BUDGET = {"skip", "background"}

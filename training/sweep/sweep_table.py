@@ -10,11 +10,11 @@ from edgernn.errors import EdgernnError
 from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.api import command_words
-from edgernn.training.statistics import CONFIDENCE, Price, front, spread
+from edgernn.training.metrics import COLUMNS
 from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
-from edgernn.training.table import Failures, finished_jobs
-from edgernn.training.table_text import (
-    COLUMNS,
+from edgernn.training.tables.statistics import CONFIDENCE, Price, front, spread
+from edgernn.training.tables.table import Failures, finished_jobs
+from edgernn.training.tables.table_text import (
     baseline_lines,
     baseline_name,
     count,
@@ -24,7 +24,7 @@ from edgernn.training.table_text import (
     seeds_done,
     shown_baselines,
 )
-from edgernn.training.trivial_baselines import baselines
+from edgernn.training.tables.trivial_baselines import baselines
 
 # costs that have a Pareto front: a dict from the key of a row in table.json to the axis label
 COSTS = {

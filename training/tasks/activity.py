@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.data import find_either
+from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.formats import read_hapt
 from edgernn.training.tasks.base import Tally, Task

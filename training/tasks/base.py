@@ -265,7 +265,7 @@ class Task(abc.ABC):
         def predict(batch: Batch) -> Tensor:
             background = self.background(batch)
             with model.marked(background):
-                y, _ = model(batch.x)
+                y: Tensor = model(batch.x)[0]
             costs.add(batch.x.shape[1], work(model))
             if background is not None and (count := int((~background).sum())):
                 foreground.add(count, {FOREGROUND: 100 * (1 - model.foreground_rate)})

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError
-from edgernn.training.data import find_files
+from edgernn.training.datasets.find import find_files
 from edgernn.training.formats import read_text
 from edgernn.training.tasks.base import CLASSIFICATION, Objective, Task
 from edgernn.training.tasks.sources import Sequences

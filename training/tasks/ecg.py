@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.data import find_either
+from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import Objective, Predictor, Tally, Task
 from edgernn.training.tasks.confusion import masked_cross_entropy
 from edgernn.training.tasks.heartbeats import CLASSES, RATE, HeartRecord, count_beats, read_records, step_targets
 from edgernn.training.tasks.parts import Array, standardisation
-from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+from edgernn.training.tasks.sources import Batch, Sequences, random_split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 NO_BEAT = "none"
@@ -227,7 +227,8 @@ class Ecg(Task):
         """
         if self.positions:
             return super().baselines()
-        assert isinstance(self.train, Sequences)
+        train = self.train
+        assert isinstance(train, Sequences)
         lag = round(self.delay * RATE / self.frame) + 1
 
         def above(threshold: float) -> Predictor:
@@ -237,8 +238,8 @@ class Ecg(Task):
 
             return predict
 
-        thresholds = np.quantile(_ranges(self.train.x.transpose(0, 1)), _QUANTILES)
-        best = max(thresholds, key=lambda threshold: self.score(above(threshold), self.train)["macro_f1"])
+        thresholds = np.quantile(_ranges(train.x.transpose(0, 1)), _QUANTILES)
+        best = max(thresholds, key=lambda threshold: self.score(above(threshold), train)["macro_f1"])
         return super().baselines() | {"threshold on the range of the signal": self.score(above(best), self.test)}
 
     def _part(self, path: Path, records: list[HeartRecord], seed: int) -> HeartPart:

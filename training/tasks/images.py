@@ -12,8 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError
-from edgernn.training.data import find_files
 from edgernn.training.datasets import SETS
+from edgernn.training.datasets.find import find_files
 from edgernn.training.formats import read_idx
 from edgernn.training.formats.byte_source import read_all
 from edgernn.training.tasks.base import CLASSIFICATION, Task

@@ -20,7 +20,7 @@ from edgernn.frontends import FrontendConfig
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.runtime.wav import write_wav
 from edgernn.runtime.word_detection import NOT_WORDS, SILENCE, UNKNOWN, Detector, PostProcessing
-from edgernn.training.data import find_either
+from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import CLASSIFICATION, DETECTIONS, ROOM, ROOM_WORDS, Tally, Task
 from edgernn.training.tasks.clips import Changes, Clips

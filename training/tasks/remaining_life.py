@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgernn.errors import EdgernnError
-from edgernn.training.data import find_files
+from edgernn.training.datasets.find import find_files
 from edgernn.training.formats import read_text
 from edgernn.training.tasks.base import Objective, Tally, Task
 from edgernn.training.tasks.parts import HELD_OUT, Array, finite, standardisation

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.data import find_either
+from edgernn.training.datasets.find import find_either
 from edgernn.training.formats import CsvTable, read_csv
 from edgernn.training.tasks.detection import Detection
 from edgernn.training.tasks.parts import Array, finite

@@ -18,8 +18,8 @@ from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, nearest
 from edgernn.files import replacing
 from edgernn.model import RecurrentModel
-from edgernn.training.data import find_either
 from edgernn.training.datasets import SETS
+from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import CIFAR10_SUBSET
 from edgernn.training.formats import read_cifar10
 from edgernn.training.papers.networks.learned_optimizer import UPDATES, LearnedOptimizer

@@ -17,7 +17,7 @@ from edgernn.cells.base import State
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.training.data import find_either
+from edgernn.training.datasets.find import find_either
 from edgernn.training.papers.networks.pieces import check_in_parts
 from edgernn.training.papers.text import Vocabulary, read_sentences
 from edgernn.training.tasks.base import Means, Score, Task, work

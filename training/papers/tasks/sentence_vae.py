@@ -17,7 +17,7 @@ from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.files import write_text
 from edgernn.model import RecurrentModel
-from edgernn.training.data import find_either
+from edgernn.training.datasets.find import find_either
 from edgernn.training.papers.networks.pieces import NOT_OF_A_LAYER, check_in_parts, without_imputer
 from edgernn.training.papers.networks.sentence_vae import Bound, ImputedWords, SentenceVAE
 from edgernn.training.papers.tasks.ptb import FORMS

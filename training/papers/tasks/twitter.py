@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edgernn.errors import EdgernnError
-from edgernn.training.data import find_files
+from edgernn.training.datasets.find import find_files
 from edgernn.training.formats import read_csv
 from edgernn.training.tasks.detection import Detection, zero_or_one
 from edgernn.training.tasks.parts import finite

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.training.jobs import Job
-from edgernn.training.statistics import spread
-from edgernn.training.table_text import figure
+from edgernn.training.tables.jobs import Job
+from edgernn.training.tables.statistics import spread
+from edgernn.training.tables.table_text import figure
 
 
 def baselines(jobs: Iterable[Job], columns: Collection[str], data: Path | None) -> list[dict[str, Any]]:

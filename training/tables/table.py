@@ -12,11 +12,11 @@ from typing import Any
 from edgernn.errors import EdgernnError
 from edgernn.files import CONFIG, read_json, write_json, write_text
 from edgernn.locks import hold_folder
-from edgernn.training.jobs import Job, Pool, run_missing
 from edgernn.training.run_directory import RunDirectory
-from edgernn.training.statistics import spread
-from edgernn.training.table_text import figure
-from edgernn.training.toml_settings import Settings
+from edgernn.training.tables.jobs import Job, Pool, run_missing
+from edgernn.training.tables.statistics import spread
+from edgernn.training.tables.table_text import figure
+from edgernn.training.tables.toml_settings import Settings
 
 TABLE = "table"
 Failures = Mapping[Path, str]

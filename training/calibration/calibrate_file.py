@@ -15,9 +15,8 @@ from edgernn.locks import hold_file
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
-from edgernn.training.formats.npz import read_npz
-from edgernn.training.layer_graph import LABELS, Array, LayerGraph, open_graph
-from edgernn.training.threshold_search import (
+from edgernn.training.calibration.layer_graph import LABELS, Array, LayerGraph, open_graph
+from edgernn.training.calibration.threshold_search import (
     MeasuredPoint,
     Scales,
     described,
@@ -25,6 +24,7 @@ from edgernn.training.threshold_search import (
     scaled,
     search_thresholds,
 )
+from edgernn.training.formats.npz import read_npz
 
 # mean squared error of float labels, as a share of their mean square, below which they are the outputs themselves
 _EQUAL = 1e-8

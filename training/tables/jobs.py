@@ -25,8 +25,8 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.plan import Choice, choose
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import Series, run_series
-from edgernn.training.table_text import duration
-from edgernn.training.toml_settings import Settings
+from edgernn.training.tables.table_text import duration
+from edgernn.training.tables.toml_settings import Settings
 
 # keys of config.json that describe where a run was trained
 ORIGIN = ("machine", "edgernn", "threads", "device")

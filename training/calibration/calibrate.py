@@ -20,10 +20,7 @@ from edgernn.model import SequenceModel
 from edgernn.progress import Progress, Silent
 from edgernn.rules import Delta
 from edgernn.store import load_model
-from edgernn.training.evaluate import evaluate
-from edgernn.training.score import open_task
-from edgernn.training.tasks.base import Task
-from edgernn.training.threshold_search import (
+from edgernn.training.calibration.threshold_search import (
     MeasuredPoint,
     Scales,
     described,
@@ -31,6 +28,9 @@ from edgernn.training.threshold_search import (
     scaled,
     search_thresholds,
 )
+from edgernn.training.evaluate import evaluate
+from edgernn.training.score import open_task
+from edgernn.training.tasks.base import Task
 
 
 @dataclass(frozen=True)

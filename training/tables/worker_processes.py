@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgernn.errors import UsageError
 from edgernn.signals import blocking_interrupts, ignore_interrupts
-from edgernn.training.jobs import Job, Outcome, Workers, attempt
+from edgernn.training.tables.jobs import Job, Outcome, Workers, attempt
 
 
 @contextmanager
