@@ -20,7 +20,7 @@ from edgernn.training.tasks.base import Objective, Predictor, Tally, Task
 from edgernn.training.tasks.confusion import masked_cross_entropy
 from edgernn.training.tasks.heartbeats import CLASSES, RATE, HeartRecord, count_beats, read_records, step_targets
 from edgernn.training.tasks.parts import Array, standardisation
-from edgernn.training.tasks.sources import Batch, Sequences, random_split
+from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 NO_BEAT = "none"
