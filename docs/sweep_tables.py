@@ -9,8 +9,8 @@ from edgernn.names import parts
 from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.papers.recipe import RECIPES
-from edgernn.training.sweep.run_sweep import draw_front
-from edgernn.training.sweep.sweep_table import naming_settings
+from edgernn.training.sweep.run import draw_front
+from edgernn.training.sweep.table import naming_settings
 from edgernn.training.tables.table_latency import EARLIER_CALL
 from edgernn.training.tables.table_text import baseline_name, number, shown_baselines
 from edgernn.training.tasks import TASKS

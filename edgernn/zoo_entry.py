@@ -12,7 +12,7 @@ import numpy as np
 from edgernn.bench.measure import Settings, bench
 from edgernn.bench.report import save
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.export_run import export_run
+from edgernn.export.run import export_run
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_json, write_text
 from edgernn.locks import LOCK, hold
 from edgernn.model import SequenceModel
@@ -24,8 +24,7 @@ from edgernn.signals import delaying
 from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import SETS, DataSet
-from edgernn.training.evaluate import evaluate
-from edgernn.training.score import open_task
+from edgernn.training.evaluate import evaluate, open_task
 from edgernn.training.tasks import TASKS
 from edgernn.training.tasks.base import Task
 

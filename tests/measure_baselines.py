@@ -15,7 +15,7 @@ from edgernn.files import read_json, write_json
 from edgernn.settings import fields_of
 from edgernn.training.papers.recipe import load_table
 from edgernn.training.papers.reproduce import table_rows
-from edgernn.training.sweep.sweep_plan import load_sweep
+from edgernn.training.sweep.plan import load_sweep
 from edgernn.training.tables.jobs import Job, first_change
 from edgernn.training.tables.table import Row
 from edgernn.training.tables.toml_settings import label

@@ -20,8 +20,8 @@ from edgernn.model import SequenceModel
 from edgernn.runtime.zoo import entries
 from edgernn.store import load_model
 from edgernn.training.calibration.calibrate import calibrate
+from edgernn.training.evaluate import open_task
 from edgernn.training.kernels import attach
-from edgernn.training.score import open_task
 from edgernn.training.tasks.ecg import CLASSES, BeatTally, Ecg
 from edgernn.training.tasks.sources import Batch, Split
 from tests.measure_zoo import ROOT, write

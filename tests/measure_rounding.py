@@ -12,10 +12,10 @@ from typing import Any
 
 import edgernn
 from edgernn.bench.provenance import machine
-from edgernn.export.export_run import export_run
+from edgernn.export.run import export_run
 from edgernn.progress import Progress
 from edgernn.training import train
-from edgernn.training.score import scorer
+from edgernn.training.evaluate import scorer
 
 ADDING = {"T": 100, "hidden_size": 64, "stop_solved": False, "keep": "best"}
 # the settings of models/engine-life-sarnn

@@ -284,7 +284,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _read_sweep(folder: Path) -> None:
-    from edgernn.training.sweep.sweep_plan import load_sweep
+    from edgernn.training.sweep.plan import load_sweep
 
     load_sweep(folder / "s.toml", folder / "out")
 

@@ -13,7 +13,7 @@ from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
-from edgernn.export.export_run import export_run
+from edgernn.export.run import export_run
 from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training.config import TrainConfig

@@ -17,7 +17,7 @@ from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training import train
 from edgernn.training.sweep import sweep
-from edgernn.training.sweep.sweep_plan import load_sweep
+from edgernn.training.sweep.plan import load_sweep
 from edgernn.training.tables.jobs import attempt
 from tests.training_helpers import SMALL, Stop, snapshot, without_pictures, words
 
@@ -284,8 +284,8 @@ def test_a_sweep_goes_on_with_its_copy(monkeypatch):
     plan = load_sweep(Path("sweep.toml"), out)
     assert [row.name for row in plan.rows] == ["gru", "mine"]
     assert [job.cell for row in plan.rows for job in row.jobs] == ["gru", "out/cells/my_cells.py:Mine"]
-    monkeypatch.setattr("edgernn.training.sweep.run_sweep.load", lambda address: None)
-    monkeypatch.setattr("edgernn.training.sweep.run_sweep.on_ray", no_workers)
+    monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
+    monkeypatch.setattr("edgernn.training.sweep.run.on_ray", no_workers)
     with pytest.raises(EdgernnError, match="no cluster"):
         sweep(Path("sweep.toml"), out=out)
     Path("my_cells.py").unlink()

@@ -16,8 +16,8 @@ from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
 from edgernn.store import load_model
 from edgernn.training import train
+from edgernn.training.evaluate import open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
-from edgernn.training.score import open_task, scorer
 from tests.training_helpers import SMALL, without_pictures
 from tests.words import write_arabic
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from edgernn.errors import UsageError
 from edgernn.export import to_onnx
-from edgernn.export.export_run import export_run
+from edgernn.export.run import export_run
 from edgernn.model import SequenceModel
 from edgernn.training import train
 from edgernn.training.config import TrainConfig

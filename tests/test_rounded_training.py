@@ -27,12 +27,11 @@ from edgernn.runtime import Session
 from edgernn.store import load_model, read_tensors
 from edgernn.training import train
 from edgernn.training.calibration.calibrate import calibrate, with_thresholds
-from edgernn.training.evaluate import evaluate
+from edgernn.training.evaluate import evaluate, open_task
 from edgernn.training.kernels import attach
 from edgernn.training.kernels.graphs import GraphUnroller
 from edgernn.training.papers.networks.brits import BRITS
-from edgernn.training.score import open_task
-from edgernn.training.sweep.sweep_plan import load_sweep
+from edgernn.training.sweep.plan import load_sweep
 from tests.oracle import run as oracle
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, Stop, snapshot, without_pictures

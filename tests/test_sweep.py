@@ -14,9 +14,9 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.locks import hold_folder
 from edgernn.training.sweep import sweep
-from edgernn.training.sweep.run_sweep import _export
-from edgernn.training.sweep.sweep_plan import load_sweep
-from edgernn.training.sweep.sweep_table import markdown
+from edgernn.training.sweep.plan import load_sweep
+from edgernn.training.sweep.run import _export
+from edgernn.training.sweep.table import markdown
 from edgernn.training.tables.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
 from edgernn.training.tables.table import trained
 from tests.training_helpers import leftovers, snapshot, without_pictures
@@ -243,8 +243,8 @@ def train_here(file, monkeypatch):
         yield Here()
 
     without_pictures(monkeypatch)
-    monkeypatch.setattr("edgernn.training.sweep.run_sweep.on_ray", on_ray)
-    monkeypatch.setattr("edgernn.training.sweep.run_sweep.load", lambda address: None)
+    monkeypatch.setattr("edgernn.training.sweep.run.on_ray", on_ray)
+    monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
     return file
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from edgernn.locks import LOCK
 from edgernn.training import train
-from edgernn.training.sweep.sweep_table import markdown
+from edgernn.training.sweep.table import markdown
 from edgernn.training.tables.statistics import spread
 from tests.test_sweep import SWEEP
 from tests.training_helpers import command_line, leftovers, snapshot

@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError
 from edgernn.training import pictures
 from edgernn.training.papers.recipe import RECIPES
 from edgernn.training.pictures import Point, fronts, shown_front
-from edgernn.training.sweep.sweep_plan import load_sweep
+from edgernn.training.sweep.plan import load_sweep
 
 SWEEPS = sorted((RECIPES / "sweeps").glob("*.toml"))
 RIVALS = sorted((RECIPES / "rivals").glob("*.toml"))

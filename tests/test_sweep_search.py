@@ -9,7 +9,7 @@ import pytest
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
 from edgernn.training.sweep import run_sweep
-from edgernn.training.sweep.sweep_plan import load_sweep
+from edgernn.training.sweep.plan import load_sweep
 from edgernn.training.tables.jobs import Outcome
 from edgernn.training.tables.table import trained
 from tests.test_sweep import SWEEP, Here, Pretended

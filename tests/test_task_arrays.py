@@ -13,7 +13,7 @@ import torch
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.store import load_model
 from edgernn.training import find_task, train
-from edgernn.training.score import scorer
+from edgernn.training.evaluate import scorer
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.folders import Folder
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgernn.errors import EdgernnError, EdgernnWarning
-from edgernn.export.export_run import export_run
+from edgernn.export.run import export_run
 from edgernn.runtime.run_file import run_file
 from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.tasks import find_task

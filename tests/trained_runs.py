@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from edgernn.export.export_run import read_result
+from edgernn.export.run import read_result
 from edgernn.files import read_json
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.store import read_config

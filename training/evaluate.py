@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of a model on the validation or test split of a task."""
+"""Evaluation of a model on a split of a task, and of a run's model on the run's own data."""
 
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
-from edgernn.model import RecurrentModel
+from edgernn.files import CONFIG
+from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.settings import bind, fields_of, load
+from edgernn.store import read_config
+from edgernn.training.tasks import find_task
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.sources import Split
 
@@ -41,3 +49,72 @@ def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu
                 f"{name} is {value} on the held-out sequences: the training diverged; lower the setting lr"
             )
     return means
+
+
+def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object] | None = None) -> Task:
+    """Open the task of a training run, with the settings, seed and data of the training.
+
+    Args:
+        run: The run directory.
+        data: Folder of data sets, ignored if the run was trained on a user's own file or folder. Default: that of the
+            training.
+        settings: Settings of the task that replace those of the training, as a dict from name to value.
+
+    Returns:
+        The task.
+
+    Raises:
+        UsageError: A setting is unknown or invalid.
+        EdgernnError: The data are missing.
+    """
+    config = read_config(run)
+    kind, source = find_task(config.get("source") or config["task"]["name"])
+    model = load(ModelConfig, config["model"], str(run / CONFIG))
+    task = with_settings(kind, config["task"]["settings"], settings or {}, model)
+    folder = data or (Path(config["data"]) if config.get("data") else None)
+    # csv files are read in the order of the training
+    task.channels = config["task"]["channels"]
+    task.open(source or folder, config["seed"])
+    return task
+
+
+def with_settings(
+    kind: type[Task], values: Mapping[str, Any], settings: Mapping[str, object], model: ModelConfig
+) -> Task:
+    """Create the task of a trained model, without its data.
+
+    Args:
+        kind: Class of the task.
+        values: All settings of the training's task, as a dict from the name of a field to its value.
+        settings: Settings that replace some of them, as a dict from short or dotted name to value.
+        model: Configuration of the model.
+
+    Returns:
+        The task, not opened yet.
+
+    Raises:
+        UsageError: A setting is unknown or invalid.
+    """
+    changed = bind(settings, task=fields_of(kind))["task"]
+    task = kind(**{**values, **{path[0]: value for path, value in changed.items()}})
+    # a task with audio takes the length of a step and the sample rate from the model
+    task.adapted(model)
+    return task
+
+
+def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
+    """Build a function that scores any model on the test data of a training run.
+
+    Args:
+        run: The run directory.
+
+    Returns:
+        A function that takes a model and returns the value of the run's main metric, and True if a higher value is
+        better. Each call reads the data again, and raises EdgernnError if they are missing.
+    """
+
+    def score(model: SequenceModel) -> tuple[float, bool]:
+        task = open_task(run)
+        return evaluate(model, task, task.test)[task.objective.metric], task.objective.higher_is_better
+
+    return score

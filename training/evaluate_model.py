@@ -16,10 +16,9 @@ from edgernn.names import check_built_in
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.settings import split_words
 from edgernn.store import load_model
-from edgernn.training.evaluate import evaluate
+from edgernn.training.evaluate import evaluate, open_task, with_settings
 from edgernn.training.kernels import attach
 from edgernn.training.plan import choose
-from edgernn.training.score import open_task, with_settings
 from edgernn.training.tasks.base import Task
 
 

@@ -65,8 +65,8 @@ def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
     default. Its metric is not measured again, because the training measured it with int8 weights. With --weights
     float32, the file of such a run has the same rounded values: it is larger, but not more accurate.
     """
-    from edgernn.export.export_run import export_run
-    from edgernn.training.score import scorer
+    from edgernn.export.run import export_run
+    from edgernn.training.evaluate import scorer
 
     if run.is_dir():
         click.echo("exporting, comparing the file with torch, and timing it: this takes some seconds", err=True)

@@ -11,7 +11,7 @@ from edgernn.cli.options import data_folder, training_threads
 
 
 def _text(result: dict[str, Any]) -> str:
-    from edgernn.training.sweep.sweep_table import markdown
+    from edgernn.training.sweep.table import markdown
 
     return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
 

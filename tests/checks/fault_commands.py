@@ -51,9 +51,9 @@ settings = { T = 8, test_size = 50, hidden_size = 4, batch_size = 10, steps = 12
 # packages that the commands import, loaded once
 PACKAGES = (
     *(f"edgernn.cli.{verb}" for verb in ("train", "export", "calibrate", "pack", "data", "reproduce", "sweep")),
-    *("edgernn.training", "edgernn.export", "edgernn.export.export_run", "edgernn.training.datasets"),
+    *("edgernn.training", "edgernn.export", "edgernn.export.run", "edgernn.training.datasets"),
     *("edgernn.training.papers.run_pictures", "matplotlib.figure", "matplotlib.backends.backend_agg", "torch._dynamo"),
-    *("onnxruntime", "onnxscript", "onnx.checker", "pooch", "edgernn.runtime.firmware", "edgernn.training.score"),
+    *("onnxruntime", "onnxscript", "onnx.checker", "pooch", "edgernn.runtime.firmware", "edgernn.training.evaluate"),
     *(
         "edgernn.training.calibration.calibrate",
         "edgernn.training.calibration.calibrate_file",

@@ -13,8 +13,8 @@ from torch import Tensor
 from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
 from edgernn.export.delta_graph import delta_config
-from edgernn.export.export_run import export_model, read_result
 from edgernn.export.graph import layer_names
+from edgernn.export.run import export_model, read_result
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
 from edgernn.progress import Progress, Silent
@@ -28,8 +28,7 @@ from edgernn.training.calibration.threshold_search import (
     scaled,
     search_thresholds,
 )
-from edgernn.training.evaluate import evaluate
-from edgernn.training.score import open_task
+from edgernn.training.evaluate import evaluate, open_task
 from edgernn.training.tasks.base import Task
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.export.export_run import default_file, export_run
+from edgernn.export.run import default_file, export_run
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
 from edgernn.machine import processor
 from edgernn.runtime.info import read_model

@@ -13,8 +13,8 @@ from edgernn.files import EXAMPLE, write_bytes
 from edgernn.names import parts
 from edgernn.training.pictures import Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
-from edgernn.training.sweep.sweep_plan import LAMBDA, Sweep, load_sweep
-from edgernn.training.sweep.sweep_table import COSTS, markdown, naming_settings, tabulate
+from edgernn.training.sweep.plan import LAMBDA, Sweep, load_sweep
+from edgernn.training.sweep.table import COSTS, markdown, naming_settings, tabulate
 from edgernn.training.tables.jobs import Pool, origin
 from edgernn.training.tables.table import Failures, results_of, save, trained
 from edgernn.training.tables.table_latency import exported, latencies, measured

@@ -11,7 +11,7 @@ from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.api import command_words
 from edgernn.training.metrics import COLUMNS
-from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
+from edgernn.training.sweep.plan import Sweep, SweepRow
 from edgernn.training.tables.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.tables.table import Failures, finished_jobs
 from edgernn.training.tables.table_text import (
