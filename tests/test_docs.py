@@ -30,10 +30,6 @@ def read(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def test_readme_is_short():
-    assert len(README.splitlines()) <= 120
-
-
 def test_readme_counts_cells_and_rules():
     counts = re.search(r"\*\*(\d+) cells\*\*.*?(\d+) \*\*update rules\*\*", README, re.DOTALL)
     assert counts.groups() == (str(len(CELLS)), str(len(RULES)))
@@ -41,7 +37,6 @@ def test_readme_counts_cells_and_rules():
 
 def test_readme_example_runs(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len([line for line in code.splitlines() if line]) <= 15
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     assert (tmp_path / "model.onnx").is_file()
