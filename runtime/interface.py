@@ -65,7 +65,7 @@ def state_sizes(
         info: The file's metadata, a dict that `read_info` returned.
         inputs: Inputs of the graph.
         outputs: Outputs of the graph.
-        size: Size of the file in bytes. An axis with more elements is an error, because every channel and neuron has a
+        size: Size of the file in bytes. It is at least the number of channels and states, because each of them has a
             weight in the file. This limits the memory that a damaged file can request.
         path: Path of the file, for error messages.
 
@@ -73,8 +73,8 @@ def state_sizes(
         Dict from the name of each state to the length H of its last axis, in the order of the inputs.
 
     Raises:
-        EdgernnError: An input or output is missing, its type or shape differs from the metadata, or an axis has more
-            elements than the file has bytes.
+        EdgernnError: An input or output is missing, its type or shape differs from the metadata, or the file has
+            fewer bytes than channels and states.
     """
     model, read = info["model"], {value.name: value for value in inputs}
     reads_words = model["input"]["vocabulary"] is not None
@@ -86,9 +86,9 @@ def state_sizes(
         if not isinstance(H, int) or not value.fits(FLOATS, ("B", H)) or H < 1:
             raise _error(path, "input", name, f"{FLOATS} (B, H)", value)
         states[name] = H
-    if (longest := max([model["input"]["size"], *states.values()])) > size:
+    if (count := model["input"]["size"] + sum(states.values())) > size:
         raise EdgernnError(
-            f"{path}: damaged: an axis of length {longest} cannot fit in a file of {size} bytes; export the model again"
+            f"{path}: damaged: {count} channels and states cannot fit in a file of {size} bytes; export the model again"
         )
     layers = {name: width for name, width in states.items() if not name.startswith("frontend.")}
     _check_frontend(path, info, {name: width for name, width in states.items() if name not in layers})

@@ -10,6 +10,7 @@ from edgernn.runtime.device import DEVICE, RECORD, gpu_session, require_gpu, una
 from edgernn.runtime.info import kernels, not_utf8, read_info
 from edgernn.runtime.interface import Value, state_sizes
 from edgernn.runtime.library import no_native, onnxruntime, op_names, register
+from edgernn.runtime.weights import parse
 
 
 def open_model(
@@ -74,8 +75,10 @@ def open_session(
         The onnxruntime.InferenceSession.
 
     Raises:
-        EdgernnError: The file cannot be loaded, or the device is not available.
+        EdgernnError: The file cannot be loaded, refers to another file, or the device is not available.
     """
+    # ONNX Runtime would read any file that a tensor names
+    parse(content, path)
     ort = onnxruntime()
     if device == DEVICE:
         require_gpu(ort, library)

@@ -16,7 +16,7 @@ from edgernn.runtime.info import BLOCKS, block, feature_size, frontend, layer_si
 from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
-from edgernn.runtime.weights import Weight, Weights, parse
+from edgernn.runtime.weights import Weight, Weights, check_memory, parse
 
 if TYPE_CHECKING:
     import onnx
@@ -93,7 +93,9 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
         )
     graph = model.graph
     states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), len(content), path)
-    packed = _Packer(model, info, states, path).content()
+    packer = _Packer(model, info, states, path)
+    check_memory(packer.size, len(content), path)
+    packed = packer.content()
     return _add_names(packed, info.get("classes")) if names else packed
 
 
@@ -164,7 +166,7 @@ class _Packer:
                     "give the cell a shorter name and export the model again"
                 )
         self._layers = [
-            (kinds[node.op_type], len(node.input[1:]), _cell(node, path), _group_size(node)) for node in nodes
+            (kinds[node.op_type], len(node.input[1:]), _cell(node, path), _group_size(node, path)) for node in nodes
         ]
 
     def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
@@ -179,7 +181,7 @@ class _Packer:
             # smoothing rate of the tracked value; only a noise floor has another rate when it falls
             rise = float(settings["pcen_smoothing" if settings["normalise"] == "pcen" else "floor_rise"])
             numbers = [float(settings["energy_floor"]), kind, rise, float(settings["floor_fall"])]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise EdgernnError(
                 f"{path}: model.frontend in its edgernn metadata cannot be read; export the model again"
             ) from None
@@ -215,6 +217,11 @@ class _Packer:
 
     def _add(self, name: str) -> None:
         self._tensors.append(self._weights[name])
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of the tensors in the packed model."""
+        return sum(values.nbytes for t in self._tensors for values in (t.values, t.scales) if values is not None)
 
     def content(self) -> bytes:
         info = self._info
@@ -275,9 +282,15 @@ def _add_names(packed: bytes, classes: Any) -> bytes:
     return HEADER.pack(*header) + body
 
 
-def _group_size(node: "onnx.NodeProto") -> int:
+def _group_size(node: "onnx.NodeProto", path: Path) -> int:
     """Return how many neurons of a layer share one update decision: the attribute group_size of its ONNX node, or 1."""
-    return next((a.i for a in node.attribute if a.name == "group_size"), 1)
+    size = next((a.i for a in node.attribute if a.name == "group_size"), 1)
+    if size < 1:
+        raise EdgernnError(
+            f"{path}: node {node.name:.50}: group_size: expected a whole number of at least 1, got {size}; export the "
+            "model again"
+        )
+    return size
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:

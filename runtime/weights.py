@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.info import not_utf8, read_model
+from edgernn.runtime.library import DOMAIN
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
+
+# largest memory for a file's weights: this many times the file, and the bytes below
+_TIMES, _FURTHER = 16, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def _floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 
 def parse(content: bytes, path: Path) -> "onnx.ModelProto":
-    """Parse an ONNX file.
+    """Parse an ONNX file, and refuse one that reads other files or needs much more memory than it has bytes.
 
     Args:
         content: The file's content.
@@ -118,7 +123,7 @@ def parse(content: bytes, path: Path) -> "onnx.ModelProto":
         The model.
 
     Raises:
-        EdgernnError: The content is not an ONNX file.
+        EdgernnError: The content is not an ONNX file, a tensor is in another file, or many layers share their weights.
     """
     import onnx
 
@@ -134,7 +139,45 @@ def parse(content: bytes, path: Path) -> "onnx.ModelProto":
     # protobuf returns invalid UTF-8 as bytes
     if not all(isinstance(name, str) for name in names):
         raise not_utf8(path)
+    for message in _messages(model):
+        if isinstance(message, onnx.TensorProto) and (message.external_data or message.data_location):
+            raise EdgernnError(
+                f"{path}: tensor {message.name!r:.50}: expected its numbers in this file, got a reference to another "
+                "file, which edgernn does not read; store one file, with torch.onnx.export(..., external_data=False) "
+                "or onnx.save(onnx.load(PATH), NEW_PATH)"
+            )
+    sizes = {tensor.name: tensor.ByteSize() for tensor in graph.initializer}
+    # kernels and packed models have a copy of the weights for each layer
+    layers = (node for node in graph.node if node.domain == DOMAIN)
+    check_memory(sum(sizes.get(name, 0) for node in layers for name in node.input), len(content), path)
     return model
+
+
+def _messages(message: "Message") -> "Iterator[Message]":
+    """List a protobuf message and all messages in it, such as the tensors of a graph in an attribute."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from _messages(inner)
+
+
+def check_memory(needed: int, size: int, path: Path) -> None:
+    """Refuse a file whose weights need more memory than 16 times its size and 1 MiB.
+
+    Args:
+        needed: The memory in bytes.
+        size: Size of the file in bytes.
+        path: Path of the file, for error messages.
+
+    Raises:
+        EdgernnError: The memory is larger.
+    """
+    if needed > _TIMES * size + _FURTHER:
+        raise EdgernnError(
+            f"{path}: expected weights that take at most {_TIMES} times the file's {size:,} bytes in memory, got "
+            f"{needed:,} bytes, as many layers share them; export the model again"
+        )
 
 
 def read_weights(path: Path) -> Weights:

@@ -17,7 +17,6 @@ from edgernn.export.exported_layers import find_exported_layers, is_exported, wi
 from edgernn.export.recurrent_nodes import find_recurrent_nodes
 from edgernn.runtime.info import read_model
 from edgernn.runtime.input_check import InputCheck
-from edgernn.runtime.open_model import first_line
 from edgernn.runtime.weights import parse
 from edgernn.tolerance import WHOLE_NUMBERS
 
@@ -121,24 +120,11 @@ def open_graph(path: Path) -> LayerGraph:
         UsageError: No layer can get the rule.
         EdgernnError: The file cannot be read.
     """
-    proto = _load(path)
-    return ExportedGraph(path) if is_exported(proto) else OperatorGraph(proto, path)
-
-
-def _load(path: Path) -> onnx.ModelProto:
-    if not path.is_file():
-        raise EdgernnError(f"{path}: no such file; check the path")
-    try:
-        # with the weights that a large model keeps in a file of their own
-        proto = onnx.load(path)
-    except Exception as error:  # protobuf's class of errors has no common base with those of other mistakes
-        raise EdgernnError(
-            f"{path}: expected an ONNX file and its weights, got the error '{first_line(error)}' when reading it; "
-            "export the model again"
-        ) from None
+    content = read_model(path)
+    proto = parse(content, path)
     if not proto.graph.node:
         raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
-    return proto
+    return ExportedGraph(proto, len(content), path) if is_exported(proto) else OperatorGraph(proto, path)
 
 
 class OperatorGraph(LayerGraph):
@@ -187,12 +173,13 @@ class ExportedGraph(LayerGraph):
     """ONNX file that edgernn exported. Its npz file has x (N, T, I), as `edgernn run` reads it, and perhaps labels.
 
     Args:
-        path: The file.
+        proto: The model.
+        size: Size of the file in bytes.
+        path: Path of the file, for error messages.
     """
 
-    def __init__(self, path: Path) -> None:
-        content = read_model(path)
-        self._exported = find_exported_layers(parse(content, path), len(content), path)
+    def __init__(self, proto: onnx.ModelProto, size: int, path: Path) -> None:
+        self._exported = find_exported_layers(proto, size, path)
         self._check = InputCheck(self._exported.info, path)
         self.proto, self.nodes = self._exported.proto, self._exported.nodes
         # the next states are outputs, too
