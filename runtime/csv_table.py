@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.files import check_content
 
 Values = npt.NDArray[np.float64]
 # words of the name of a column of time, such as "Timestamp (ms)" or "seconds_elapsed"
@@ -95,6 +96,8 @@ class CsvTable:
 
 def decode(path: Path, content: bytes | bytearray) -> str:
     """Decode a text in UTF-8, without a byte order mark; raise EdgernnError if `path` has other content."""
+    if content:
+        check_content(path, content, "a text")
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
