@@ -259,7 +259,7 @@ def channel_tables(
         taken = f"; the channels are {', '.join(names)}" if names else ""
         text = f"{source}: taken as time, not as a channel: {', '.join(time)}{taken}"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
-    if names and (without := [table.path for table in tables if table.names is None]):
+    if names and len(names) > 1 and (without := [table.path for table in tables if table.names is None]):
         text = (
             f"{without[0]}: no header{f' ({len(without)} of {len(tables)} files)' * (len(tables) > 1)}; its columns "
             f"are taken as {', '.join(names)}, in this order"
