@@ -276,6 +276,20 @@ def test_a_bad_packed_model_or_line_is_one_sentence_in_node(bad, tmp_path):
     assert re.search(message, line), line
 
 
+def test_a_closed_output_ends_the_app_in_node_without_a_stack_trace(tmp_path):
+    need("node")
+    need_wasm()
+    words = ["node", EXAMPLES / "node" / "stream.mjs", packed(TRAINED, tmp_path)]
+    (tmp_path / "x.csv").write_text("0.5,1\n" * 20_000)
+    with (tmp_path / "x.csv").open() as steps:
+        process = subprocess.Popen(words, stdin=steps, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert float(process.stdout.readline()) != 0
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.stderr.close()
+        assert process.wait() == 1
+
+
 def test_the_page_refuses_a_damaged_packed_model(tmp_path):
     need_chromium()
     need_wasm()
