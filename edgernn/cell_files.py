@@ -259,8 +259,11 @@ def _checked(path: Path, cell: type[Cell]) -> type[Cell]:
     if inspect.isabstract(cell):
         raise UsageError(f"{prefix}: expected a method update(p, state), got none; define it")
     name = getattr(cell, "name", None)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{prefix}: name: expected letters, digits and _.+-, as in name = 'mine', got {name!r}")
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or is_cell_file(name):
+        raise UsageError(
+            f"{prefix}: name: expected letters, digits and _.+-, without the ending .py, as in name = 'mine', got "
+            f"{name!r}"
+        )
     if not isinstance(getattr(cell, "gates", None), tuple | property):
         raise UsageError(
             f"{prefix}: gates: expected a tuple, as in gates = (Gate('z'), Gate('n')), got another type or none"

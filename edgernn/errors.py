@@ -13,6 +13,10 @@ class UsageError(EdgernnError):
     """Error for an unknown name or a bad value of an argument. The command line exits with 2."""
 
 
+class CodeError(UsageError):
+    """Python code in a file that the user has not allowed to be executed. The command line exits with 2."""
+
+
 class MissingPackageError(UsageError, ImportError):
     """Missing Python package. The message says which extra of edgernn installs it. The command line exits with 2."""
 

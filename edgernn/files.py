@@ -166,6 +166,20 @@ def remove_leftovers(path: Path) -> None:
             leftover.unlink()
 
 
+def check_content(path: Path, content: bytes | bytearray, expected: str) -> None:
+    """Raise EdgernnError if the content of a file is empty, or is a pointer of Git LFS to the content.
+
+    Args:
+        path: The file, for the error.
+        content: The content, or its first 100 bytes.
+        expected: What the file should be, such as "a wav file", for the error.
+    """
+    if not content:
+        raise EdgernnError(f"{path}: expected {expected}, got an empty file; copy or make it again")
+    if content.startswith(b"version https://git-lfs.github.com/"):
+        raise EdgernnError(f"{path}: expected {expected}, got a pointer of Git LFS; get the content with: git lfs pull")
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes to a file, atomically.
 

@@ -95,10 +95,15 @@ class Setting:
             if value == "none" and _is_optional(self.hint):
                 return None
             if isinstance(value, str) and str not in _plain_types(self.hint):
-                return self._adapter.validate_strings(value, strict=False)
-            return self._adapter.validate_python(value)
+                read = self._adapter.validate_strings(value, strict=False)
+            else:
+                read = self._adapter.validate_python(value)
         except ValidationError:
             raise UsageError(f"{self.name}: expected {expected(self.hint)}, got {value!r}") from None
+        # sizes are 32-bit numbers in exported files
+        if isinstance(read, int) and abs(read) >= 2**31:
+            raise UsageError(f"{self.name}: expected a whole number below 2^31, got {read}")
+        return read
 
 
 def _parts(hint: Any) -> Iterable[Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
 from edgernn.config import ModelConfig
-from edgernn.errors import EdgernnError
+from edgernn.errors import CodeError, EdgernnError
 from edgernn.files import CONFIG, read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.settings import load
@@ -69,7 +69,10 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a run directory's config.json; raise EdgernnError if it is missing, invalid or too old."""
+    """Return the content of a run directory's config.json; raise EdgernnError if it is missing, invalid or too old.
+
+    A config whose cell is a Python file is invalid: the code of a custom cell is in the run's copy `cell.py`.
+    """
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
@@ -91,22 +94,30 @@ def read_config(folder: Path) -> dict[str, Any]:
         and type(config.get("seed")) is int
     ):
         raise EdgernnError(f"{path}: expected the task and seed of a run, got none; train again")
+    cell = load(ModelConfig, config["model"], str(path)).layer.cell.name
+    if is_cell_file(cell):
+        raise EdgernnError(
+            f"{path}: model.layer.cell.name: expected a cell of edgernn, got the Python file {cell!r:.50}, which is "
+            f"not the run's copy {KEPT} and is not executed; train again"
+        )
     return config
 
 
-def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
+def load_model(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel, dict[str, Any]]:
     """Load the model of a run directory.
 
     A user-defined cell is loaded from the run's copy of its Python file, which executes that file.
 
     Args:
         folder: The run directory.
+        allow_code: True if the run's copy of a Python file may be executed.
 
     Returns:
         The model in evaluation mode, and the content of config.json.
 
     Raises:
         EdgernnError: A file of the run is missing or invalid.
+        CodeError: The run has a user-defined cell, and `allow_code` is False.
     """
     if folder.is_file():
         raise EdgernnError(
@@ -123,12 +134,12 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
         )
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
     layer = settings.layer
-    if (cell := load_kept(folder, config)) is None and is_cell_file(layer.cell.name):
-        raise EdgernnError(
-            f"{folder / CONFIG}: model.layer.cell.name: expected a cell of edgernn, got the Python file "
-            f"{layer.cell.name!r:.50}, which is not the run's copy {KEPT} and is not executed; train again"
+    if config.get("cell_file") is not None and not allow_code:
+        raise CodeError(
+            f"{folder / KEPT}: the run's cell is Python code, which is not executed; add --allow-code (in Python, "
+            "allow_code=True) if you trust it"
         )
-    if cell is not None:
+    if (cell := load_kept(folder, config)) is not None:
         layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=cell))
         settings = dataclasses.replace(settings, layer=layer)
     model = SequenceModel(settings)

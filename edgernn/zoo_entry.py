@@ -106,7 +106,7 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
     known = {name: value for name, value in result.items() if isinstance(value, float)}
     # a run that was trained for int8 has one metric for both files
     metrics: dict[str, dict[str, float]] = {"float32": known, "int8": known}
-    model = load_model(run)[0]
+    model = load_model(run, allow_code=True)[0]
     parts = part_figures(model, task)
     of_parts = {"float32": parts, "int8": parts}
 

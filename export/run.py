@@ -30,7 +30,12 @@ Score = Callable[[SequenceModel], tuple[float, bool]]
 
 
 def export_run(
-    run: Path, out: Path | None = None, weights: str | None = None, score: Score | None = None
+    run: Path,
+    out: Path | None = None,
+    weights: str | None = None,
+    score: Score | None = None,
+    *,
+    allow_code: bool = True,
 ) -> dict[str, Any]:
     """Export the model of a run directory to an ONNX file, and write its card (.md) and example.npz beside it.
 
@@ -43,6 +48,7 @@ def export_run(
         score: Function that returns a model's metric on the test sequences of the run's task, and True if higher is
             better. It is called if the export rounds weights that the training did not round, to report the change of
             the metric.
+        allow_code: True if the run's cell.py, the code of a user-defined cell, may be executed.
 
     Returns:
         JSON-compatible dict with the paths `model` and `card`, and the size of the ONNX file in `bytes`. `weights` is
@@ -55,7 +61,7 @@ def export_run(
         EdgernnError: The training is not finished, or the outputs of the file differ from torch's.
         UsageError: Another process is writing `out`, or the type of weights is unknown or does not fit the model.
     """
-    model, config = load_model(run)
+    model, config = load_model(run, allow_code=allow_code)
     result = read_result(run)
     weights = weights or model.rounding.weights
     out = out or default_file(run, weights)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.files import check_content
 
 Values = npt.NDArray[np.float64]
 # words of the name of a column of time, such as "Timestamp (ms)" or "seconds_elapsed"
@@ -95,6 +96,8 @@ class CsvTable:
 
 def decode(path: Path, content: bytes | bytearray) -> str:
     """Decode a text in UTF-8, without a byte order mark; raise EdgernnError if `path` has other content."""
+    if content:
+        check_content(path, content, "a text")
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -256,7 +259,7 @@ def channel_tables(
         taken = f"; the channels are {', '.join(names)}" if names else ""
         text = f"{source}: taken as time, not as a channel: {', '.join(time)}{taken}"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
-    if names and (without := [table.path for table in tables if table.names is None]):
+    if names and len(names) > 1 and (without := [table.path for table in tables if table.names is None]):
         text = (
             f"{without[0]}: no header{f' ({len(without)} of {len(tables)} files)' * (len(tables) > 1)}; its columns "
             f"are taken as {', '.join(names)}, in this order"

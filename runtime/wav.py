@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader and writer of wav files: one channel of 16-bit samples."""
+"""Reader and writer of wav files, also RF64 files: one channel of 16-bit samples."""
 
 import io
 import struct
@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
-from edgernn.files import write_bytes
+from edgernn.files import check_content, write_bytes
 
 _BYTES = 2
 # formats of samples in a chunk "fmt "; an extensible one has the format in its first two bytes after 24 others
 _PCM, _EXTENSIBLE = 1, 0xFFFE
+_KINDS = {3: "floating-point", 6: "A-law", 7: "mu-law", 17: "ADPCM", 85: "MP3"}
 _SUBFORMAT = 24
 # size of the longest chunk "fmt " that is known, an extensible one
 _FORMAT = 40
@@ -52,6 +53,7 @@ def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.in
         raise EdgernnError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
         raise EdgernnError(f"{path}: expected a wav file, got a folder; name a file in it") from None
+    check_content(path, content, "a wav file")
     try:
         header = _read_header(content)
     except ValueError as error:
@@ -59,6 +61,11 @@ def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.in
             f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({error}); "
             f"{conversion(rate)}"
         ) from None
+    if header.kind != _PCM:
+        raise EdgernnError(
+            f"{path}: expected 16-bit PCM samples, got {_KINDS.get(header.kind, 'unknown')} samples of {header.bits} "
+            f"bits; {conversion(rate)}"
+        )
     if header.bits != 8 * _BYTES:
         raise EdgernnError(f"{path}: expected samples of 16 bits, got {header.bits}; {conversion(rate)}")
     if header.channels != 1:
@@ -83,9 +90,10 @@ def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.in
 
 @dataclass(frozen=True)
 class _Header:
-    """Header of a wav file with PCM samples.
+    """Header of a wav file.
 
     Attributes:
+        kind: Format of the samples.
         channels: Number of channels.
         rate: Samples per second.
         bits: Bits of a sample.
@@ -93,6 +101,7 @@ class _Header:
         size: Number of bytes of the samples, as the header says.
     """
 
+    kind: int
     channels: int
     rate: int
     bits: int
@@ -112,11 +121,12 @@ def _read_header(content: bytes) -> _Header:
         The header.
 
     Raises:
-        ValueError: The file is not a wav file with PCM samples, or its header is damaged; the message is the reason.
+        ValueError: The file is not a wav file, or its header is damaged; the message is the reason.
     """
-    if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
+    if content[:4] not in (b"RIFF", b"RF64") or content[8:12] != b"WAVE":
         raise ValueError("it does not begin with RIFF, a size and WAVE")
-    sizes: tuple[int, int, int] | None = None
+    sizes: tuple[int, int, int, int] | None = None
+    long_size = None
     at = 12
     while at + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, at)
@@ -124,7 +134,10 @@ def _read_header(content: bytes) -> _Header:
         if name == b"data":
             if sizes is None:
                 raise ValueError("no format before the samples")
-            return _Header(*sizes, begin=at, size=size)
+            # an RF64 file has the size of the samples in a chunk of its own
+            return _Header(*sizes, begin=at, size=size if long_size is None else long_size)
+        if name == b"ds64" and at + 16 <= len(content):
+            (long_size,) = struct.unpack_from("<Q", content, at + 8)
         if name == b"fmt ":
             sizes = _read_format(content, at, size)
         # chunks have even sizes
@@ -132,8 +145,8 @@ def _read_header(content: bytes) -> _Header:
     raise ValueError("a truncated header")
 
 
-def _read_format(content: bytes, at: int, size: int) -> tuple[int, int, int]:
-    """Return channels, samples per second and bits of a sample from the chunk "fmt " of `size` bytes at this index."""
+def _read_format(content: bytes, at: int, size: int) -> tuple[int, int, int, int]:
+    """Return format, channels, rate and bits of a sample from the chunk "fmt " of `size` bytes at this index."""
     if size > len(content) - at:
         raise ValueError("a truncated header")
     if size < 16:
@@ -142,9 +155,7 @@ def _read_format(content: bytes, at: int, size: int) -> tuple[int, int, int]:
     kind, channels, rate, bits = struct.unpack_from("<HHI6xH", chunk)
     if kind == _EXTENSIBLE and size >= _SUBFORMAT + 2:
         (kind,) = struct.unpack_from("<H", chunk, _SUBFORMAT)
-    if kind != _PCM:
-        raise ValueError(f"unknown format: {kind}")
-    return channels, rate, bits
+    return kind, channels, rate, bits
 
 
 def conversion(rate: int) -> str:

@@ -19,11 +19,32 @@ after(() => rmSync(folder, { recursive: true }));
 test("a first line of numbers that are not finite is refused and not skipped", async () => {
   for (const line of ["nan,1", "NaN,1", "-inf,1", "Infinity,1", " nan ,1"]) {
     assert(!isHeader(line), line);
-    const message = `line 1: expected 2 finite numbers, got ${line}`;
+    const message = `line 1, column 1: expected a finite number, got '${line.split(",")[0].trim()}'`;
     await assert.rejects(steps([line, "1,2"], 2).next(), { message });
   }
-  for (const line of ["nanoseconds,1", "inf_x,y", "value,marker", ",1"]) assert(isHeader(line), line);
+  for (const line of ["nanoseconds,y", "inf_x,y", "value,marker", "# x,y", '"x","a,b"', ",x"]) assert(isHeader(line), line);
   assert.deepEqual((await steps(["nanoseconds,y", "1,2"], 2).next()).value, [1, 2]);
+});
+
+test("a first line with a number or a damaged one is no header", async () => {
+  for (const [line, text] of [[",1", ""], ["\u22121,2", "\u22121"], ["\u22121,\u22122", "\u22121"], ["#1,2", "#1"], ["0x1,y", "0x1"]]) {
+    const message = `line ${line === "0x1,y" ? 2 : 1}, column 1: expected a finite number, got '${text}'`;
+    const lines = line === "0x1,y" ? [line, line] : [line];
+    await assert.rejects(steps(lines, 2).next(), { message });
+  }
+  const read = [];
+  for await (const x of steps(["\uFEFF1,2", '"3", "-4e0"', "", "5,6\r"], 2)) read.push(x);
+  assert.deepEqual(read, [[1, 2], [3, -4], null, [5, 6]]);
+});
+
+test("columns are put in the order of the channels, or refused", async () => {
+  const channels = ["ax", "ay"];
+  assert.deepEqual((await steps(["\uFEFFay,ax", "1,2"], 2, channels).next()).value, [2, 1]);
+  assert.deepEqual((await steps(["1,2"], 2, channels).next()).value, [1, 2]);
+  for (const header of ["ax,az", "ax,ay,az", "ax,ax"]) {
+    const message = `line 1: expected the columns ax, ay of the training, got ${header.replaceAll(",", ", ")}`;
+    await assert.rejects(steps([header, "1,2"], 2, channels).next(), { message });
+  }
 });
 
 test("a closed stream releases its session", async () => {

@@ -29,6 +29,8 @@ def broken_wav(kind, path):
         path.write_bytes(path.read_bytes()[:30])
     elif kind == "float":
         replace_header(path, 20, struct.pack("<H", 3))
+    elif kind == "no bytes":
+        path.write_bytes(b"")
     elif kind == "text":
         path.write_text("no sound")
     elif kind == "empty":
@@ -46,7 +48,8 @@ BROKEN = {
     "half a sample": "expected 16001 samples as its header says, got 16000; the file is truncated: copy or record it "
     "again",
     "cut header": f"{_ANOTHER} (a truncated header); {_CONVERT}",
-    "float": f"{_ANOTHER} (unknown format: 3); {_CONVERT}",
+    "float": f"expected 16-bit PCM samples, got floating-point samples of 16 bits; {_CONVERT}",
+    "no bytes": "expected a wav file, got an empty file; copy or make it again",
     "text": f"{_ANOTHER} (it does not begin with RIFF, a size and WAVE); {_CONVERT}",
     "empty": "expected samples, got none; record it again",
 }

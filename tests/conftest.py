@@ -10,6 +10,8 @@ import sys
 
 # set before torch and numpy are imported: small tensors are faster on one thread, and timings are steadier
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# set before onnxruntime is imported: it would write to the home folder
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # set before triton is imported: run GPU kernels in its interpreter
 os.environ.setdefault("TRITON_INTERPRET", "1")
 

@@ -6,6 +6,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
+import { Worker } from "node:worker_threads";
 
 import { EdgernnError, Model } from "../runtime/js/index.mjs";
 
@@ -53,6 +54,37 @@ test("run equals steps, and continues from the state", async () => {
   for (let t = 0; t < 40; t++) assert.deepEqual(Array.from(model.step(x.subarray(3 * t, 3 * t + 3))), Array.from(y.subarray(2 * t, 2 * t + 2)));
   const more = model.run(Array.from(x));
   assert.notDeepEqual(more, y);
+});
+
+test("workers load models of their own, and a message carries none", async () => {
+  const model = await Model.load(sarnn);
+  assert.equal(structuredClone(model).step, undefined);
+  const code = `
+    const { parentPort, workerData } = require("node:worker_threads");
+    import(workerData.url).then(async ({ Model }) => {
+      const model = await Model.load(workerData.bytes);
+      for (let i = 0; i < 50; i++) {
+        model.reset();
+        parentPort.postMessage(model.run(workerData.x));
+      }
+    });
+  `;
+  const url = new URL("../runtime/js/index.mjs", import.meta.url).href;
+  const expected = model.run(x);
+  const start = () => {
+    const worker = new Worker(code, { eval: true, workerData: { url, bytes: new Uint8Array(sarnn), x } });
+    return new Promise((resolve, reject) => {
+      worker.on("message", (y) => assert.deepEqual(y, expected));
+      worker.on("error", reject);
+      worker.on("exit", resolve);
+    });
+  };
+  const workers = [start(), start()];
+  for (let i = 0; i < 50; i++) {
+    model.reset();
+    assert.deepEqual(model.run(x), expected);
+  }
+  assert.deepEqual(await Promise.all(workers), [0, 0]);
 });
 
 test("models and clones keep states of their own", async () => {

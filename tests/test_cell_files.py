@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-defined cells as FILE.py:CLASS: refusals, and runs that need only their own copy of the file."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -11,14 +12,17 @@ import pytest
 
 from edgernn.cell_files import KEPT, load_cell
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import write_bytes
 from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training import train
+from edgernn.training.evaluate import open_task
+from edgernn.training.plot import plot
 from edgernn.training.sweep import sweep
 from edgernn.training.sweep.plan import load_sweep
 from edgernn.training.tables.jobs import attempt
+from edgernn.training.tables.table_latency import exported
 from tests.training_helpers import SMALL, Stop, snapshot, without_pictures, words
 
 CELL = """
@@ -166,7 +170,7 @@ def test_a_run_is_used_without_the_file(tmp_path, capsys):
     assert session.backend == "native"
     assert session.run([[[0.0, 1.0]]]).shape == (1, 1)
     with pytest.raises(EdgernnError, match=r"cell.py: no such file; restore it: it defines the cell"):
-        load_model(run)
+        load_model(run, allow_code=True)
 
 
 def test_a_run_executes_no_other_file_than_its_copy(tmp_path):
@@ -177,7 +181,50 @@ def test_a_run_executes_no_other_file_than_its_copy(tmp_path):
     Path("run/config.json").write_text(json.dumps(config))
     with pytest.raises(EdgernnError, match=r"expected a cell of edgernn, got the Python file 'other\.py:A'"):
         load_model(Path("run"))
+    with pytest.raises(EdgernnError, match="expected a cell of edgernn"):
+        open_task(Path("run"))
     assert main(["evaluate", "run"]) == 1
+    # the command that a resumed run repeats
+    config["model"]["layer"]["cell"]["name"] = "gru"
+    config["command"][config["command"].index("gru")] = "other.py:A"
+    Path("run/config.json").write_text(json.dumps(config))
+    assert main(["train", "--resume", "--out", "run"]) == 1
+    assert not Path("executed").exists()
+
+
+def test_a_plot_executes_no_code_unless_told():
+    train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
+    marker = Path("executed").resolve()
+    Path("run", KEPT).write_text(f"{CELL}\nopen({str(marker)!r}, 'w').close()\n")
+    config = json.loads(Path("run/config.json").read_text())
+    config["cell_file"]["sha256"] = hashlib.sha256(Path("run", KEPT).read_bytes()).hexdigest()
+    Path("run/config.json").write_text(json.dumps(config))
+    with pytest.warns(
+        EdgernnWarning, match=r"not plotted: pattern, cobweb, kept: run/cell.py: the run's cell is Python"
+    ):
+        assert [file.stem for file in plot([Path("run")])] == ["learning", "learning"]
+    for kind in ("pattern", "cobweb", "kept"):
+        with pytest.raises(CodeError, match=r"add --allow-code \(in Python, allow_code=True\) if"):
+            plot([Path("run")], kinds=[kind])
+    with pytest.raises(CodeError, match="is not executed"):
+        exported(Path("run"))
+    assert not marker.exists()
+    assert main(["plot", "run", "--kind", "cobweb", "--allow-code"]) == 0
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("where", ["cells", "parts"])
+def test_a_sweep_executes_no_code_unless_told(where, capsys):
+    Path("my_cells.py").write_text("open('executed', 'w')")
+    part = 'cells = ["my_cells.py"]\n'
+    start = 'task = "adding"\nseeds = 1\n'
+    Path("sweep.toml").write_text(start + (part if where == "cells" else f'cells = ["gru"]\n[[parts]]\n{part}'))
+    for options in ([], ["--table-only"]):
+        assert main(["sweep", "sweep.toml", *options]) == 2
+        message = (
+            "sweep.toml: cells: my_cells.py is Python code, which is not executed; add --allow-code if you trust it"
+        )
+        assert capsys.readouterr().err == f"edgernn: error: {message}\n"
     assert not Path("executed").exists()
 
 
@@ -185,7 +232,10 @@ def test_a_changed_copy_is_not_executed(tmp_path):
     train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
     marker = tmp_path / "executed"
     Path("run", KEPT).write_text(CELL + f"open({str(marker)!r}, 'w')\n")
-    for use in (lambda: load_model(Path("run")), lambda: train("adding", "my_cells.py:Mine", out="run", resume=True)):
+    for use in (
+        lambda: load_model(Path("run"), allow_code=True),
+        lambda: train("adding", "my_cells.py:Mine", out="run", resume=True),
+    ):
         with pytest.raises(EdgernnError, match=r"run/cell.py: changed since the run began \(its SHA-256"):
             use()
     assert not marker.exists()
@@ -252,8 +302,13 @@ def test_a_cell_without_a_program_trains_with_a_warning():
 
 def test_a_recipe_may_name_a_file(capsys):
     Path("mine.toml").write_text('[rows.one]\ntask = "adding"\ncell = "my_cells.py:Mine"\n')
-    assert main(["train", "--recipe", "mine.toml", *words(STEPS)]) == 0
+    command = ["train", "--recipe", "mine.toml", *words(STEPS)]
+    assert main(command) == 2
+    assert "mine.toml: cell: my_cells.py:Mine is Python code, which is not executed" in capsys.readouterr().err
+    assert main([*command, "--allow-code"]) == 0
     assert Path("runs/mine/one", KEPT).read_text() == CELL
+    assert main(["train", "--task", "adding", "--cell", "gru", "--allow-code"]) == 2
+    assert "--allow-code: expected together with --recipe" in capsys.readouterr().err
 
 
 def test_bench_cells_and_help_take_a_file(capsys):
@@ -281,25 +336,26 @@ def no_workers(count, **options):
 def test_a_sweep_goes_on_with_its_copy(monkeypatch):
     Path("sweep.toml").write_text(SWEEP)
     out = Path("out")
-    plan = load_sweep(Path("sweep.toml"), out)
+    plan = load_sweep(Path("sweep.toml"), out, allow_code=True)
     assert [row.name for row in plan.rows] == ["gru", "mine"]
     assert [job.cell for row in plan.rows for job in row.jobs] == ["gru", "out/cells/my_cells.py:Mine"]
     monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
     monkeypatch.setattr("edgernn.training.sweep.run.on_ray", no_workers)
     with pytest.raises(EdgernnError, match="no cluster"):
-        sweep(Path("sweep.toml"), out=out)
+        sweep(Path("sweep.toml"), out=out, allow_code=True)
     Path("my_cells.py").unlink()
-    (job,) = load_sweep(Path("sweep.toml"), out).rows[1].jobs
+    (job,) = load_sweep(Path("sweep.toml"), out, allow_code=True).rows[1].jobs
     job.check()
     assert attempt(job, None, "cpu").error is None
     job.check()
     Path("my_cells.py").write_text(CHANGED)
     with pytest.warns(RuntimeWarning, match="cells: my_cells.py differs from the copy in out"):
-        again = load_sweep(Path("sweep.toml"), out)
+        again = load_sweep(Path("sweep.toml"), out, allow_code=True)
     (job,) = again.rows[1].jobs
     assert job.result()["cell"] == "mine"
     Path("my_cells.py").unlink()
-    report = sweep(Path("sweep.toml"), out=out, run=False)
+    report = sweep(Path("sweep.toml"), out=out, run=False, allow_code=True)
+    assert report["command"] == "edgernn sweep sweep.toml --allow-code"
     assert report["rows"][1]["cell"] == "mine"
     assert "--cell out/cells/my_cells.py:Mine" in report["rows"][1]["command"]
 
@@ -311,4 +367,4 @@ def test_a_sweep_refuses_two_of_a_name():
     for other, output in (("more/my_cells.py:Mine", "are copied to one folder"), ("other.py", "have the name 'mine'")):
         Path("sweep.toml").write_text(SWEEP.replace('"gru"', f'"{other}"'))
         with pytest.raises(UsageError, match=output), warnings.catch_warnings():
-            load_sweep(Path("sweep.toml"), Path("out"))
+            load_sweep(Path("sweep.toml"), Path("out"), allow_code=True)

@@ -90,6 +90,8 @@ def test_no_verb_shows_the_help_and_fails(capsys):
         (["train", "--cell", "gru"], "Missing option '--task'; give it, or a --recipe"),
         (["train", "--task", "adding"], "Missing option '--cell'"),
         ([*TRAIN, "--seed", "-1"], "Invalid value for '--seed'"),
+        ([*TRAIN, "--seed", str(2**63)], "Invalid value for '--seed': 9223372036854775808 is not in the range"),
+        ([*TRAIN, "--devices", str(2**31)], "Invalid value for '--devices'"),
         ([*TRAIN, "--device", "tpu"], "Invalid value for '--device'"),
         ([*TRAIN, "hiden_size=3"], "unknown setting 'hiden_size': did you mean 'hidden_size'"),
         ([*TRAIN, "steps"], "expected KEY=VALUE, such as lr=0.01, got 'steps'"),

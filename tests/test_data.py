@@ -5,6 +5,7 @@ import gzip
 import lzma
 import tracemalloc
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.wav import read_wav
 from edgernn.training.datasets.find import find_either, find_files
 from edgernn.training.formats import read_cifar10, read_csv, read_idx, read_npz, read_physionet, read_svhn, read_text
 from tests.format_files import (
@@ -149,6 +151,16 @@ def test_text_that_is_none_is_named(tmp_path):
         read_text(path)
     with pytest.raises(EdgernnError, match=r"none\.txt: no such file"):
         read_text(tmp_path / "none.txt")
+
+
+def test_a_pointer_of_git_lfs_is_named(tmp_path):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    readers = {"t.csv": read_csv, "t.npz": read_npz, "t.csv.gz": read_csv, "t.wav": partial(read_wav, rate=16_000)}
+    for name, read in readers.items():
+        (tmp_path / name).write_bytes(pointer)
+        message = f"{name}: expected .*, got a pointer of Git LFS; get the content with: git lfs pull"
+        with pytest.raises(EdgernnError, match=message):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gz", "xz"])

@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,7 @@ from edgernn.training import train
 from edgernn.training.evaluate import open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
 from tests.training_helpers import SMALL, without_pictures
-from tests.words import write_arabic
+from tests.words import tone, write_arabic, write_wav
 
 WORDS = {"hidden_size": 8, "steps": 20, "batch_size": 4, "hop": 160, "stream": 3.0, "room": 0.02, "talk": 0.2}
 
@@ -193,7 +194,7 @@ BROKEN = {
     "no value": (lambda c: c.__setitem__(slice(2, None), ["--task"]), "a value after --task, got none"),
     "seed": (set_option("--seed", "one"), "a whole number after --seed, got 'one'"),
     "long seed": (set_option("--seed", "9" * 5000), "a whole number after --seed, got '999"),
-    "negative seed": (set_option("--seed", "-1"), "command: seed: expected a whole number of at least 0, got -1"),
+    "negative seed": (set_option("--seed", "-1"), "command: seed: expected a whole number from 0 to 2^63 - 1, got -1"),
     "task": (set_option("--task", "memorisation"), "command: unknown task 'memorisation'"),
     "setting": (lambda c: c.append("bitz=2"), "command: unknown setting 'bitz'"),
     "no setting": (lambda c: c.append("bits"), "command: settings: expected KEY=VALUE"),
@@ -254,3 +255,97 @@ def test_a_run_without_audio_is_tested_too(tmp_path, monkeypatch):
     assert metrics["mse"] == pytest.approx(result["mse"])
     assert load_model(tmp_path / "run")[1]["task"]["settings"]["test_size"] == 60
     assert evaluate_model(tmp_path / "run", {"test_size": 40})["metrics"]["mse"] != metrics["mse"]
+
+
+def recordings(folder, classes, seed, header="a,b"):
+    """Write three files for each class, whose channel a rises for "up" and falls for others; return the labels."""
+    rng = np.random.default_rng(seed)
+    for name in classes:
+        for i in range(3):
+            a = np.linspace(0, 1 if name == "up" else -1, 6)[:, None] + 0.1 * rng.normal(size=(6, 2))
+            rows = np.c_[a[:, 0], rng.normal(size=6)]
+            folder.joinpath(name).mkdir(parents=True, exist_ok=True)
+            text = "\n".join(",".join(map(str, row[:: 1 if header == "a,b" else -1])) for row in rows)
+            (folder / name / f"{i}.csv").write_text(f"{header}\n{text}\n")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run that was trained on csv files of two classes."""
+    folder = tmp_path_factory.mktemp("own")
+    recordings(folder / "data", ("down", "up"), 0)
+    settings = {"hidden_size": 8, "epochs": 60, "lr": 0.05}
+    with pytest.MonkeyPatch.context() as patch:
+        without_pictures(patch)
+        train(str(folder / "data"), "gru", out=folder / "run", settings=settings)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
+def test_new_files_are_tested_with_the_classes_and_channels_of_the_training(own, tmp_path, capsys):
+    # one class of two, and the columns in another order
+    recordings(tmp_path / "new", ("up",), 1, header="b,a")
+    result = evaluate_model(own / "run", data=tmp_path / "new")
+    assert (result["metrics"]["accuracy"], result["sequences"], result["data"]) == (1.0, 3, str(tmp_path / "new"))
+    (tmp_path / "new/up").rename(tmp_path / "new/down")
+    assert evaluate_model(own / "run", data=tmp_path / "new")["metrics"]["accuracy"] == 0.0
+    assert main(["evaluate", str(own / "run"), "--data", str(tmp_path / "new")]) == 0
+    assert f"3 test sequences of {tmp_path / 'new'}" in capsys.readouterr().out
+    (tmp_path / "new/down").rename(tmp_path / "new/left")
+    with pytest.raises(EdgernnError, match=r"new: expected the classes down, up of the training, got left; correct"):
+        evaluate_model(own / "run", data=tmp_path / "new")
+
+
+@pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
+def test_data_of_the_training_keep_their_split(own, tmp_path):
+    # a copy is found by its content
+    shutil.copytree(own / "data", tmp_path / "copy")
+    metrics = evaluate_model(own / "run")["metrics"]
+    for data in (own / "data", tmp_path / "copy"):
+        result = evaluate_model(own / "run", data=data)
+        assert (result["metrics"], result["sequences"], result["data"]) == (metrics, 1, None)
+
+
+def test_data_of_another_kind_are_refused(own, tmp_path):
+    np.savez(tmp_path / "new.npz", x=np.zeros((2, 6, 2)), y=np.zeros(2, int))
+    with pytest.raises(UsageError, match=r"data: expected data of the same kind as .*data of the training, got .*npz"):
+        evaluate_model(own / "run", data=tmp_path / "new.npz")
+    with pytest.raises(EdgernnError, match="data: no such file or folder: nowhere; check the path"):
+        evaluate_model(own / "run", data=Path("nowhere"))
+
+
+@pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
+def test_new_arrays_have_labels_of_the_training_or_their_own_test_part(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(20, 5, 1)), y=np.arange(20) % 3)
+    train(str(tmp_path / "data.npz"), "gru", out=tmp_path / "run", settings={"hidden_size": 4, "steps": 2})
+    x, y = rng.normal(size=(12, 7, 1)).astype(np.float32), np.arange(12) % 2
+    np.savez(tmp_path / "new.npz", x=x, y=y)
+    model, _ = load_model(tmp_path / "run")
+    with torch.no_grad():
+        right = model(torch.from_numpy(x).transpose(0, 1))[0].argmax(-1).numpy() == y
+    assert evaluate_model(tmp_path / "run", data=tmp_path / "new.npz")["metrics"]["accuracy"] == np.mean(right)
+    np.savez(tmp_path / "parts.npz", x=x, y=y, x_test=x[:5], y_test=y[:5])
+    result = evaluate_model(tmp_path / "run", data=tmp_path / "parts.npz")
+    assert (result["metrics"]["accuracy"], result["sequences"]) == (np.mean(right[:5]), 5)
+    np.savez(tmp_path / "new.npz", x=x, y=y + 2)
+    with pytest.raises(EdgernnError, match=r"new\.npz: expected labels from 0 to 2, as in the training, got 3"):
+        evaluate_model(tmp_path / "run", data=tmp_path / "new.npz")
+
+
+@pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
+def test_new_sounds_are_tested_with_the_words_of_the_training(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    for word in ("left", "stop"):
+        for i in range(4):
+            write_wav(tmp_path / "words" / word / f"{i}.wav", tone(word, i))
+    settings = {"hidden_size": 8, "steps": 40, "batch_size": 8, "lr": 0.02, "silence": 0}
+    train(str(tmp_path / "words"), "gru", out=tmp_path / "run", settings=settings)
+    for i in range(3):
+        write_wav(tmp_path / "new/stop" / f"{i}.wav", tone("stop", 20 + i))
+    result = evaluate_model(tmp_path / "run", data=tmp_path / "new")
+    assert (result["metrics"]["accuracy"], result["sequences"]) == (1.0, 3)
+    (tmp_path / "new/stop").rename(tmp_path / "new/go")
+    with pytest.raises(EdgernnError, match="named after the classes left, stop of the training, got go"):
+        evaluate_model(tmp_path / "run", data=tmp_path / "new")

@@ -100,6 +100,9 @@ def test_what_c_lacks_is_refused():
         c_files(packed_alone(contractive("gru")), Path("model.onnx"), "9lives")
     with pytest.raises(UsageError, match="--name: expected a name that does not begin with edgernn_"):
         c_files(packed_alone(contractive("gru")), Path("model.onnx"), "edgernn_math")
+    for name in ("errno", "math", "stdatomic", "unistd", "edgernn"):
+        with pytest.raises(UsageError, match=f"--name: expected a name other than that of a header, got {name!r}"):
+            c_files(packed_alone(contractive("gru")), Path("model.onnx"), name)
     model = contractive("gru")
     with torch.no_grad():
         model.head.bias[0] = torch.inf

@@ -15,7 +15,7 @@ from edgernn.errors import EdgernnError
 from edgernn.export.exported_model import read_exported
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
-from edgernn.training.layer_graph import open_graph
+from edgernn.training.calibration.layer_graph import open_graph
 from tests.use_mutants import MODELS, find_faults
 
 COUNT = 400

@@ -12,11 +12,13 @@ import torch
 import edgernn
 from edgernn.cells import CELLS, Cell, ForgetBias, Gate, Vector
 from edgernn.export import to_onnx
+from edgernn.export.rounding import rounded
 from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
 from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
-from edgernn.runtime.packed import pack
+from edgernn.runtime.packed import HEADER as HEADER_RECORD
+from edgernn.runtime.packed import LAYER, TENSOR, pack
 from edgernn.runtime.stepper import Stepper, aligned, memory
 from tests.models import contractive, exported, packed_alone, state_of
 from tests.native import library
@@ -343,6 +345,54 @@ def test_the_state_can_be_kept_and_put_back():
         assert stepper.step()
         outputs.append(stepper.y.copy())
     np.testing.assert_array_equal(*outputs)
+
+
+def stacked(content, count):
+    """Return the packed model of one gru layer with I = H, `count` times that layer, whose tensors are the same."""
+    header = list(HEADER_RECORD.unpack_from(content))
+    first = HEADER_RECORD.size + LAYER.size
+    tensors = [TENSOR.unpack_from(content, first + i * TENSOR.size) for i in range(header[10])]
+    start = min(tensor[4] for tensor in tensors)
+    header[9], header[10] = count, count * len(tensors)
+    size = HEADER_RECORD.size + count * (LAYER.size + len(tensors) * TENSOR.size)
+    move = size + -size % 64 - start
+    records = b"".join(TENSOR.pack(*fields, data + move, 0) for *fields, data, _ in tensors)
+    layers = content[HEADER_RECORD.size : first] * count + records * count
+    body = layers + bytes(-size % 64) + content[start:]
+    header[3], header[4] = HEADER_RECORD.size + len(body), zlib.crc32(body)
+    return HEADER_RECORD.pack(*header) + body
+
+
+def test_layers_that_share_their_weights_do_not_ask_for_more_memory_than_the_file_can_fill():
+    layer = packed("gru", input_size=200, hidden_size=200, output_size=None)
+    x = random_input(5, 1, 200)
+    np.testing.assert_array_equal(steps(stacked(layer, 1), x)[0], steps(layer, x)[0])
+    few, many = stacked(layer, 12), stacked(layer, 1000)
+    # a sequence more takes its states only
+    assert memory(few, 2) - memory(few, 1) < memory(few, 1) < 16 * len(few) + 2**20
+    assert len(many) < 2**20 + len(layer)
+    for batch in (1, 3, 1 << 16):
+        most = 16 * len(many) + 2**20
+        with pytest.raises(edgernn.EdgernnError, match=f"expected one that needs at most {most} bytes of memory, as"):
+            memory(many, batch)
+        with pytest.raises(edgernn.EdgernnError, match="packed model"):
+            Stepper(many, batch)
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule", "sizes", "weights"),
+    [
+        # a neuron takes as many lanes as the longest vectors have
+        ("lstm", "always", {"input_size": 50_000, "hidden_size": 1}, "float32"),
+        ("gru", "always", {"input_size": 50_000, "hidden_size": 1}, "int8"),
+        # matrices and columns of float32
+        ("gru", "delta", {"input_size": 400, "hidden_size": 600}, "int8"),
+        ("mingru", "selective", {"input_size": 2, "hidden_size": 30_000, "output_size": 1}, "int8"),
+    ],
+)
+def test_legal_models_of_extreme_sizes_open(cell, rule, sizes, weights):
+    content = packed_alone(rounded(contractive(cell, rule, **sizes), weights), weights)
+    assert memory(content, 3) > len(content) > 100_000
 
 
 def test_memory_that_is_needed_is_that_of_the_weights_and_little_more():

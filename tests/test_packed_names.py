@@ -9,7 +9,7 @@ import pytest
 import edgernn
 from edgernn.export import to_onnx
 from edgernn.runtime.info import read_model
-from edgernn.runtime.packed import HEADER, pack, pack_file
+from edgernn.runtime.packed import HEADER, _add_names, pack, pack_file
 from edgernn.runtime.stepper import Stepper, aligned
 from tests.models import packed_alone
 from tests.native import library
@@ -84,6 +84,13 @@ def test_an_index_without_a_class_is_refused(index, packed):
     opened, name = Opened(packed), ctypes.c_char_p()
     assert opened.library.edgernn_class_name(opened.model, ctypes.c_int64(index), ctypes.byref(name)) == 1
     assert opened.library.edgernn_message().decode() == f"index: expected 0 to {len(CLASSES) - 1}, got {index}"
+
+
+def test_each_of_thousands_of_names_is_found():
+    names = [f"class {i}" if i % 3 else "" for i in range(5000)]
+    content = _add_names(packed_alone(edgernn.SequenceModel("rnn", 1, 1, len(names))), names)
+    opened = Opened(content)
+    assert [opened.name(i) for i in reversed(range(len(names)))] == names[::-1]
 
 
 def test_null_pointers_are_refused(packed):

@@ -99,6 +99,33 @@ def test_a_record_is_read_as_written(tmp_path, names):
     assert (record.rate, record.gain, record.zero) == (360, 200, 1024)
 
 
+@pytest.mark.parametrize(
+    ("record", "signal", "expected"),
+    [
+        ("100 1 360/360(0) 50 12:00:00 01/01/1990", "212+0 200(1024)/mV 11 0 7 {sum} 0 MLII", (360, 200, 1024)),
+        ("100 1 128.5/64", "212:0 0 12 1024 0 {sum} 0 MLII", (128.5, 200, 1024)),
+        ("100 1 360 0", "212x1 1e2/uV(x 12 0 0 {sum} 0 MLII", (360, 100, 0)),
+    ],
+)
+def test_a_header_may_leave_fields_out_or_have_optional_ones(tmp_path, record, signal, expected):
+    samples = signals(50)[:, :1]
+    write_wfdb(tmp_path, "100", samples, BEATS, ("MLII",))
+    (tmp_path / "100.hea").write_text(f"{record}\n100.dat {signal.format(sum=int(samples.sum()))}\n")
+    found = read_wfdb(tmp_path, "100", "MLII")
+    assert np.array_equal(found.samples, samples[:, 0])
+    assert (found.rate, found.gain, found.zero) == expected
+
+
+def test_a_shortest_header_and_a_prefix_of_the_samples(tmp_path):
+    write_wfdb(tmp_path, "100", signals(50)[:, :1], BEATS, ("MLII",))
+    path = tmp_path / "100.dat"
+    path.write_bytes(b"12345" + path.read_bytes())
+    (tmp_path / "100.hea").write_text("100 1\n100.dat 212+5\n")
+    found = read_wfdb(tmp_path, "100", "")
+    assert np.array_equal(found.samples, signals(50)[:, 0])
+    assert (found.rate, found.gain, found.zero) == (250, 200, 0)
+
+
 def test_an_interval_may_lead_back(tmp_path):
     write_wfdb(tmp_path, "100", signals(100), [])
     words = [1 << 10 | 1000, 59 << 10, 0xFFFF, 0xFFFF - 899, 5 << 10 | 3, 0]
@@ -145,7 +172,10 @@ BAD_WFDB = {
     ),
     "format": ("hea", replaced(" 212 ", " 16 "), "expected signals of format 212, got 16; convert the record"),
     "fields": ("hea", replaced(" 11 1024 ", " "), "checksum, block size and name of a signal, got"),
-    "gain": ("hea", replaced(" 200 ", " 0 "), "a gain above 0 and a zero of 16 bits, got 100.dat, 0 and 1024"),
+    "gain": ("hea", replaced(" 200 ", " -5 "), "a gain above 0 and a zero of 16 bits, got 100.dat, -5 and 1024"),
+    "segments": ("hea", replaced("100 2", "100/3 2"), "expected a record of one segment, got 3; join the segments"),
+    "frame": ("hea", replaced(" 212 ", " 212x4 "), "expected signals of format 212, got 212x4; convert the record"),
+    "skew": ("hea", replaced(" 212 ", " 212:2 "), "expected signals of format 212, got 212:2; convert the record"),
     "path": ("hea", replaced("100.dat", "../100.dat"), "expected a file of samples beside the header"),
     "files": ("hea", replaced("100.dat", "101.dat"), "expected all signals in one file of samples, got several"),
     "lead": ("hea", replaced("MLII", "V1"), "expected a signal 'MLII', got V1, V5; leave the record out"),

@@ -2,13 +2,14 @@
 """The tasks of recorded words: layouts, features, noise, background, errors, and a training."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import find_task
 from edgernn.training.plan import choose
 from edgernn.training.tasks.folders import Folder
@@ -316,6 +317,23 @@ def test_names_in_capitals_are_read(tmp_path):
         path.rename(path.with_suffix(".WAV"))
     assert find_task(str(own))[0] is OwnWords
     assert len(opened(OwnWords(silence=0), own).test.label) >= 2
+
+
+def test_dot_files_are_no_recordings_and_others_are_named(tmp_path):
+    own = write_own(tmp_path)
+    count = sum(len(part) for part in word_files(own, 0, RATE).values())
+    word = next(path.parent for path in own.glob("*/*.wav"))
+    (word / "._0.wav").write_bytes(b"\0\5\x16\7")
+    shutil.copy(next(word.glob("[!.]*.wav")), word / ".hidden.wav")
+    opened(OwnWords(), own)
+    (word / "more").mkdir()
+    for path in (word / "more" / "1.wav", own / "2.wav", word / "notes.txt"):
+        path.touch()
+    with pytest.warns(
+        EdgernnWarning, match=f"not read: 2.wav, {word.name}/more/1.wav, {word.name}/notes.txt; only .wav"
+    ):
+        opened(OwnWords(), own)
+    assert sum(len(part) for part in word_files(own, 0, RATE).values()) == count
 
 
 def test_bad_settings(tmp_path):

@@ -40,6 +40,16 @@ def write_extensible_wav(path, samples, kind=1):
     return path
 
 
+def write_rf64(path, samples):
+    """Write an RF64 file, as recorders do beyond 4 GB: the size of the samples is in a chunk of its own."""
+    data = np.asarray(samples).astype("<i2").tobytes()
+    sizes = struct.pack("<QQQI", 80 + len(data), len(data), len(samples), 0)
+    form = struct.pack("<HHIIHH", 1, 1, RATE, 2 * RATE, 2, 16)
+    head = b"ds64" + struct.pack("<I", len(sizes)) + sizes + b"fmt " + struct.pack("<I", len(form)) + form
+    path.write_bytes(b"RF64\xff\xff\xff\xffWAVE" + head + b"data\xff\xff\xff\xff" + data + b"LIST\4\0\0\0abcd")
+    return path
+
+
 def write_noise(folder, names=("hum", "rain", "wind")):
     for i, name in enumerate(names):
         rng = np.random.default_rng(100 + i)

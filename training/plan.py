@@ -193,8 +193,8 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
     Raises:
         UsageError: A name is unknown, or a setting or the seed is invalid.
     """
-    if seed < 0:
-        raise UsageError(f"seed: expected a whole number of at least 0, got {seed}")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"seed: expected a whole number from 0 to 2^63 - 1, got {seed}")
     task_type, source = find_task(task)
     cell_type, rule_type = resolve(cell, rule)
     owners = {"train": fields_of(TrainConfig), "model": fields_of(ModelConfig)}

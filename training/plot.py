@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots of finished or running trainings, from their run directories: `edgernn plot`."""
 
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import CONFIG, EXAMPLE, read_arrays, read_json
 from edgernn.model import SequenceModel
 from edgernn.names import parts
@@ -28,8 +30,12 @@ KINDS = ("learning", "pattern", "tradeoff", "cobweb", "kept")
 SUFFIXES = ("png", "svg")
 
 
-def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = None) -> list[Path]:
+def plot(
+    runs: list[Path], out: Path | None = None, kinds: list[str] | None = None, *, allow_code: bool = False
+) -> list[Path]:
     """Plot training runs, each plot as a PNG and an SVG file.
+
+    pattern, cobweb and kept run the model. For a model with a user-defined cell, they execute the run's cell.py.
 
     Args:
         runs: The run directories.
@@ -39,11 +45,14 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
             sequence. tradeoff: the metric over λ (the weight of the penalty on updates in the loss) and over the
             percentage of skipped updates, for several finished runs. cobweb: cobweb diagram of one neuron's state, for
             one run. kept: the fraction of its state that a neuron keeps, at each step.
+        allow_code: True if the cell.py of a run may be executed. Otherwise, plots that need it are left out with an
+            EdgernnWarning, or refused if `kinds` names them.
 
     Returns:
         The image files.
 
     Raises:
+        CodeError: One of `kinds` needs to execute the cell.py of a run, and `allow_code` is False.
         UsageError: A kind is unknown.
         EdgernnError: A directory has no run, the runs have different metrics, or one of `kinds` cannot be drawn.
     """
@@ -53,12 +62,12 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
     folder = out or (runs[0] if len(runs) == 1 else Path("plots"))
     drawers: dict[str, Callable[[list[Path]], Callable[[Path], None]]] = {
         "learning": _learning,
-        "pattern": _patterns,
+        "pattern": partial(_patterns, allow_code=allow_code),
         "tradeoff": _tradeoff,
-        "cobweb": _cobweb,
-        "kept": _kept,
+        "cobweb": partial(_cobweb, allow_code=allow_code),
+        "kept": partial(_kept, allow_code=allow_code),
     }
-    files = []
+    files, refused = [], {}
     for kind in kinds or KINDS:
         try:
             draw = drawers[kind](runs)
@@ -66,9 +75,16 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
             if kinds:
                 raise EdgernnError(f"kind={kind}: cannot be plotted: {error}") from None
             continue
+        except CodeError as error:
+            if kinds:
+                raise
+            refused[kind] = str(error)
+            continue
         for suffix in SUFFIXES:
             files.append(folder / f"{kind}.{suffix}")
             draw(files[-1])
+    if refused:
+        warnings.warn(f"not plotted: {', '.join(refused)}: {refused.popitem()[1]}", EdgernnWarning, stacklevel=2)
     return files
 
 
@@ -119,11 +135,12 @@ def _metric(run: Path, line: dict[str, Any]) -> str:
     return next(key for key in line if key not in ("step", "epoch", "loss"))
 
 
-def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
+def load_run(run: Path, *, allow_code: bool = False) -> tuple[SequenceModel, Tensor]:
     """Load the model of a finished run and the test sequences in its example.npz.
 
     Args:
         run: The run directory.
+        allow_code: True if the run's cell.py, the code of a user-defined cell, may be executed.
 
     Returns:
         The model, and the sequences (T, B, I).
@@ -131,6 +148,7 @@ def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
     Raises:
         NothingToDrawError: The run is not finished, or its network is not a SequenceModel.
         EdgernnError: There is no such directory, or a file in it cannot be read.
+        CodeError: The run has a user-defined cell, and `allow_code` is False.
     """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
@@ -142,13 +160,13 @@ def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
         raise NothingToDrawError(
             f"{run}: expected a finished run, got one without {EXAMPLE}; resume it: edgernn train ... --resume"
         )
-    model, _ = load_model(run)
+    model, _ = load_model(run, allow_code=allow_code)
     (x,) = read_arrays(run / EXAMPLE, ["x"]).values()
     return model, torch.from_numpy(x).transpose(0, 1)
 
 
-def _patterns(runs: list[Path]) -> Callable[[Path], None]:
-    loaded = {name: load_run(run) for name, run in zip(_names(runs), runs, strict=True)}
+def _patterns(runs: list[Path], *, allow_code: bool) -> Callable[[Path], None]:
+    loaded = {name: load_run(run, allow_code=allow_code) for name, run in zip(_names(runs), runs, strict=True)}
     models = {name: model for name, (model, _) in loaded.items()}
     x = next(iter(loaded.values()))[1][:, :1]
     if not any(model.rule_type.can_skip for model in models.values()):
@@ -183,25 +201,25 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     return lambda path: tradeoff(path, outcomes, next(iter(metrics)))
 
 
-def _cobweb(runs: list[Path]) -> Callable[[Path], None]:
+def _cobweb(runs: list[Path], *, allow_code: bool) -> Callable[[Path], None]:
     if len(runs) > 1:
         raise NothingToDrawError(f"expected one run, got {len(runs)}; plot each run separately")
-    model, x = _load_stepwise(runs[0])
+    model, x = _load_stepwise(runs[0], allow_code)
     return lambda path: cobweb(path, model, x[:, :1])
 
 
-def _kept(runs: list[Path]) -> Callable[[Path], None]:
-    models = {name: _load_stepwise(run) for name, run in zip(_names(runs), runs, strict=True)}
+def _kept(runs: list[Path], *, allow_code: bool) -> Callable[[Path], None]:
+    models = {name: _load_stepwise(run, allow_code) for name, run in zip(_names(runs), runs, strict=True)}
     return lambda path: kept_shares(path, models)
 
 
-def _load_stepwise(run: Path) -> tuple[SequenceModel, Tensor]:
+def _load_stepwise(run: Path, allow_code: bool) -> tuple[SequenceModel, Tensor]:
     """Load the model of a finished run and its test sequences (T, B, I), for a plot that runs the model step by step.
 
     Raise NothingToDrawError in the cases of `load_run`, and for a model with an imputer. An imputer fills in missing
     values, and a model with one cannot be run step by step.
     """
-    model, x = load_run(run)
+    model, x = load_run(run, allow_code=allow_code)
     if model.imputer_type is not None:
         raise NothingToDrawError(
             f"{run}: expected a model without an imputer, got one with {model.imputer_type.name}, which cannot be run "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `edgernn bench`: time a model and compare it with other runtimes."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import inference_device
+from edgernn.cli.options import COUNT, inference_device
 from edgernn.errors import UsageError
 from edgernn.progress import Progress
 
@@ -60,25 +61,23 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 )
 @click.argument("words", nargs=-1, metavar="[MODEL | KEY=VALUE...]")
 @inference_device
-@click.option(
-    "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Number of sequences in a batch (B)."
-)
+@click.option("--batch", type=COUNT, default=1, show_default=True, help="Number of sequences in a batch (B).")
 @click.option(
     "--steps",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Number of time steps in a timed call (T).  [default: the number in the example input, else 500; with "
     "--target, the number in --example, else 50]",
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=1,
     show_default=True,
     help="Number of threads that each runtime may use.",
 )
 @click.option(
     "--rounds",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=15,
     show_default=True,
     help="Number of timing rounds; each round times every runtime, in random order.",
@@ -117,7 +116,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--input",
     "input_size",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=2,
     show_default=True,
     help="Input size I of the model of --cell.",
@@ -273,7 +272,7 @@ def _suite_on_gpu(out: Path | None, quick: bool, only: str | None) -> dict[str, 
 
 def _suite_words(quick: bool, only: str | None, device: str = "cpu") -> str:
     words = ["edgernn bench --suite", *(["--device cuda"] * (device == "cuda")), *(["--quick"] * quick)]
-    return " ".join([*words, *([] if only is None else [f"--only {only!r}"])])
+    return " ".join([*words, *([] if only is None else [shlex.join(["--only", only])])])
 
 
 def _peers(out: Path | None, model: Any, settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `edgernn calibrate`: make a trained dense model cheaper without training."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,13 @@ def _run_lines(result: dict[str, Any]) -> list[str]:
         f"test sequences: {metric} {test[metric]:.5g} (dense {test['dense']:.5g}) with {test['executed']:.1%} of the "
         "multiply-adds",
         f"{result['model']}: {result['bytes']:,} bytes; model card: {result['card']}",
-        f"next: edgernn bench {result['model']} --device cpu",
+        f"next: {shlex.join(['edgernn', 'bench', result['model']])} --device cpu",
     ]
 
 
 def _file_lines(result: dict[str, Any]) -> list[str]:
     lines = [f"not replaced: {reason}" for reason in result["left"]]
+    lines += [f"{name}: the states of the rule start at 0 in each call" for name in result["restarted"]]
     if result["states"]:
         lines.append(f"inputs that were added, 0 at first: {', '.join(result['states'])}")
     lines.append(f"{result['model']}: {result['bytes']:,} bytes")

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import COUNT
 
 
 def _text(result: list[dict[str, Any]]) -> str:
@@ -19,7 +20,7 @@ def _text(result: list[dict[str, Any]]) -> str:
 @click.option(
     "--input",
     "input_size",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=2,
     show_default=True,
     help="Input size I of the cells whose costs are computed.",
@@ -27,7 +28,7 @@ def _text(result: list[dict[str, Any]]) -> str:
 @click.option(
     "--hidden",
     "hidden_size",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=128,
     show_default=True,
     help="Number of neurons H of the cells whose costs are computed.",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `edgernn export`: export a trained model as an ONNX file."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(f"not verified with the native library: {result['native_missing']}")
     lines.append(f"{_latency(result['latency'])}, on one thread of {result['latency']['processor']}")
     lines.append(f"model card: {result['card']}")
-    return "\n".join([*lines, f"next: edgernn bench {result['model']} --device cpu"])
+    return "\n".join([*lines, f"next: {shlex.join(['edgernn', 'bench', result['model']])} --device cpu"])
 
 
 def _latency(latency: dict[str, Any]) -> str:

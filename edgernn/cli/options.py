@@ -5,6 +5,9 @@ from pathlib import Path
 
 import click
 
+# sizes are 32-bit numbers in exported files
+COUNT = click.IntRange(1, 2**31 - 1)
+
 training_device = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -20,7 +23,7 @@ inference_device = click.option(
     help="Device to run the model on: cuda is the first GPU.",
 )
 training_threads = click.option(
-    "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads of each training process."
+    "--threads", type=COUNT, default=1, show_default=True, help="CPU threads of each training process."
 )
 data_folder = click.option(
     "--data", type=click.Path(path_type=Path), help="Folder in which to look for data sets.  [default: $EDGERNN_DATA]"

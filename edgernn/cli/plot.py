@@ -29,7 +29,13 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Path(path_type=Path),
     help="Folder for the plots.  [default: the directory RUN; for several runs, the folder ./plots]",
 )
-def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) -> dict[str, Any]:
+@click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Execute the file cell.py of a RUN with a custom cell, for pattern, cobweb and kept. Without this option, "
+    "these plots are left out.",
+)
+def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None, allow_code: bool) -> dict[str, Any]:
     """Plot training runs, given by their directories, as PNG and SVG files.
 
     The kinds of plots are: learning, the learning curves; pattern, the neurons that are updated at each step; tradeoff,
@@ -39,4 +45,4 @@ def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) ->
     """
     from edgernn.training.plot import plot
 
-    return {"files": [str(path) for path in plot(list(runs), out, list(kinds))]}
+    return {"files": [str(path) for path in plot(list(runs), out, list(kinds), allow_code=allow_code)]}

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import data_folder, training_device, training_threads
+from edgernn.cli.options import COUNT, data_folder, training_device, training_threads
 from edgernn.errors import UsageError
 
 
@@ -52,7 +52,7 @@ def _trial(line: dict[str, Any]) -> str:
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Number of trainings of each row of the table, each with another random seed.  [default: the number that the "
     "table's TOML file sets]",
 )
@@ -77,7 +77,7 @@ def _trial(line: dict[str, Any]) -> str:
 )
 @click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Number of trainings to run at the same time.  [default: the number of processors]",
 )
 @training_threads

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import data_folder, training_threads
+from edgernn.cli.options import COUNT, data_folder, training_threads
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -21,7 +21,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster to run on.  [default: this machine]")
 @click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Number of trainings to run at the same time.  [default: as many as the processors and GPUs allow]",
 )
 @training_threads
@@ -52,6 +52,12 @@ def _text(result: dict[str, Any]) -> str:
 )
 @click.option(
     "--table-only", is_flag=True, help="Print the table of the runs that are finished; train and time nothing."
+)
+@click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Execute the Python files that SWEEP.toml names as cells, FILE.py:CLASS. Without this option, such a sweep is "
+    "refused.",
 )
 def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
     """Train all combinations of cells, rules and settings in SWEEP.toml with several seeds, and tabulate the results.

@@ -2,6 +2,7 @@
 """The command `edgernn train`: train a cell on a task."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import data_folder, training_device
+from edgernn.cli.options import COUNT, data_folder, training_device
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -30,7 +31,7 @@ def _text(result: dict[str, Any]) -> str:
         f"run: {result['run']}, with {', '.join(_previews(Path(result['run'])))}",
     ]
     if result["network"] == "SequenceModel":
-        lines.append(f"next: edgernn export {result['run']}")
+        lines.append(f"next: {shlex.join(['edgernn', 'export', result['run']])}")
     return "\n".join(lines)
 
 
@@ -54,6 +55,7 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
         UsageError: options["out"] is None, or the run began on a GPU and there is none.
         EdgernnError: The run's config.json cannot be read, or lacks the command.
     """
+    from edgernn.cell_files import is_cell_file
     from edgernn.errors import EdgernnError, UsageError
     from edgernn.store import read_config
 
@@ -68,6 +70,11 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
             f"{options['out']}: config.json: command: expected a list of words, got none; name --task and --cell"
         )
     started = command.make_context("train", words[2:]).params
+    if is_cell_file(started["cell"]) and config.get("cell_file") is None:
+        raise EdgernnError(
+            f"{options['out']}: config.json: command: expected a cell of edgernn, got the Python file "
+            f"{started['cell']!r:.50}, of which the run has no copy; name --task and --cell"
+        )
     for name in ("task", "cell", "rule", "seed", "data", "devices"):
         options[name] = started[name]
     if click.get_current_context().get_parameter_source("device") is not ParameterSource.COMMANDLINE:
@@ -101,6 +108,12 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     "TABLE/ROW, such as sarnn-1/sarnn, or FILE.toml:ROW for a recipe file of your own.",
 )
 @click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Execute the Python file that the recipe of --recipe names as its cell, FILE.py:CLASS. Without this option, "
+    "such a recipe is refused.",
+)
+@click.option(
     "--task",
     metavar="NAME|FILE|FOLDER",
     is_eager=True,
@@ -128,12 +141,16 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     help="Directory to write weights, checkpoints and metrics to.  [default: runs/TASK-CELL[-RULE]]",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for weights and data."
+    "--seed",
+    type=click.IntRange(min=0, max=2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Random seed for weights and data.",
 )
 @training_device
 @click.option(
     "--devices",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Number of data-parallel processes: each trains on a part of every batch, on a GPU of its own if available.  "
     "[default: 1, or under torchrun the number that it started]",
 )
@@ -145,7 +162,9 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     "settings are those that it was started with.",
 )
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any] | None:
+def command(
+    recipe: str | None, allow_code: bool, resume: bool, settings: tuple[str, ...], **options: Any
+) -> dict[str, Any] | None:
     """Train a recurrent cell on a task and write a run directory: weights, checkpoints, metrics and plots.
 
     Settings are KEY=VALUE words, such as lr=0.01, or optimizer.lr=0.01 with the section's name. The list below shows
@@ -172,7 +191,9 @@ def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **optio
     if recipe is not None:
         from edgernn.training.papers.recipe import follow
 
-        words = follow(recipe, options, words)
+        words = follow(recipe, options, words, allow_code=allow_code)
+    elif allow_code:
+        raise UsageError("--allow-code: expected together with --recipe; leave it out")
     for name in ("task", "cell"):
         if options[name] is None:
             raise UsageError(f"Missing option '--{name}'; give it, or a --recipe")

@@ -7,7 +7,7 @@
 import { Model } from "edgernn";
 
 import { draw } from "./chart.mjs";
-import { isHeader, quantiles, steps } from "./csv.mjs";
+import { isHeader, namesOf, quantiles, steps } from "./csv.mjs";
 import { Stream } from "./edgernn.mjs";
 import { PackedStream } from "./packed.mjs";
 
@@ -39,13 +39,13 @@ class Run {
     this.#stream = stream;
     this.#lines = text.trimEnd().split("\n");
     const [first] = this.#lines;
-    this.names = isHeader(first) ? first.split(",").map((name) => name.trim()) : [];
+    this.names = isHeader(first) ? namesOf(first) : [];
     stream.reset();
     this.#rewind();
   }
 
   #rewind() {
-    this.#steps = steps(this.#lines, this.#stream.inputSize);
+    this.#steps = steps(this.#lines, this.#stream.inputSize, this.#stream.info?.channels);
   }
 
   /** Runs the next step. Starts again after the end of the file, unless the address has ?once: then returns false. */

@@ -15,14 +15,16 @@ const EXTENSIBLE = 0xfffe; // the format of the samples stands in the first two 
 export function readWav(buffer, rate) {
   const view = new DataView(buffer);
   const tag = (at) => String.fromCharCode(...new Uint8Array(buffer, at, 4));
-  if (buffer.byteLength < 12 || tag(0) !== "RIFF" || tag(8) !== "WAVE") return null;
+  if (buffer.byteLength < 12 || !["RIFF", "RF64"].includes(tag(0)) || tag(8) !== "WAVE") return null;
   let isKnown = false;
+  let longSize = null; // an RF64 file has the size of the samples in a chunk of its own
   for (let at = 12; at + 8 <= buffer.byteLength; ) {
     const name = tag(at);
-    const claimed = view.getUint32(at + 4, true);
+    const claimed = (name === "data" && longSize) || view.getUint32(at + 4, true);
     at += 8;
     const bytes = name === "data" && claimed >= UNKNOWN_SIZE ? buffer.byteLength - at : claimed;
     if (at + bytes > buffer.byteLength) return null;
+    if (name === "ds64" && bytes >= 16) longSize = Number(view.getBigUint64(at + 8, true));
     if (name === "fmt ") isKnown = describes(new DataView(buffer, at, bytes), rate);
     if (name === "data") return isKnown && bytes >= 2 ? samples(new DataView(buffer, at, bytes)) : null;
     at += bytes + (bytes % 2); // chunks have even sizes

@@ -12,6 +12,12 @@
 
 enum { kBytes = 2, kPcm = 1, kExtensible = 0xfffe };
 
+/* Formats of samples that are not read. */
+static const struct {
+  uint32_t format;
+  const char* name;
+} kinds[] = {{3, "floating-point"}, {6, "A-law"}, {7, "mu-law"}, {17, "ADPCM"}, {85, "MP3"}};
+
 /* A program that streams a wav file does not know its size, and claims this many bytes of samples
  * or more. */
 static const uint64_t unknown_bytes = 0x7fff0000;
@@ -43,6 +49,17 @@ static void CheckNumber(const Audio* audio, const char* expected, uint32_t got, 
   FailToConvert(audio, fault);
 }
 
+static void FailKind(const Audio* audio, uint32_t format, uint32_t bits) {
+  const char* name = "unknown";
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i) {
+    if (kinds[i].format == format) name = kinds[i].name;
+  }
+  char fault[100];
+  snprintf(fault, sizeof fault, "expected 16-bit PCM samples, got %s samples of %u bits", name,
+           (unsigned)bits);
+  FailToConvert(audio, fault);
+}
+
 static void ReadHeader(const Audio* audio, unsigned char* to, size_t bytes) {
   if (fread(to, 1, bytes, audio->file) != bytes) FailFormat(audio, "a truncated header");
 }
@@ -59,7 +76,8 @@ static void CheckFormat(const Audio* audio, uint64_t bytes) {
   Skip(audio, bytes - known);
   uint32_t format = Number(chunk, 2);
   if (format == kExtensible) format = Number(chunk + 24, 2);
-  if (bytes < 16 || format != kPcm) FailFormat(audio, "unknown format");
+  if (bytes < 16) FailFormat(audio, "unknown format");
+  if (format != kPcm) FailKind(audio, format, Number(chunk + 14, 2));
   char expected[60];
   snprintf(expected, sizeof expected, "%lld samples per second", (long long)audio->rate);
   CheckNumber(audio, "samples of 16 bits", Number(chunk + 14, 2), 8 * kBytes);
@@ -70,13 +88,21 @@ static void CheckFormat(const Audio* audio, uint64_t bytes) {
 /* Reads the chunks up to the samples, and returns the bytes of the samples. */
 static uint64_t FindSamples(const Audio* audio) {
   int has_format = 0;
+  uint64_t long_bytes = 0;
   for (;;) {
     unsigned char chunk[8];
     ReadHeader(audio, chunk, sizeof chunk);
-    const uint64_t bytes = Number(chunk + 4, 4);
+    uint64_t bytes = Number(chunk + 4, 4);
     if (memcmp(chunk, "data", 4) == 0) {
       if (!has_format) FailFormat(audio, "no format before the samples");
-      return bytes;
+      return long_bytes > 0 ? long_bytes : bytes;
+    }
+    /* an RF64 file has the size of the samples in a chunk of its own */
+    if (memcmp(chunk, "ds64", 4) == 0 && bytes >= 16) {
+      unsigned char sizes[16];
+      ReadHeader(audio, sizes, sizeof sizes);
+      long_bytes = Number(sizes + 8, 4) | (uint64_t)Number(sizes + 12, 4) << 32;
+      bytes -= sizeof sizes;
     }
     const int is_format = memcmp(chunk, "fmt ", 4) == 0;
     if (is_format) CheckFormat(audio, bytes);
@@ -106,6 +132,11 @@ static void CheckSize(const Audio* audio, uint64_t bytes) {
   if (bytes == 0) Fail("%s: expected samples, got none; record it again", audio->name);
 }
 
+static int IsWav(const unsigned char* first) {
+  const int begins = memcmp(first, "RIFF", 4) == 0 || memcmp(first, "RF64", 4) == 0;
+  return begins && memcmp(first + 8, "WAVE", 4) == 0;
+}
+
 Audio OpenAudio(const char* name, int64_t rate) {
   Audio audio;
   memset(&audio, 0, sizeof audio);
@@ -118,8 +149,10 @@ Audio OpenAudio(const char* name, int64_t rate) {
     Fail("%s: %s; check the path", name, errno == ENOENT ? "no such file" : strerror(errno));
   }
   audio.first_count = fread(audio.first, 1, sizeof audio.first, audio.file);
-  if (audio.first_count == sizeof audio.first && memcmp(audio.first, "RIFF", 4) == 0 &&
-      memcmp(audio.first + 8, "WAVE", 4) == 0) {
+  if (audio.first_count == 0 && !is_input) {
+    Fail("%s: expected a wav file, got an empty file; copy or make it again", name);
+  }
+  if (audio.first_count == sizeof audio.first && IsWav(audio.first)) {
     audio.first_count = 0;
     const uint64_t bytes = FindSamples(&audio);
     CheckSize(&audio, bytes);

@@ -3,14 +3,15 @@
  *
  *   stream model.edgernn < x.csv > y.csv
  *
- * Each line of I numbers is a step, for which the program prints a line with the model's output. An
- * empty line ends a sequence. The first line is a header if it does not start with a number. At the
- * end, the program prints the time per step, over the last 100,000 steps, and the memory of the
- * model on standard error.
+ * Each line of I numbers, which may be in quotes, is a step, for which the program prints a line
+ * with the model's output. An empty line ends a sequence. A first line without any number is a
+ * header. At the end, the program prints the time per step, over the last 100,000 steps, and the
+ * memory of the model on standard error.
  */
 
 #define _POSIX_C_SOURCE 200809L /* for getline */
 
+#include <ctype.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,6 +20,8 @@
 
 #include "edgernn.h"
 #include "packed_model.h"
+
+static const char byte_order_mark[] = "\xef\xbb\xbf";
 
 const char* const program_name = "stream";
 
@@ -47,27 +50,88 @@ static Stream Open(const char* name) {
   return stream;
 }
 
+/* A cell of a line, without quotes and spaces around it. */
+typedef struct Cell {
+  const char* text;
+  size_t size;
+} Cell;
+
 static int IsBlank(const char* line) { return line[strspn(line, " \r\n")] == '\0'; }
 
-/* Returns 1 unless the first field is a number; a field such as `nanoseconds` only begins as one.
- */
-static int IsHeader(const char* line) {
-  char* end = NULL;
-  strtof(line, &end);
-  return end == line || strchr(", \r\n", *end) == NULL;
+/* Takes the next cell of a line and moves `at` behind it. Returns 0 after the last cell. */
+static int NextCell(const char** at, Cell* cell) {
+  if (*at == NULL) return 0;
+  const char* begin = *at + strspn(*at, " \t");
+  const char* end = begin + strcspn(begin, ",\r\n");
+  *cell = (Cell){begin, (size_t)(end - begin)};
+  if (*begin == '"') {
+    const char* const quote = begin + 1 + strcspn(begin + 1, "\"\r\n");
+    const char* const after = quote + (*quote == '"') + strspn(quote + (*quote == '"'), " \t");
+    /* other text after the quotes stays in the cell, which is then no number */
+    if (*quote == '"' && strchr(",\r\n", *after) != NULL) {
+      *cell = (Cell){begin + 1, (size_t)(quote - begin) - 1};
+      end = after;
+    }
+  }
+  while (cell->size > 0 && strchr(" \t", cell->text[cell->size - 1]) != NULL) --cell->size;
+  *at = *end == ',' ? end + 1 : NULL;
+  return 1;
 }
 
-/* Reads `count` finite numbers separated by commas. Returns 0 if the line has anything else. */
-static int ParseNumbers(const char* at, int64_t count, float* numbers) {
-  for (int64_t i = 0; i < count; ++i) {
-    char* end = NULL;
-    numbers[i] = strtof(at, &end);
-    if (end == at || !isfinite(numbers[i])) return 0;
-    end += strspn(end, " \r\n");
-    if (*end != (i + 1 < count ? ',' : '\0')) return 0;
-    at = end + 1;
+/* Reads a number, also nan and inf, but not the hexadecimal ones of C. Returns 0 if the cell has
+ * anything else. */
+static int ParseNumber(Cell cell, float* number) {
+  char* end = NULL;
+  *number = strtof(cell.text, &end);
+  const int is_hex =
+      memchr(cell.text, 'x', cell.size) != NULL || memchr(cell.text, 'X', cell.size) != NULL;
+  return cell.size > 0 && end == cell.text + cell.size && !is_hex &&
+         memchr(cell.text, '(', cell.size) == NULL;
+}
+
+/* Returns 1 if a cell has digits and no letters, such as one with another minus sign or with #. */
+static int IsDamaged(Cell cell) {
+  int digits = 0;
+  for (size_t i = 0; i < cell.size; ++i) {
+    if (isalpha((unsigned char)cell.text[i])) return 0;
+    digits |= isdigit((unsigned char)cell.text[i]);
   }
-  return 1;
+  return digits;
+}
+
+/* Returns 1 if a line has a cell that is not empty, and no cell that is or was a number. */
+static int IsHeader(const char* line) {
+  int has_text = 0;
+  float number;
+  for (Cell cell; NextCell(&line, &cell);) {
+    if (ParseNumber(cell, &number) || IsDamaged(cell)) return 0;
+    has_text |= cell.size > 0;
+  }
+  return has_text;
+}
+
+/* Reads `count` finite numbers separated by commas. `number` is that of the line. */
+static void ParseNumbers(const char* line, size_t number, int64_t count, float* numbers) {
+  const char* at = line;
+  int64_t columns = 0, bad = -1;
+  Cell bad_cell = {line, 0};
+  float value;
+  for (Cell cell; NextCell(&at, &cell); ++columns) {
+    const int is_number = ParseNumber(cell, &value) && isfinite(value);
+    if (columns < count) numbers[columns] = value;
+    if (bad < 0 && !is_number) {
+      bad = columns;
+      bad_cell = cell;
+    }
+  }
+  if (columns != count) {
+    Fail("line %zu: expected %lld finite numbers, got %.*s", number, (long long)count,
+         (int)strcspn(line, "\r\n"), line);
+  }
+  if (bad >= 0) {
+    Fail("line %zu, column %lld: expected a finite number, got '%.*s'", number, (long long)bad + 1,
+         (int)bad_cell.size, bad_cell.text);
+  }
 }
 
 static int ParseWord(const char* line, int64_t* word) {
@@ -82,10 +146,10 @@ static void Append(Times* times, double microseconds) {
 
 static void Step(Stream* stream, const char* line, size_t number, Times* times) {
   const int words = stream->packed.sizes.vocabulary > 0;
-  const int64_t count = words ? 1 : stream->packed.sizes.input;
-  if (!(words ? ParseWord(line, &stream->word) : ParseNumbers(line, count, stream->x))) {
-    Fail("line %zu: expected %lld %s, got %.*s", number, (long long)count,
-         words ? "word" : "finite numbers", (int)strcspn(line, "\r\n"), line);
+  if (!words) {
+    ParseNumbers(line, number, stream->packed.sizes.input, stream->x);
+  } else if (!ParseWord(line, &stream->word)) {
+    Fail("line %zu: expected 1 word, got %.*s", number, (int)strcspn(line, "\r\n"), line);
   }
   const double start = Microseconds();
   const EdgernnStatus status =
@@ -131,10 +195,12 @@ static void Run(const char* name) {
   size_t capacity = 0, number = 0;
   while (getline(&line, &capacity, stdin) >= 0) {
     ++number;
-    if (IsBlank(line)) {
+    const char* text = line;
+    if (number == 1 && strncmp(line, byte_order_mark, 3) == 0) text += 3;
+    if (IsBlank(text)) {
       edgernn_reset(stream.packed.model);
-    } else if (number > 1 || !IsHeader(line)) {
-      Step(&stream, line, number, &times);
+    } else if (number > 1 || !IsHeader(text)) {
+      Step(&stream, text, number, &times);
       if (updates != NULL) sum += *updates;
     }
   }

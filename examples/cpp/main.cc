@@ -3,16 +3,17 @@
 //
 //   stream model.onnx [libedgernn_ops.so] < x.csv > y.csv
 //
-// Each line of I numbers is a step, for which the program prints a line with the model's output. An
-// empty line ends a sequence. The first line is a header if it does not start with a number. At the
-// end, the program prints the time per step, over the last 100,000 steps, on standard error.
+// Each line of I numbers, which may be in quotes, is a step, for which the program prints a line
+// with the model's output. An empty line ends a sequence. A first line without any number is a
+// header. At the end, the program prints the time per step, over the last 100,000 steps, on
+// standard error.
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <iostream>
 #include <stdexcept>
@@ -36,28 +37,77 @@ struct Times {
   std::size_t count = 0;             // number of all steps
 };
 
-// Returns true unless the first field is a number; a field such as `nanoseconds` only begins as
-// one.
-bool IsHeader(const std::string& line) {
-  char* end = nullptr;
-  std::strtof(line.c_str(), &end);
-  return end == line.c_str() || std::strchr(", \r", *end) == nullptr;
+// Returns the text between the first and the last character that is no space.
+std::string Trimmed(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r");
+  return begin == std::string::npos
+             ? ""
+             : text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-// Reads finite numbers separated by commas. Returns an empty list if the line has anything else.
-std::vector<float> ParseLine(const std::string& line) {
-  std::vector<float> numbers;
-  const char* at = line.c_str();
-  while (true) {
-    char* end = nullptr;
-    const float number = std::strtof(at, &end);
-    if (end == at || !std::isfinite(number)) return {};
-    numbers.push_back(number);
-    while (*end == ' ' || *end == '\r') ++end;
-    if (*end == '\0') return numbers;
-    if (*end != ',') return {};
-    at = end + 1;
+// Splits a line at the commas that are not in quotes, and removes quotes around a cell.
+std::vector<std::string> Cells(const std::string& line) {
+  std::vector<std::string> cells(1);
+  bool quoted = false;
+  for (const char c : line) {
+    if (c == '"') quoted = !quoted;
+    if (c == ',' && !quoted) {
+      cells.emplace_back();
+    } else {
+      cells.back() += c;
+    }
   }
+  for (std::string& cell : cells) {
+    cell = Trimmed(cell);
+    if (cell.size() > 1 && cell.front() == '"' && cell.find('"', 1) == cell.size() - 1) {
+      cell = Trimmed(cell.substr(1, cell.size() - 2));
+    }
+  }
+  return cells;
+}
+
+// Reads a number, also nan and inf, but not the hexadecimal ones of C++. Returns false if the cell
+// has anything else.
+bool ParseNumber(const std::string& cell, float* number) {
+  char* end = nullptr;
+  *number = std::strtof(cell.c_str(), &end);
+  return !cell.empty() && *end == '\0' && cell.find_first_of("xX(") == std::string::npos;
+}
+
+// Returns true if a cell has digits and no letters, such as one with another minus sign or with #.
+bool IsDamaged(const std::string& cell) {
+  const auto is = [](int (*kind)(int)) { return [kind](unsigned char c) { return kind(c) != 0; }; };
+  return std::any_of(cell.begin(), cell.end(), is(std::isdigit)) &&
+         std::none_of(cell.begin(), cell.end(), is(std::isalpha));
+}
+
+// Returns true if a line has a cell that is not empty, and no cell that is or was a number.
+bool IsHeader(const std::string& line) {
+  bool has_text = false;
+  float number = 0;
+  for (const std::string& cell : Cells(line)) {
+    if (ParseNumber(cell, &number) || IsDamaged(cell)) return false;
+    has_text |= !cell.empty();
+  }
+  return has_text;
+}
+
+// Reads `count` finite numbers separated by commas. `number` is that of the line.
+std::vector<float> ParseLine(const std::string& line, std::size_t number, std::size_t count) {
+  const std::vector<std::string> cells = Cells(line);
+  const std::string where = "line " + std::to_string(number);
+  if (cells.size() != count) {
+    throw std::runtime_error(where + ": expected " + std::to_string(count) +
+                             " finite numbers, got " + line);
+  }
+  std::vector<float> numbers(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!ParseNumber(cells[i], &numbers[i]) || !std::isfinite(numbers[i])) {
+      throw std::runtime_error(where + ", column " + std::to_string(i + 1) +
+                               ": expected a finite number, got '" + cells[i] + "'");
+    }
+  }
+  return numbers;
 }
 
 void Print(const std::vector<float>& y) {
@@ -86,17 +136,13 @@ void Run(const std::string& model, const std::string& library) {
   std::string line;
   // reading std::cin flushes the output, so a reader gets each y before it sends the next x
   for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
-    if (line.find_first_not_of(" \r") == std::string::npos) {
+    if (number == 1 && line.compare(0, 3, "\xef\xbb\xbf") == 0) line.erase(0, 3);
+    if (Trimmed(line).empty()) {
       stream.Reset();
       continue;
     }
     if (number == 1 && IsHeader(line)) continue;
-    const std::vector<float> x = ParseLine(line);
-    if (x.size() != stream.input_size()) {
-      throw std::runtime_error("line " + std::to_string(number) + ": expected " +
-                               std::to_string(stream.input_size()) + " finite numbers, got " +
-                               line);
-    }
+    const std::vector<float> x = ParseLine(line, number, stream.input_size());
     const Clock::time_point start = Clock::now();
     const std::vector<float>& y = stream.Step(x);
     times.Append(std::chrono::duration<double, std::micro>(Clock::now() - start).count());

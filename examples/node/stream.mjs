@@ -4,8 +4,8 @@
 //   node stream.mjs model.edgernn < x.csv > y.csv     a packed model, with the package edgernn
 //   node stream.mjs model.onnx < x.csv > y.csv        with onnxruntime-node, which npm ci installs
 //
-// Each line of I numbers is a step, for which the program prints a line with the model's output. An empty line ends a
-// sequence. At the end, the program prints the time per step, over the last 100,000 steps, on standard error.
+// Each line of I numbers is a step, for which the program prints a line with the model's output. A first line without
+// any number is a header. An empty line ends a sequence. At the end, the program prints the time per step, over the last 100,000 steps, on standard error.
 
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
@@ -37,7 +37,8 @@ async function run(path) {
   const microseconds = []; // a ring buffer: step t is at t % KEPT
   let count = 0;
   let updated = 0;
-  for await (const x of steps(createInterface({ input: process.stdin }), stream.inputSize)) {
+  const lines = createInterface({ input: process.stdin });
+  for await (const x of steps(lines, stream.inputSize, stream.info?.channels)) {
     if (x === null) {
       stream.reset();
       continue;
@@ -59,6 +60,11 @@ if (process.argv.length !== 3) {
   console.error("usage: node stream.mjs model.edgernn < x.csv > y.csv");
   process.exit(2);
 }
+// `| head -1` closes the output
+process.stdout.on("error", (error) => {
+  if (error.code !== "EPIPE") console.error(`stream: ${error.message}`);
+  process.exit(1);
+});
 try {
   await run(process.argv[2]);
 } catch (error) {

@@ -17,6 +17,16 @@ from edgernn.runtime.input_check import OnNonfinite
 from edgernn.runtime.packed import pack
 
 ENGINE = Path(__file__).with_name("engine")
+# headers of C and POSIX, which a file of that name would hide from the firmware, as its folder is on the include path
+_HEADERS = frozenset(
+    """
+    aio assert complex cpio ctype dirent dlfcn errno fcntl fenv float fmtmsg fnmatch ftw glob grp iconv inttypes iso646
+    langinfo libgen limits locale malloc math memory monetary mqueue ndbm netdb nl_types poll pthread pwd regex sched
+    search semaphore setjmp signal spawn stdalign stdarg stdatomic stdbit stdbool stdckdint stddef stdint stdio stdlib
+    stdnoreturn string strings stropts syslog tar termios tgmath threads time trace uchar ucontext ulimit unistd utime
+    utmpx wchar wctype wordexp alloca endian features link paths reent newlib unwind varargs edgernn
+    """.split()  # noqa: SIM905
+)
 # the list of neurons to update has 16-bit numbers
 _MOST_NEURONS = 2**16 - 1
 
@@ -38,8 +48,8 @@ def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNon
 
     Raises:
         EdgernnError: The file cannot be read, or the native library, which checks the packed model, is missing.
-        UsageError: The model has a part for which there is no C code, the name is not a C identifier, or `on_nonfinite`
-            is not "error" and the model reads words.
+        UsageError: The model has a part for which there is no C code, the name is not a C identifier or is that of
+            a header of C, or `on_nonfinite` is not "error" and the model reads words.
     """
     files = c_files(pack(read_model(model), model), model, name, on_nonfinite)
     for file, text in files.texts.items():
@@ -79,13 +89,15 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
 
     Raises:
         EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
-        UsageError: The model has a part for which there is no C code, the name is not a C identifier, or `on_nonfinite`
-            is not "error" and the model reads words.
+        UsageError: The model has a part for which there is no C code, the name is not a C identifier or is that of
+            a header of C, or `on_nonfinite` is not "error" and the model reads words.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"--name: expected a C identifier of small letters, digits and _, such as model, got {name!r}")
     if name.startswith("edgernn_"):
         raise UsageError(f"--name: expected a name that does not begin with edgernn_, as other files do, got {name!r}")
+    if name in _HEADERS:
+        raise UsageError(f"--name: expected a name other than that of a header, got {name!r}; {name}.h would be hidden")
     read = read_content(content, path)
     _check(read, path)
     if read.embedding is not None and on_nonfinite != "error":

@@ -28,7 +28,10 @@ export interface LoadOptions {
   module?: WebAssembly.Module;
 }
 
-/** A packed model (`edgernn pack`) with its state. Arrays are row-major, B sequences side by side. */
+/**
+ * A packed model (`edgernn pack`) with its state. Arrays are row-major, B sequences side by side. A model belongs to the
+ * thread that loaded it, and a message to a worker carries no model: post the bytes, and load them there.
+ */
 export class Model {
   private constructor();
 

@@ -130,6 +130,15 @@ def test_a_line_comes_out_before_the_next_goes_in(app, tmp_path):
             assert float(process.stdout.readline()) == pytest.approx(y, abs=FLOAT32)
 
 
+@pytest.mark.parametrize("app", ["cpp", "c", "node"])
+def test_all_apps_read_the_same_numbers(app, tmp_path):
+    words = [*program(app), packed(TRAINED, tmp_path) if app == "c" else TRAINED]
+    expected = run(*words, text="1,2\n3,-4\n")
+    for text in ('\ufeff1,2\n"3","-4"\n', '\ufeff"value","marker, set"\r\n1 , 2\r\n 3,-.4e1\r\n', "# a,b\n1,2\n3,-4\n"):
+        process = run(*words, text=text)
+        assert (process.returncode, process.stdout) == (0, expected.stdout), process.stderr
+
+
 def program(app):
     """The command of an app that streams from standard input to standard output."""
     if app in ("cpp", "c"):
@@ -165,6 +174,17 @@ def foreign(tmp_path):
 
 
 STEPS = "1,2\n" * 3
+# lines that no app reads, and takes for no header
+BAD_LINES = {
+    "no number": ("a,b\n1,2\n1,\n", r"line 3, column 2: expected a finite number, got ''$"),
+    "nan": ("1,nan\n", r"line 1, column 2: expected a finite number, got 'nan'$"),
+    "nan first": ("nan,1\n", r"line 1, column 1: expected a finite number, got 'nan'$"),
+    "gap": (",2\n1,2\n", r"line 1, column 1: expected a finite number, got ''$"),
+    "minus": ("−1,−2\n1,2\n", r"line 1, column 1: expected a finite number, got '−1'$"),
+    "comment": ("1,2\n#3,4\n", r"line 2, column 1: expected a finite number, got '#3'$"),
+    "hexadecimal": ("1,0x10\n", r"line 1, column 2: expected a finite number, got '0x10'$"),
+    "quotes": ('1,"2"3\n', r"line 1, column 2: expected a finite number, got '\"2\"3'$"),
+}
 BAD = {
     "no file": (lambda _: ROOT / "none.onnx", STEPS, r"none\.onnx: no such file"),
     "a folder": (lambda _: ROOT / "tests", STEPS, r"tests: "),
@@ -174,10 +194,7 @@ BAD = {
     "another schema": (lambda p: altered(p, schema=3), STEPS, r"altered\.onnx: schema: expected 2, got 3"),
     "no streaming": (lambda p: altered(p, streaming=False), STEPS, r"altered\.onnx: .* cannot be streamed"),
     "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3"),
-    "no number": (lambda _: TRAINED, "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got 1,"),
-    "nan": (lambda _: TRAINED, "1,nan\n", r"line 1: expected 2 finite numbers, got 1,nan"),
-    "nan first": (lambda _: TRAINED, "nan,1\n", r"line 1: expected 2 finite numbers, got nan,1"),
-}
+} | {name: (lambda _: TRAINED, text, message) for name, (text, message) in BAD_LINES.items()}
 
 
 @pytest.mark.parametrize("app", ["cpp", "node"])
@@ -214,15 +231,13 @@ BAD_PACKED = {
     "half a file": (part, STEPS, r"part\.edgernn: packed model: expected \d+ bytes, got 100000$"),
     "too many": (lambda p: packed(TRAINED, p), "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3$"),
     "too few": (lambda p: packed(TRAINED, p), "1,2\n1\n", r"line 2: expected 2 finite numbers, got 1$"),
-    "no number": (lambda p: packed(TRAINED, p), "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got 1,$"),
-    "nan": (lambda p: packed(TRAINED, p), "1,nan\n", r"line 1: expected 2 finite numbers, got 1,nan$"),
     "half a word": (lambda p: packed(words()[0], p), "3\n1.5\n", r"line 2: expected 1 word, got 1\.5$"),
     "not a word": (
         lambda p: packed(words()[0], p),
         "3\n11\n",
         r"line 2: x: expected word indices from 0 to 10, got 11 at",
     ),
-}
+} | {name: (lambda p: packed(TRAINED, p), text, message) for name, (text, message) in BAD_LINES.items()}
 
 
 @pytest.mark.parametrize("bad", BAD_PACKED)
@@ -246,7 +261,7 @@ def flipped(tmp_path):
 BAD_IN_NODE = {
     "flipped": (flipped, STEPS, r"flipped\.edgernn: packed model: the checksum does not match the content"),
     "not a word": (BAD_PACKED["not a word"][0], "3\n11\n", r"x: word 0: expected 0 to 10, got 11$"),
-} | {name: BAD_PACKED[name] for name in ("half a file", "too many", "no number", "nan")}
+} | {name: BAD_PACKED[name] for name in ("half a file", "too many", *BAD_LINES)}
 
 
 @pytest.mark.parametrize("bad", BAD_IN_NODE)
@@ -259,6 +274,20 @@ def test_a_bad_packed_model_or_line_is_one_sentence_in_node(bad, tmp_path):
     (line,) = process.stderr.splitlines()
     assert line.startswith("stream: ")
     assert re.search(message, line), line
+
+
+def test_a_closed_output_ends_the_app_in_node_without_a_stack_trace(tmp_path):
+    need("node")
+    need_wasm()
+    words = ["node", EXAMPLES / "node" / "stream.mjs", packed(TRAINED, tmp_path)]
+    (tmp_path / "x.csv").write_text("0.5,1\n" * 20_000)
+    with (tmp_path / "x.csv").open() as steps:
+        process = subprocess.Popen(words, stdin=steps, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert float(process.stdout.readline()) != 0
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.stderr.close()
+        assert process.wait() == 1
 
 
 def test_the_page_refuses_a_damaged_packed_model(tmp_path):

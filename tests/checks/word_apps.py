@@ -30,7 +30,7 @@ from tests.apps import (
 from tests.broken_wavs import BROKEN, broken_wav
 from tests.test_word_detection import random_scores
 from tests.tone_model import CLASSES, tones, write_tone_model
-from tests.words import RATE, tone, write_extensible_wav, write_wav
+from tests.words import RATE, tone, write_extensible_wav, write_rf64, write_wav
 
 SPOKEN = ("left", "stop", "go", "right", "left")
 
@@ -220,6 +220,7 @@ def wav_files(folder):
     samples = tone("left")
     yield write_wav(folder / "plain.wav", samples)
     yield write_extensible_wav(folder / "extensible.wav", samples)
+    yield write_rf64(folder / "rf64.wav", samples)
     yield write_extensible_wav(folder / "extensible float.wav", samples, kind=3)
     (folder / "chunks.wav").write_bytes(riff(samples, 2 * len(samples)) + b"LIST")
     yield folder / "chunks.wav"

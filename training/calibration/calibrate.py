@@ -203,7 +203,7 @@ def calibrate(
             `loss`.
     """
     progress = progress or Silent()
-    model, config = load_model(run)
+    model, config = load_model(run, allow_code=True)
     out = out or run / "model-delta.onnx"
     # refused before the data are read
     _check_dense(model)

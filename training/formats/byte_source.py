@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgernn.errors import EdgernnError
+from edgernn.files import check_content
 
 # suffixes of the compressions that every reader accepts
 SUFFIXES = ("", ".gz", ".xz")
@@ -44,8 +45,11 @@ def opened(path: Path) -> Iterator[Any]:
     The result is a context manager. Its with statement raises EdgernnError if the file does not exist, and also if the
     body of the statement reads corrupt data.
     """
-    with unpacking(path), _open(path) as file:
-        yield file
+    with unpacking(path):
+        with path.open("rb") as packed:
+            check_content(path, packed.read(100) or b" ", "a data file")
+        with _open(path) as file:
+            yield file
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Sources of the formats: the pages header(5), signal(5) and annot(5) of the WFDB 
 https://physionet.org/physiotools/wag/.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,19 @@ _SYMBOLS = ' NLRaVFJASEj/Q~ | sT*D"=pB^t+u?![]en@xf()r'
 _SKIP, _NUMBERS, _TEXT = 59, (60, 61, 62), 63
 _FORMAT = "212"
 _AGAIN = "get the file again"
-# fields of a line of the header about a signal, before its description
-_FIELDS = 8
+# samples per second and units of the converter per physical unit, if the header does not say them
+_RATE, _GAIN = 250, 200.0
+_REAL = r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?"
+_RECORD_LINE = re.compile(
+    rf"[^\s/]+(?:/(?P<segments>\d+))? (?P<signals>\d+)"
+    rf"(?: (?P<rate>{_REAL})(?:/{_REAL}(?:\([^\s()]*\))?)?(?: (?P<samples>\d{{1,15}})(?: .*)?)?)?"
+)
+# all fields but file and format may be missing, from the last to the first
+_SIGNAL_LINE = re.compile(
+    rf"(?P<file>\S+) (?P<format>\d+)(?:x(?P<frame>\d+))?(?::(?P<skew>\d+))?(?:\+(?P<offset>\d{{1,15}}))?"
+    rf"(?: (?P<gain>-?{_REAL})(?:\((?P<baseline>-?\d{{1,15}})\))?(?:/\S+)?"
+    r"(?: \d+(?: (?P<zero>-?\d{1,15})(?: -?\d+(?: (?P<checksum>-?\d{1,15})(?: \d+(?: (?P<name>.*))?)?)?)?)?)?)?"
+)
 _LARGEST_HEADER, _LARGEST = 1 << 16, 1 << 28
 
 
@@ -56,9 +68,10 @@ class _Signal:
     """A line of the header about a signal."""
 
     file: str
+    offset: int
     gain: float
     zero: int
-    checksum: int
+    checksum: int | None
     name: str
 
 
@@ -75,7 +88,7 @@ def read_wfdb(folder: Path, name: str, signal: str) -> WfdbRecord:
 
     Raises:
         EdgernnError: A file is missing or invalid, the header describes another format, the record has no such signal,
-            or the samples do not have the checksum in the header.
+            or the samples do not have the checksum that the header has.
     """
     header = folder / f"{name}.hea"
     rate, count, signals = _read_header(header)
@@ -84,14 +97,11 @@ def read_wfdb(folder: Path, name: str, signal: str) -> WfdbRecord:
         raise EdgernnError(f"{header}: expected a signal {signal!r}, got {', '.join(names)}; leave the record out")
     chosen = names.index(signal)
     path = folder / signals[chosen].file
-    samples = _unpack_212(path, len(signals) * count).reshape(count, len(signals))[:, chosen]
+    samples = _unpack_212(path, signals[chosen].offset, len(signals), count)[:, chosen]
     # modulo 2^16, from -2^15
     total = (int(samples.sum(dtype=np.int64)) + 2**15) % 2**16 - 2**15
-    if total != signals[chosen].checksum:
-        raise EdgernnError(
-            f"{path}: expected samples of {signal} with the checksum {signals[chosen].checksum}, got {total}; get the "
-            "file again"
-        )
+    if (checksum := signals[chosen].checksum) is not None and (total - checksum) % 2**16:
+        raise EdgernnError(f"{path}: expected samples of {signal} with the checksum {checksum}, got {total}; {_AGAIN}")
     places, symbols = _read_annotations(folder / f"{name}.atr")
     return WfdbRecord(
         name,
@@ -105,64 +115,72 @@ def read_wfdb(folder: Path, name: str, signal: str) -> WfdbRecord:
     )
 
 
-def _read_header(path: Path) -> tuple[float, int, list[_Signal]]:
-    """Return the sample rate, the number of samples of each signal, and the signals of a header."""
+def _read_header(path: Path) -> tuple[float, int | None, list[_Signal]]:
+    """Return the sample rate, the number of samples of each signal if it is known, and the signals of a header."""
     text = read_text(path, _LARGEST_HEADER)
-    lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip() and not line.startswith("#")]
     wanted = "a line with name, number of signals, sample rate and number of samples"
-    try:
-        _, number, rate, count, *_ = lines[0]
-        rows, frequency, samples = int(number), float(rate), int(count)
-    except (IndexError, ValueError):
-        raise EdgernnError(f"{path}: expected {wanted}, got another; get the file again") from None
-    if not 1 <= rows == len(lines) - 1 or not 0 < frequency < 2**31 or not 0 < samples < _LARGEST:
+    if not lines or (match := _RECORD_LINE.fullmatch(lines[0])) is None:
+        raise EdgernnError(f"{path}: expected {wanted}, got another; {_AGAIN}")
+    if match["segments"]:
+        raise EdgernnError(f"{path}: expected a record of one segment, got {match['segments']}; join the segments")
+    rows, frequency, samples = int(match["signals"]), float(match["rate"] or _RATE), int(match["samples"] or 0)
+    if not 1 <= rows == len(lines) - 1 or not 0 < frequency < 2**31 or not samples < _LARGEST:
         raise EdgernnError(
-            f"{path}: expected {wanted}, and then a line for each signal, got {' '.join(lines[0])[:80]!r} and "
-            f"{len(lines) - 1} lines; get the file again"
+            f"{path}: expected {wanted}, and then a line for each signal, got {lines[0][:80]!r} and "
+            f"{len(lines) - 1} lines; {_AGAIN}"
         )
-    signals = [_signal(path, fields) for fields in lines[1:]]
-    if len({one.file for one in signals}) > 1:
+    signals = [_signal(path, line) for line in lines[1:]]
+    if len({(one.file, one.offset) for one in signals}) > 1:
         raise EdgernnError(
             f"{path}: expected all signals in one file of samples, got several; convert the record to format {_FORMAT}"
         )
-    return frequency, samples, signals
+    # 0 is an unknown number
+    return frequency, samples or None, signals
 
 
-def _signal(path: Path, fields: list[str]) -> _Signal:
-    try:
-        file, form, gain, _, zero, _, checksum, _ = fields[:_FIELDS]
-        signal = _Signal(file, float(gain.partition("/")[0]), int(zero), int(checksum), " ".join(fields[_FIELDS:]))
-    except ValueError:
+def _signal(path: Path, line: str) -> _Signal:
+    if (match := _SIGNAL_LINE.fullmatch(line)) is None:
         raise EdgernnError(
             f"{path}: expected the file, format, gain, resolution, zero, first value, checksum, block size and name of "
-            f"a signal, got {' '.join(fields)[:80]!r}; get the file again"
-        ) from None
-    if form != _FORMAT:
-        raise EdgernnError(f"{path}: expected signals of format {_FORMAT}, got {form[:20]}; convert the record")
+            f"a signal, got {line[:80]!r}; {_AGAIN}"
+        )
+    if match["format"] != _FORMAT or int(match["frame"] or 1) != 1 or int(match["skew"] or 0):
+        raise EdgernnError(
+            f"{path}: expected signals of format {_FORMAT}, got {line.split()[1][:20]}; convert the record"
+        )
+    file, zero = match["file"], match["baseline"] or match["zero"] or 0
+    checksum = None if match["checksum"] is None else int(match["checksum"])
+    # a gain of 0 is an unknown one
+    gain = float(match["gain"] or 0) or _GAIN
+    signal = _Signal(file, int(match["offset"] or 0), gain, int(zero), checksum, match["name"] or "")
     if Path(file).name != file or not 0 < signal.gain < 2**31 or abs(signal.zero) >= 2**15:
         raise EdgernnError(
             f"{path}: expected a file of samples beside the header, a gain above 0 and a zero of 16 bits, got "
-            f"{file[:40]}, {signal.gain:g} and {signal.zero}; get the file again"
+            f"{file[:40]}, {signal.gain:g} and {signal.zero}; {_AGAIN}"
         )
     return signal
 
 
-def _unpack_212(path: Path, count: int) -> npt.NDArray[np.int16]:
-    """Read `count` samples of 12 bits, of which two take three bytes.
+def _unpack_212(path: Path, offset: int, width: int, length: int | None) -> npt.NDArray[np.int16]:
+    """Read `length` samples of `width` signals, (length, width), after `offset` bytes; by default all of the file.
 
-    The first byte has the low bits of the first sample, the third byte those of the second. The low half of the middle
-    byte has the high bits of the first sample, its high half those of the second. Samples are two's complements.
+    A sample has 12 bits, so two take three bytes. The first byte has the low bits of the first sample, the third byte
+    those of the second. The low half of the middle byte has the high bits of the first sample, its high half those of
+    the second. Samples are two's complements.
     """
+    content = read_all(path, _LARGEST)[offset:]
+    if length is None:
+        length = 2 * len(content) // 3 // width
+    count = length * width
     size = (3 * count + 1) // 2
-    content = read_all(path, _LARGEST)
     if len(content) != size:
         raise EdgernnError(
-            f"{path}: expected {size} bytes for {count} samples, as the header says, got {len(content)}; get the file "
-            "again"
+            f"{path}: expected {size} bytes for {count} samples, as the header says, got {len(content)}; {_AGAIN}"
         )
     low, middle, high = np.frombuffer(content + bytes(-size % 3), np.uint8).reshape(-1, 3).astype(np.int16).T
     values = np.stack([low | (middle & 0x0F) << 8, high | (middle & 0xF0) << 4], 1).reshape(-1)[:count]
-    return np.where(values >= 2**11, values - 2**12, values).astype(np.int16)
+    return np.where(values >= 2**11, values - 2**12, values).astype(np.int16).reshape(length, width)
 
 
 def _read_annotations(path: Path) -> tuple[list[int], list[str]]:

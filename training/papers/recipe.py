@@ -43,7 +43,7 @@ reported           the numbers that the paper prints, in the unit of the table a
 not-comparable     added to that of the table; for a column in both, the row's reason holds (optional)
 
 `edgernn train --recipe FILE.toml:ROW` reads a user's own file of this form; ROW is optional in a file with one row. The
-file needs only rows with a task and a cell.
+file needs only rows with a task and a cell. A cell FILE.py:CLASS is executed only with `--allow-code`.
 """
 
 from dataclasses import dataclass, field, fields
@@ -60,7 +60,8 @@ from pydantic import (
     with_config,
 )
 
-from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.cell_files import is_cell_file
+from edgernn.errors import CodeError, EdgernnError, UsageError, nearest
 from edgernn.settings import FILE, Expected, parse
 from edgernn.training.papers.agreement import PARTS, Claim, Reported
 from edgernn.training.papers.report_pictures import Picture
@@ -225,7 +226,7 @@ def load_recipe(name: str) -> Recipe:
     return by_name[prefix + row]
 
 
-def follow(name: str, options: dict[str, Any], settings: Settings) -> Settings:
+def follow(name: str, options: dict[str, Any], settings: Settings, *, allow_code: bool = False) -> Settings:
     """Merge a recipe into the options and settings of the command `edgernn train`.
 
     Args:
@@ -233,15 +234,21 @@ def follow(name: str, options: dict[str, Any], settings: Settings) -> Settings:
         options: Dict from the name of an option, such as "task", to its value. The function sets the entries "task",
             "cell" and "rule" to those of the recipe, and "out", if it is None, to runs/TABLE/ROW.
         settings: Settings of the command: a dict from name to value.
+        allow_code: True if the Python file of a user-defined cell that the recipe names may be executed.
 
     Returns:
         The recipe's settings, overridden by `settings`.
 
     Raises:
+        CodeError: The recipe's cell is a Python file, and `allow_code` is False.
         UsageError: The recipe does not exist, or an option "task", "cell" or "rule" is given as well.
         EdgernnError: The recipe's file has a mistake.
     """
     recipe = load_recipe(name)
+    if is_cell_file(recipe.cell) and not allow_code:
+        raise CodeError(
+            f"{name}: cell: {recipe.cell} is Python code, which is not executed; add --allow-code if you trust it"
+        )
     for key in ("task", "cell", "rule"):
         if options.get(key) is not None:
             raise UsageError(f"{key}: the recipe {name} sets it; leave out --{key}, or --recipe")

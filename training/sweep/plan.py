@@ -2,8 +2,8 @@
 """Plan of a sweep from a TOML file: combinations of cell, rule and settings (rows), with one training per row and seed.
 
 task               as in `edgernn train`
-cells              as in `edgernn train --cell`; the file of FILE.py:CLASS is copied to OUT/cells when the sweep
-                   begins, and a resumed sweep uses the copy
+cells              as in `edgernn train --cell`; the file of FILE.py:CLASS is executed if `--allow-code` is given. It
+                   is copied to OUT/cells when the sweep begins, and a resumed sweep uses the copy
 rules              as in `edgernn train --rule` (optional; default: the rules that the cells' names imply)
 seeds              number of trainings per row, with the seeds 0, 1, ...; or a list of seeds
 search-seeds       number of seeds with which [search] is decided; the other seeds are trained only for the rows that
@@ -31,7 +31,7 @@ from typing import Annotated, Any
 from pydantic import Field, StrictInt, with_config
 
 from edgernn.cell_files import differs, is_cell_file, split_word
-from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
 from edgernn.names import resolve, resolve_imputer
 from edgernn.settings import FILE, Expected, parse
 from edgernn.training.plan import choose
@@ -139,7 +139,7 @@ class Sweep:
         return replace(self, rows=tuple(rows))
 
 
-def load_sweep(path: Path, out: Path) -> Sweep:
+def load_sweep(path: Path, out: Path, *, allow_code: bool = False) -> Sweep:
     """Read the TOML file of a sweep, and list its rows: all combinations of cells, update rules and settings.
 
     Combinations that give the same model are one row. Nothing is trained or written.
@@ -147,11 +147,13 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     Args:
         path: Path of the TOML file.
         out: Folder of the runs.
+        allow_code: True if the Python files of user-defined cells that the file names may be executed.
 
     Returns:
         The plan of the sweep.
 
     Raises:
+        CodeError: The file names a Python file, and `allow_code` is False.
         UsageError: The file does not exist, has an unknown name or a bad setting, or two different cells have the same
             name.
         EdgernnError: The file has another mistake.
@@ -162,6 +164,11 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     task, seeds = file.task, tuple(range(file.seeds) if isinstance(file.seeds, int) else dict.fromkeys(file.seeds))
     groups = _groups(file, path)
     rows: dict[object, SweepRow] = {}
+    for word in (word for group in groups for word in group.cells):
+        if is_cell_file(word) and not allow_code:
+            raise CodeError(
+                f"{path}: cells: {word} is Python code, which is not executed; add --allow-code if you trust it"
+            )
     copies = _copies([word for group in groups for word in group.cells], out)
     for rivals, (word, rule, varied) in enumerate(
         (word, rule, varied)

@@ -35,6 +35,7 @@ def sweep(
     latency: bool = True,
     export: bool = False,
     run: bool = True,
+    allow_code: bool = False,
 ) -> dict[str, Any]:
     """Run a sweep on Ray and write its table and pictures.
 
@@ -53,11 +54,13 @@ def sweep(
             settings of [search], only the best row is measured.
         export: True: export the models on a Pareto front to ONNX, in the folder front/ROW of `out`.
         run: False: only report the existing runs; nothing is trained or timed.
+        allow_code: True if the Python files of user-defined cells that the sweep file names may be executed.
 
     Returns:
         The content of table.json, and under "files" the paths of the files written.
 
     Raises:
+        CodeError: The sweep file names a Python file, and `allow_code` is False.
         UsageError: The sweep file has an unknown name or a bad setting, a run directory has other settings, or another
             sweep is running in `out`.
         EdgernnError: The sweep file has another mistake, or the cluster cannot be reached.
@@ -65,7 +68,7 @@ def sweep(
         Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received.
     """
     out = out or Path("runs") / path.stem
-    plan = load_sweep(path, out)
+    plan = load_sweep(path, out, allow_code=allow_code)
     if run:
         load(address)
         for copy, content in plan.cell_files.items():
@@ -75,15 +78,15 @@ def sweep(
     with _all_trained(plan, out, pool) as (plan, failures):
         chosen = plan.chosen()
         best = {row.name: row.best for row in plan.rows if row.best is not None and row.name in chosen}
-        times = latencies(out, best) if latency and run and best else measured(out)
+        times = latencies(out, best, allow_code=allow_code) if latency and run and best else measured(out)
         report = {
-            "command": shlex.join(["edgernn", "sweep", str(path)]),
+            "command": shlex.join(["edgernn", "sweep", str(path), *(["--allow-code"] * allow_code)]),
             **origin(results_of(plan.rows)),
             **tabulate(plan, failures, times, (device_of(gpus), data)),
         }
         pictures = [out / f"{FRONT}.{kind}" for kind in ("png", "svg")]
         drawn = [picture for picture in pictures if draw_front(report, picture)]
-        files = [*save(report, markdown(report), out), *drawn, *(_export(report, out) if export else [])]
+        files = [*save(report, markdown(report), out), *drawn, *(_export(report, out, allow_code) if export else [])]
         return {**report, "files": list(map(str, files))}
 
 
@@ -163,12 +166,13 @@ def _points(report: dict[str, Any]) -> list[Point]:
     ]
 
 
-def _export(report: dict[str, Any], out: Path) -> list[Path]:
+def _export(report: dict[str, Any], out: Path, allow_code: bool) -> list[Path]:
     """Export the best run of each row on a Pareto front, and copy its model files to the folder front/ROW of `out`.
 
     Args:
         report: Content of the sweep's table.json.
         out: Folder of the sweep.
+        allow_code: True if the cell.py of a run with a user-defined cell may be executed.
 
     Returns:
         The copies of the ONNX files.
@@ -181,7 +185,7 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
         if not row["front"]:
             continue
         folder = out / FRONT / row["name"]
-        model = exported(Path(row["best"]))
+        model = exported(Path(row["best"]), allow_code=allow_code)
         for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
             write_bytes(folder / file.name, file.read_bytes())
         models.append(folder / model.name)

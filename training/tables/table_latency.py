@@ -26,7 +26,7 @@ _CALL = "test sequences streamed step by step, called from C"
 EARLIER_CALL = "a call with one test sequence from Python"
 
 
-def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
+def latencies(out: Path, runs: Mapping[str, Path], *, allow_code: bool = False) -> dict[str, Any]:
     """Measure the latency per step of one model per row of a table, for one sequence at a time on one thread.
 
     Each model is exported to its run directory (`exported`), and the file is checked against torch. A timed call
@@ -40,6 +40,7 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
     Args:
         out: Folder of the table.
         runs: Dict from the name of a row to the directory of a finished run.
+        allow_code: True if the cell.py of a run with a user-defined cell may be executed.
 
     Returns:
         A dict with "machine", "call" (a text that says what was timed) and three dicts whose keys are names of rows:
@@ -60,7 +61,7 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
     calls, steps, errors = {}, {}, {}
     for name, run in runs.items():
         try:
-            model = exported(run)
+            model = exported(run, allow_code=allow_code)
             x = read_arrays(run / EXAMPLE, ("x",))["x"]
             calls[name] = streamed(Stepper(pack(read_model(model), model), 1), x)
         except EdgernnError as error:
@@ -97,13 +98,14 @@ def measured(out: Path) -> dict[str, Any]:
     return cached
 
 
-def exported(run: Path) -> Path:
+def exported(run: Path, *, allow_code: bool = False) -> Path:
     """Export the model of a finished run to its directory, with the type of weights that it was trained for.
 
     Nothing is written if up-to-date files exist.
 
     Args:
         run: The run directory.
+        allow_code: True if the run's cell.py, the code of a user-defined cell, may be executed.
 
     Returns:
         Path of the ONNX file.
@@ -116,7 +118,7 @@ def exported(run: Path) -> Path:
     files = [run / RESULT, model, model.with_suffix(".md")]
     times = [file.stat().st_mtime_ns for file in files if file.is_file()]
     if len(times) < len(files) or times != sorted(times):
-        export_run(run, model)
+        export_run(run, model, allow_code=allow_code)
     return model
 
 

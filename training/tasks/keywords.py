@@ -25,13 +25,16 @@ from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import CLASSIFICATION, DETECTIONS, ROOM, ROOM_WORDS, Tally, Task
 from edgernn.training.tasks.clips import Changes, Clips
 from edgernn.training.tasks.confusion import LABELLED_STEPS, Confusion
+from edgernn.training.tasks.parts import warn_of_left_out
 from edgernn.training.tasks.recordings import (
     BACKGROUND,
     PARTS,
+    WAV,
     Audio,
     WordFile,
     noise_parts,
     read_clips,
+    unread_files,
     word_files,
 )
 from edgernn.training.tasks.rooms import Acoustics, Room
@@ -395,3 +398,4 @@ class OwnWords(Words):
         if source is None:
             raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")
         self._load(source, seed)
+        warn_of_left_out(source, unread_files(source), WAV)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgernn.errors import EdgernnError
 from edgernn.runtime.wav import FULL_SCALE, conversion, read_wav
 from edgernn.training.formats import read_text
-from edgernn.training.tasks.parts import HELD_OUT, check_apart
+from edgernn.training.tasks.parts import HELD_OUT, check_apart, visible
 from edgernn.training.tasks.sources import random_split
 
 Audio = npt.NDArray[np.float32]
@@ -48,7 +48,7 @@ def wav_files(folder: Path, rate: int) -> list[Path]:
     """List the wav files in a folder, by name.
 
     Args:
-        folder: The folder, whose subfolders are left out.
+        folder: The folder, whose subfolders are left out, and files whose names begin with a dot.
         rate: Samples per second that the files must have, for the error.
 
     Returns:
@@ -57,11 +57,16 @@ def wav_files(folder: Path, rate: int) -> list[Path]:
     Raises:
         EdgernnError: The folder has a sound file of another format, and no wav file of the same name beside it.
     """
-    files = sorted(folder.iterdir())
+    files = sorted(visible(folder, "*"))
     converted = {path.stem for path in files if path.suffix.lower() == WAV}
     if others := [path for path in files if path.suffix.lower() in OTHER_SOUNDS and path.stem not in converted]:
         raise EdgernnError(f"{others[0]}: expected wav files alone, got {others[0].suffix}; {conversion(rate)}")
     return [path for path in files if path.suffix.lower() == WAV]
+
+
+def labelled_files(root: Path, rate: int) -> list[WordFile]:
+    """List the wav files in the subfolders of a folder, which are named after their words, as `wav_files` does."""
+    return [WordFile(path, folder.name) for folder in _word_folders(root) for path in wav_files(folder, rate)]
 
 
 def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
@@ -86,7 +91,7 @@ def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
             class has no file in some part.
     """
     words = root / DATASET if _has_tables(root) else root
-    files = [WordFile(path, folder.name) for folder in _word_folders(words) for path in wav_files(folder, rate)]
+    files = labelled_files(words, rate)
     names = sorted({file.word for file in files})
     if len(names) < 2:
         got = f"only {names[0]!r}" if names else "none"
@@ -111,6 +116,14 @@ def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
     return parts
 
 
+def unread_files(root: Path) -> set[Path]:
+    """Return the files that `word_files` and `noise_parts` leave out, such as notes, or recordings in a wrong place."""
+    folders = {*_word_folders(root / DATASET if _has_tables(root) else root), root / BACKGROUND}
+    sounds = (WAV, *OTHER_SOUNDS)
+    files = {path for path in visible(root) if path.suffix.lower() not in sounds or path.parent not in folders}
+    return {path for path in files if path.parent != root or path.name not in (*LISTS, *TABLES)}
+
+
 def _has_tables(root: Path) -> bool:
     return (root / DATASET).is_dir() and all((root / name).is_file() for name in TABLES)
 
@@ -123,7 +136,7 @@ def _word_folders(root: Path) -> list[Path]:
 def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
     """Split recordings into parts by train.csv, val.csv and test.csv in `root`.
 
-    Each csv file has a header. The rows after it have two columns: dataset/WORD/FILE.wav, and the word.
+    Each csv file may have a header. The other rows have two columns: dataset/WORD/FILE.wav, and the word.
 
     Args:
         root: The folder of the csv files.
@@ -134,7 +147,9 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
     """
     listed = {}
     for name in TABLES:
-        rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row][1:]
+        rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row]
+        # a header names no file
+        rows = rows[bool(rows) and not rows[0][0].lower().endswith(WAV) :]
         listed[name] = [row[0].removeprefix(f"{DATASET}/") for row in rows]
     return dict(zip(PARTS, _listed(root, listed, by_name), strict=True))
 

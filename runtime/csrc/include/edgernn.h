@@ -13,8 +13,9 @@
  * Every function returns a status; edgernn_message() describes the last error. No function aborts
  * or prints. The model keeps its state between steps, in `memory`. The caller owns `memory` and the
  * file and keeps both alive as long as it uses the model; nothing has to be closed. Different
- * models may run on different threads, one model on one thread at a time. A step advances a batch
- * of B independent sequences.
+ * models may run on different threads. Calls with the same model on two threads at a time are
+ * undefined behaviour, as no function takes a lock: lock it, or open a model for each thread. A
+ * step advances a batch of B independent sequences.
  */
 
 #ifndef EDGERNN_EDGERNN_H_
@@ -69,7 +70,7 @@ typedef enum EdgernnNonfinite {
 EDGERNN_API const char* edgernn_message(void);
 
 /* Sets *memory to the bytes that edgernn_open needs for B sequences. `data` is aligned to 8 bytes.
- */
+ * A file whose model needs more than 16 times its bytes and 1 MiB for one sequence is refused. */
 EDGERNN_API EdgernnStatus edgernn_memory(const void* data, size_t bytes, int64_t batch,
                                          size_t* memory);
 

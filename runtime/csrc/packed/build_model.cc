@@ -45,7 +45,11 @@ class ModelBuilder {
     model_.file_bytes = file_.model_bytes();
     model_.file_checksum = file_.model_checksum();
     model_.sample_rate = header.sample_rate;
-    if (!file_.ReadNames(&model_.names)) return false;
+    if (header.names > 0) {
+      const char** const names = arena_.Allocate<const char*>(header.output);
+      if (!file_.ReadNames(names)) return false;
+      model_.names = names;
+    }
     model_.width = header.input;
     model_.sizes.batch = batch_;
     model_.sizes.output = header.output;

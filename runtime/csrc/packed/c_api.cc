@@ -14,6 +14,8 @@ namespace edgernn {
 namespace {
 
 constexpr std::int64_t kMaxBatch = 1 << 16;
+// The most memory for one sequence. Layers whose tensors share bytes of the file need more.
+constexpr std::uint64_t kMostTimesTheFile = 16, kMostBeside = 1 << 20;
 
 // Calls body(&failure) and returns the status of the failure.
 template <class Body>
@@ -42,10 +44,20 @@ bool CheckFile(const void* data, std::int64_t batch, Failure* failure) {
                                                 ", got " + std::to_string(batch));
 }
 
-// Sets *need to the bytes that the model needs, if a pointer can address them.
+// Sets *need to the bytes that the model needs, if they are in proportion to the file, and if a
+// pointer can address them.
 bool FindMemory(PackedFile* file, std::int64_t batch, std::size_t* need, Failure* failure) {
   std::uint64_t bytes = 0;
-  if (!BuildModel(file, batch, nullptr, &bytes, failure)) return false;
+  if (!BuildModel(file, 1, nullptr, &bytes, failure)) return false;
+  const std::uint64_t file_bytes = file->header().bytes;
+  const std::uint64_t most = kMostTimesTheFile * file_bytes + kMostBeside;
+  if (bytes > most) {
+    return failure->Set(EDGERNN_BAD_MODEL,
+                        "packed model: expected one that needs at most " + std::to_string(most) +
+                            " bytes of memory, as its file has " + std::to_string(file_bytes) +
+                            " bytes, got one that needs " + std::to_string(bytes) + " bytes");
+  }
+  if (batch > 1 && !BuildModel(file, batch, nullptr, &bytes, failure)) return false;
   *need = static_cast<std::size_t>(bytes);
   if (*need == bytes) return true;
   return failure->Set(EDGERNN_BAD_MODEL,
@@ -377,8 +389,7 @@ EdgernnStatus edgernn_class_name(const EdgernnModel* model, std::int64_t index, 
     text.Add("index: expected 0 to ").Add(model->sizes.output - 1);
     return text.Add(", got ").Add(index).Report(EDGERNN_BAD_ARGUMENT);
   }
-  *name = model->names;
-  for (; *name != nullptr && index > 0; --index) *name += std::strlen(*name) + 1;
+  *name = model->names == nullptr ? nullptr : model->names[index];
   return EDGERNN_OK;
 }
 

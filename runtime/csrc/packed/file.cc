@@ -138,8 +138,6 @@ bool PackedFile::CheckFlags() {
 }
 
 bool PackedFile::ReadNames(const char** names) const {
-  *names = nullptr;
-  if (header_.names == 0) return true;
   const char* at = data_ + header_.names;
   const char* const end = data_ + header_.bytes;
   for (std::uint32_t i = 0; i < header_.output; ++i) {
@@ -149,9 +147,9 @@ bool PackedFile::ReadNames(const char** names) const {
       return Fail("names: expected one for each of the " + std::to_string(header_.output) +
                   " outputs, got " + std::to_string(i));
     }
+    if (names != nullptr) names[i] = at;
     at = static_cast<const char*>(zero) + 1;
   }
-  *names = data_ + header_.names;
   return true;
 }
 

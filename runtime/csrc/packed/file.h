@@ -120,8 +120,8 @@ class PackedFile {
   std::uint64_t model_bytes() const { return model_bytes_; }
   std::uint32_t model_checksum() const { return model_checksum_; }
 
-  // Sets *names to the names of the outputs, `header().output` texts that end with a zero each, or
-  // to null if the file has none.
+  // Finds the names of the outputs in a file that has them, texts that end with a zero each. Sets
+  // the `header().output` pointers of `names` to them, unless it is null.
   [[nodiscard]] bool ReadNames(const char** names) const;
 
   // Reads from the first tensor again.

@@ -33,7 +33,7 @@ struct EdgernnModel {
   std::uint64_t file_bytes;  // size of the file without the names of the outputs
   std::uint32_t file_checksum;
   std::int64_t sample_rate;  // 0 if it is not known
-  const char* names;         // see PackedFile::ReadNames
+  const char* const* names;  // (O,), see PackedFile::ReadNames, or null
   const edgernn::KernelTable* table;
   edgernn::Values embedding;  // (V, I), in the file
   edgernn::Frontend frontend;

@@ -113,7 +113,8 @@ bool TryPackedModel(const void* file, std::size_t bytes) {
     Expect(*edgernn_message() != '\0', "a refusal has a message");
     return false;
   }
-  Expect(need < (std::size_t{1} << 20) + 4096 * bytes, "memory is proportional to the file");
+  Expect(need <= static_cast<std::size_t>(batch) * ((std::size_t{1} << 20) + 16 * bytes),
+         "each sequence takes at most 16 times the file and 1 MiB");
   const std::vector<float> zeros = Run(file, bytes, batch, need, 0x00);
   const std::vector<float> ones = Run(file, bytes, batch, need, 0xff);
   Expect(std::memcmp(zeros.data(), ones.data(), zeros.size() * sizeof(float)) == 0,
