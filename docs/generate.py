@@ -14,15 +14,15 @@ reference/c-api.md          the comments of runtime/csrc/include/edgernn.h
 reference/recipes.md, reference/files.md
                             the module docstrings of recipes and run directories
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
-background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
+background/performance.md   reports of `python -m benchmarks.suite`, docs/results/performance.json and others
 background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK.json
 background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json and sweep-keywords.json
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
-how-to/detect-words.md      tables and a picture measured by `python -m tests.measure_rooms` and `measure_room_times`
-how-to/calibrate.md         tables measured by `python -m tests.measure_calibration` and `measure_rooms`
-how-to/trained-models.md    the entries of models/, and tables measured by `python -m tests.measure_heart_beats`
-how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
-                            `measure_firmware`
+how-to/detect-words.md      tables and a picture measured by `python -m benchmarks.rooms` and `benchmarks.room_times`
+how-to/calibrate.md         tables measured by `python -m benchmarks.calibration` and `benchmarks.rooms`
+how-to/trained-models.md    the entries of models/, and tables measured by `python -m benchmarks.heart_beats`
+how-to/*.md                 tables measured by `python -m benchmarks.apps`, `benchmarks.wasm`, `benchmarks.wheels` and
+                            `benchmarks.firmware`
 """
 
 import dataclasses
@@ -41,15 +41,15 @@ from room_tables import calibrated, draw_detections, rooms
 from sweep_tables import draw_sweeps, int8_pairs, rivals, signals
 from target_tables import targets
 
+from benchmarks.gpu_suite import table as gpu_table
+from benchmarks.skip_curve import table as skip_table
+from benchmarks.skip_streams import table as skip_streams_table
+from benchmarks.skip_work import table as skip_work_table
+from benchmarks.training_steps import table as training_table
+from benchmarks.worst_steps import table as worst_steps_table
 from edgernn.bench.gpu_cases import gpu_page
-from edgernn.bench.gpu_suite import table as gpu_table
 from edgernn.bench.page import page as performance_page
 from edgernn.bench.page import section as performance_section
-from edgernn.bench.skip_curve import table as skip_table
-from edgernn.bench.skip_streams import table as skip_streams_table
-from edgernn.bench.skip_work import table as skip_work_table
-from edgernn.bench.training_steps import table as training_table
-from edgernn.bench.worst_steps import table as worst_steps_table
 from edgernn.cells import CELLS, Cell
 from edgernn.cli.cell_costs import cell_costs, table
 from edgernn.cli.settings_help import task_doc
@@ -245,12 +245,12 @@ def performance(folder: Path = RESULTS) -> str:
     if measured.is_file():
         parts.append(performance_page(json.loads(measured.read_text(encoding="utf-8"))).rstrip())
     else:
-        parts.append("Not measured yet: `edgernn bench --suite --out docs/results`")
+        parts.append("Not measured yet: `python -m benchmarks.suite --out docs/results`")
     user_cell = folder / "own-cell.json"
     if user_cell.is_file():
         text = (
             "The equations of gru as a user's own cell, whose program the library interprets. Beside it: the library's "
-            "cell with the same weights, and the portable function. Measured by `edgernn bench --suite --only "
+            "cell with the same weights, and the portable function. Measured by `python -m benchmarks.suite --only "
             "own-gru`; the report is docs/results/own-cell.json."
         )
         parts += ["## A cell of your own", text, performance_section(json.loads(user_cell.read_text(encoding="utf-8")))]
@@ -270,7 +270,7 @@ def _over_skips(
     Args:
         folder: Folder with the report NAME.json and the plot NAME.png.
         name: NAME.
-        module: Module of `edgernn.bench` that writes both files.
+        module: Module of `benchmarks` that writes both files.
         title: Alternative text of the plot.
         format_table: Function that formats the report as a Markdown table.
 
@@ -278,7 +278,7 @@ def _over_skips(
         The paragraphs: the command, the table and the plot. Without a report: the command and "Not measured yet."
     """
     measured, plot = folder / f"{name}.json", folder / f"{name}.png"
-    parts = [f"The command is `python -m edgernn.bench.{module} --out docs/results`."]
+    parts = [f"The command is `python -m benchmarks.{module} --out docs/results`."]
     if not measured.is_file():
         return [*parts, "Not measured yet."]
     parts.append(format_table(json.loads(measured.read_text(encoding="utf-8"))))
@@ -288,9 +288,9 @@ def _over_skips(
 def _on_a_gpu(folder: Path) -> list[str]:
     measured = folder / "cuda.json"
     parts = [
-        "The command is `edgernn bench --suite --device cuda --out docs/results`. The targets, beside the GRU of ONNX "
-        "Runtime's CUDA provider, at T = 500 and H = 128: half of its time for one sequence, and at most its time for "
-        "256 sequences."
+        "The command is `python -m benchmarks.suite --device cuda --out docs/results`. The targets, beside the GRU of "
+        "ONNX Runtime's CUDA provider, at T = 500 and H = 128: half of its time for one sequence, and at most its time "
+        "for 256 sequences."
     ]
     if measured.is_file():
         # the report's headings become one level lower
@@ -306,10 +306,10 @@ def _on_a_gpu(folder: Path) -> list[str]:
 
 def _training(folder: Path) -> list[str]:
     cpu, gpu = folder / "training.json", folder / "gpu.json"
-    command = "python -m edgernn.bench.training_steps --out docs/results/training.json"
+    command = "python -m benchmarks.training_steps --out docs/results/training.json"
     parts = [f"On a CPU: `{command}`. The target for gru, pru and sarnn is half of torch.nn.GRU's time."]
     parts.append(training_table(json.loads(cpu.read_text(encoding="utf-8"))) if cpu.is_file() else "Not measured yet.")
-    command = "python -m edgernn.bench.gpu_suite --out docs/results/gpu.json"
+    command = "python -m benchmarks.gpu_suite --out docs/results/gpu.json"
     parts.append(
         f"On a GPU: `{command}`. The targets, at B = 128, T = 500, H = 128, forward and backward: every cell 10 times "
         "faster than its loop, gru as fast as torch.nn.GRU, and sarnn at most 1.3 times as slow. Gradients are to be "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of heart beat models on docs/how-to/trained-models.md, from `python -m tests.measure_heart_beats`."""
+"""Tables of heart beat models on docs/how-to/trained-models.md, from `python -m benchmarks.heart_beats`."""
 
 from collections.abc import Sequence
 from statistics import fmean

@@ -44,7 +44,7 @@ def read_report(name: str) -> dict[str, Any]:
 
 
 def light() -> str:
-    """Return a table of the times of light cells beside ONNX Runtime's GRU or LSTM, from `edgernn bench --suite`."""
+    """Return a table of the times of light cells beside ONNX Runtime's GRU or LSTM, measured by benchmarks/suite.py."""
     report = json.loads(PERFORMANCE.read_text(encoding="utf-8"))
     cases = {case["name"]: case for case in report["cases"]}
     chosen = [cases[name] for name in BASELINES]
@@ -155,7 +155,7 @@ def compared(values: Mapping[int, float], base: Mapping[int, float]) -> str:
 
 
 def packed() -> str:
-    """Return a table of sizes of packed models and the native library, measured by `python -m tests.measure_apps`."""
+    """Return a table of sizes of packed models and the native library, measured by `python -m benchmarks.apps`."""
     report = json.loads(APPS.read_text(encoding="utf-8"))
     rows = "\n".join(
         f"| {row['model']} | {row['packed']['float32']:,} | {row['memory']['float32']:,} | {row['packed']['int8']:,} | "
@@ -173,7 +173,7 @@ def packed() -> str:
 
 
 def sizes() -> str:
-    """Return a table of the sizes of ONNX files for each weight type, measured by `python -m tests.measure_apps`."""
+    """Return a table of the sizes of ONNX files for each weight type, measured by `python -m benchmarks.apps`."""
     rows = []
     for row in json.loads(APPS.read_text(encoding="utf-8"))["models"]:
         whole = row["file"]["float32"]
@@ -185,7 +185,7 @@ def sizes() -> str:
 
 
 def rounding() -> str:
-    """Return a table of metrics with int8 weights, measured by `python -m tests.measure_rounding`."""
+    """Return a table of metrics with int8 weights, measured by `python -m benchmarks.rounding`."""
     report = json.loads(ROUNDING.read_text(encoding="utf-8"))
     lines = ["| task | cell | seeds | metric | float32 | rounded to int8 after training | trained for int8 |"]
     lines.append("|---|---|---:|---|---:|---:|---:|")
@@ -204,7 +204,7 @@ def rounding() -> str:
         commands[row["task"]] = f"    edgernn train --task {row['task']} --cell {row['cell']} weights=int8 {settings}"
     how = (
         f"Test split, mean ± standard deviation over the seeds, on {report['machine']['cpu']}: "
-        "`python -m tests.measure_rounding FOLDER --out FILE`. The trainings are these, also with weights=float32, and "
+        "`python -m benchmarks.rounding FOLDER --out FILE`. The trainings are these, also with weights=float32, and "
         "for adding with both cells:"
     )
     return "\n".join([*lines, "", filled(how), "", *commands.values()])
@@ -217,7 +217,7 @@ def _mean_and_deviation(values: list[float], form: str) -> str:
 
 
 def apps() -> str:
-    """Return a table of the sizes and times of the example apps, measured by `python -m tests.measure_apps`."""
+    """Return a table of the sizes and times of the example apps, measured by `python -m benchmarks.apps`."""
     report = json.loads(APPS.read_text(encoding="utf-8"))
     time, size, machine = report["microseconds"], report["bytes"], report["machine"]
     cpp, c, node, browser = size["cpp"], size["c"], size["node"], size["browser"]
@@ -245,14 +245,14 @@ installs for all platforms | {time["node"]:.0f} |
         f"Medians of {report['steps']:,} steps, calls included, timed by the apps themselves on {machine['cpu']}, "
         f"{machine['cores']} cores, {machine['instruction_set']}; onnxruntime {machine['versions']['onnxruntime']}, "
         f"onnxruntime-node and -web {versions['onnxruntime-node']}, Node {versions['node'].lstrip('v')}, Chromium "
-        f"{versions['chromium'].split('.')[0]}. Made by `python -m tests.measure_apps --out docs/results/apps.json`. "
+        f"{versions['chromium'].split('.')[0]}. Made by `python -m benchmarks.apps --out docs/results/apps.json`. "
         "Node and browser without ONNX Runtime: [Deploy in Node or a browser](deploy-browser.md)."
     )
     return f"{rows}\n\n{filled(how)}"
 
 
 def wasm_times() -> str:
-    """Return a table of the times of edgernn.wasm, measured by `python -m tests.measure_wasm`."""
+    """Return a table of the times of edgernn.wasm, measured by `python -m benchmarks.wasm`."""
     report = json.loads(WASM.read_text(encoding="utf-8"))
     times, size, machine, versions = (report[name] for name in ("microseconds", "bytes", "machine", "versions"))
     columns = ("node", "node_relaxed", "chromium", "sse2", "native")
@@ -266,14 +266,14 @@ def wasm_times() -> str:
         f"{machine['instruction_set']}; Node {versions['node']}, Chromium {versions['chromium'].split('.')[0]}, clang "
         f"{versions['clang']}. The module has {size['module'] / 1000:.0f} kB, {size['module_gzipped'] / 1000:.0f} kB "
         f"gzipped; the page with the int8 model loads {size['page_gzipped'] / 1000:.0f} kB gzipped. The largest "
-        f"difference from `Session` is {report['worst_error']:.1e}. Made by `python -m tests.measure_wasm --out "
+        f"difference from `Session` is {report['worst_error']:.1e}. Made by `python -m benchmarks.wasm --out "
         "docs/results/wasm.json`."
     )
     return f"{head}\n{rows}\n\n{filled(how)}"
 
 
 def wheels() -> str:
-    """Return tables of the sizes and times of wheels and the kit, measured by `python -m tests.measure_wheels`."""
+    """Return tables of the sizes and times of wheels and the kit, measured by `python -m benchmarks.wheels`."""
     report = json.loads(WHEELS.read_text(encoding="utf-8"))
     machine, versions = report["machine"], report["versions"]
     lines = ["| bytes | wheel | its library | kit, shared library | kit, static library |", "|---|---:|---:|---:|---:|"]
@@ -288,13 +288,13 @@ def wheels() -> str:
         f"Best of {report['rounds']} alternating rounds on {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['instruction_set']}; GCC {versions['gcc']}, MinGW GCC {versions['mingw']}, wine {versions['wine']}. "
         "A program in C steps a packed model with the library of a wheel. Arm is not timed. Made by "
-        "`python -m tests.measure_wheels --out docs/results/wheels.json`."
+        "`python -m benchmarks.wheels --out docs/results/wheels.json`."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
 
 def microcontrollers() -> str:
-    """Return a table of instructions and memory on microcontrollers, measured by `python -m tests.measure_firmware`."""
+    """Return a table of instructions and memory on microcontrollers, measured by `python -m benchmarks.firmware`."""
     report = json.loads(MICROCONTROLLERS.read_text(encoding="utf-8"))
     titles, models = report["titles"], report["models"]
     first = next(iter(titles))
@@ -318,7 +318,7 @@ def microcontrollers() -> str:
         "their threshold at a step. The largest difference from `Session` is "
         f"{max(row['worst_error'] for row in every):.1e}. GCC "
         f"{report['versions']['arm-none-eabi-gcc'].split()[-2]} and QEMU "
-        f"{report['versions']['qemu-system-arm'].split()[3]}: `python -m tests.measure_firmware`."
+        f"{report['versions']['qemu-system-arm'].split()[3]}: `python -m benchmarks.firmware`."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and picture of word models, for the pages detect-words.md and calibrate.md of docs/how-to.
 
-`python -m tests.measure_rooms` writes the figures to docs/results/room.json, `python -m tests.measure_room_times` the
-times to docs/results/room-times.json, `python -m tests.measure_calibration` docs/results/calibration.json, and
-`python -m tests.measure_word_settings` docs/results/word-settings.json. `python -m tests.measure_spoken_words` writes
+`python -m benchmarks.rooms` writes the figures to docs/results/room.json, `python -m benchmarks.room_times` the
+times to docs/results/room-times.json, `python -m benchmarks.calibration` docs/results/calibration.json, and
+`python -m benchmarks.word_settings` docs/results/word-settings.json. `python -m benchmarks.spoken_words` writes
 docs/results/spoken-words.json.
 """
 
@@ -14,7 +14,7 @@ from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.spotting import det_curve
 from measured_tables import ROOT, compared, filled, read_report
 
-# how a model was run: must equal the names in tests/measure_room_times.py
+# how a model was run: must equal the names in benchmarks/room_times.py
 IN_C = "edgernn, a call from C for each step"
 ONE_CALL, EACH_STEP = "one call from Python", "a call from Python for each step"
 OURS, THEIRS = "edgernn", "ONNX Runtime"
@@ -193,7 +193,7 @@ def _ratios(row: dict[str, Any], others: list[dict[str, Any]], than: str) -> str
 _ROOM_COLUMNS = {
     "English words, unknown words and silence, validation": "validation",
     "test": "test",
-    # must equal FALSE_ALARMS in tests/measure_word_settings.py
+    # must equal FALSE_ALARMS in benchmarks/word_settings.py
     **{f"hits at no more than {most} false alarms an hour": f"hits_{most}" for most in (20, 50)},
 }
 _ISOLATED_COLUMNS = {"isolated Arabic words, validation": "validation", "test": "test"}
@@ -315,7 +315,7 @@ def _calibrated_room() -> str:
     text = (
         f"{dense['room_hours']:g} hours of room. Multiply-adds are those of the layers, as shares of the dense ones. "
         "The thresholds were set by hand, equal in both layers, and not by `edgernn calibrate`. Measured by `python -m "
-        "tests.measure_rooms docs/results/room.json`."
+        "benchmarks.rooms docs/results/room.json`."
     )
     return "\n".join([*lines, "", filled(text)])
 

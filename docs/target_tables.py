@@ -98,7 +98,7 @@ def _real_time_row(name: str, microseconds: float, times: dict[str, Any]) -> Row
     return (
         f"`{name}`, in C, a stream of 16 kHz",
         f"{microseconds:.0f} µs a second, {percent:.3f} % of real time, on an {times['processor']}, "
-        f"{times['instruction_set']}: `python -m tests.measure_room_times`",
+        f"{times['instruction_set']}: `python -m benchmarks.room_times`",
         f"at most {_REAL_TIME:.0f} % of real time: a target of this project",
         _verdict(_above(percent, _REAL_TIME, "points")),
     )
@@ -162,7 +162,7 @@ def _skipping_words_row(name: str, dense: str, words: dict[str, Any], accuracy: 
 
 
 def _dense_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the run of the dense model among those of `python -m tests.measure_rooms`: the one without thresholds."""
+    """Return the run of the dense model among those of `python -m benchmarks.rooms`: the one without thresholds."""
     dense = [run for run in runs if "theta_x" not in run["settings"]]
     if len(dense) != 1:
         raise ValueError(f"room.json: expected one run without theta_x, got {len(dense)}; measure the rooms again")

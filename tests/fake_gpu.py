@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 
-from edgernn.bench.gpu_forms import form_name, forms
+from benchmarks.gpu_forms import form_name, forms
 from edgernn.export.trace import layer_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.runtime import library_path

@@ -12,18 +12,18 @@ import pytest
 from click.testing import CliRunner
 
 import edgernn
+from benchmarks.compare_libraries import main as compare_libraries
+from benchmarks.skip_curve import GROUP_SIZES, SKIPS
+from benchmarks.skip_curve import main as skip_curve
+from benchmarks.skip_streams import SKIPS as STREAM_SKIPS
+from benchmarks.skip_streams import main as skip_streams
+from benchmarks.skip_streams import table as streams_table
+from benchmarks.skip_work import DENSE
+from benchmarks.skip_work import main as skip_work
+from benchmarks.suite import CASES, OWN_CASES
+from benchmarks.worst_steps import main as worst_steps
 from edgernn.bench import Settings, bench, load, markdown, save, training_steps
 from edgernn.bench.baseline import parameters
-from edgernn.bench.compare_libraries import main as compare_libraries
-from edgernn.bench.skip_curve import GROUP_SIZES, SKIPS
-from edgernn.bench.skip_curve import main as skip_curve
-from edgernn.bench.skip_streams import SKIPS as STREAM_SKIPS
-from edgernn.bench.skip_streams import main as skip_streams
-from edgernn.bench.skip_streams import table as streams_table
-from edgernn.bench.skip_work import DENSE
-from edgernn.bench.skip_work import main as skip_work
-from edgernn.bench.suite import CASES, OWN_CASES
-from edgernn.bench.worst_steps import main as worst_steps
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.costs import named_cost
@@ -216,8 +216,6 @@ def test_words_of_bench_are_those_of_train(tmp_path, capsys):
     }.items():
         assert main(["bench", "--cell", "gru", word]) == 2
         assert message in capsys.readouterr().err
-    assert main(["bench", "--cell", "gru", "--peers", "rank=4"]) == 2
-    assert "--peers: expected --cell gru or lstm with hidden_size as its only setting" in capsys.readouterr().err
 
 
 def test_help_of_bench_lists_the_settings_of_a_model(capsys):
@@ -269,7 +267,7 @@ def test_the_table_of_streams_has_a_speed_for_every_batch_and_share(tmp_path):
 def test_skipped_updates_save_instructions_and_bytes(tmp_path, monkeypatch):
     need("valgrind")
     for name, values in (("SKIPS", (0.0, 0.75)), ("GROUP_SIZES", (16,))):
-        monkeypatch.setattr(f"edgernn.bench.skip_work.{name}", values)
+        monkeypatch.setattr(f"benchmarks.skip_work.{name}", values)
     skip_work(["--steps", "20", "--layers", "1", "--out", str(tmp_path)], standalone_mode=False)
     (layer,) = json.loads((tmp_path / "skip-work.json").read_text())["layers"]
     dense, (none, most) = layer[DENSE], layer["points"]
@@ -319,7 +317,7 @@ def test_load_time_is_that_of_a_session_alone(monkeypatch):
             raise AssertionError("the model is built again")
 
         for module in ("operator", "onnx_runtime"):
-            monkeypatch.setattr(f"edgernn.bench.peers.{module}.operator_model", fail)
+            monkeypatch.setattr(f"benchmarks.peers.{module}.operator_model", fail)
         sessions.extend(call() for call in calls.values())
         return {name: [[1e-3]] for name in calls}
 

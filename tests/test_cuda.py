@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgernn.bench.gpu_forms import ON_GPU
+from benchmarks.gpu_forms import ON_GPU
 from edgernn.cells import COMPILED
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.cuda import CudaLibrary, Sizes

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from edgernn.bench import build_cuda, gpu_ops
-from edgernn.bench.build_cuda import find_or_build
-from edgernn.bench.gpu_forms import GROUPS, forms
-from edgernn.bench.gpu_ops import check, check_all, prepare, sanitize
+from benchmarks import build_cuda, gpu_ops
+from benchmarks.build_cuda import find_or_build
+from benchmarks.gpu_forms import GROUPS, forms
+from benchmarks.gpu_ops import check, check_all, prepare, sanitize
 from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
 from tests.fake_gpu import TorchLibrary
@@ -171,7 +171,7 @@ def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
     record = sanitize("memcheck", 5)
     assert record["passed"]
     assert record["said"].startswith("--tool memcheck --error-exitcode 9 ")
-    assert record["said"].endswith("-m edgernn.bench.gpu_ops 1\n")
+    assert record["said"].endswith("-m benchmarks.gpu_ops 1\n")
     tools("compute-sanitizer", "exit 9")
     assert [each["passed"] for each in prepare(5).sanitized] == [False, False]
     tools("compute-sanitizer", "exec /bin/sleep 9")

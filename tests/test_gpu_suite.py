@@ -11,8 +11,8 @@ from edgernn.errors import EdgernnError
 from edgernn.files import write_json
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
-from edgernn.bench import gpu_ops, gpu_suite
-from edgernn.bench.gpu_suite import VARIANTS, SuiteSizes, check, run, table
+from benchmarks import gpu_ops, gpu_suite
+from benchmarks.gpu_suite import VARIANTS, SuiteSizes, check, run, table
 from edgernn.training.kernels import gpu
 from edgernn.training.kernels.kernel_form import KernelForm
 from tests.fake_gpu import TorchLibrary

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import edgernn
-from edgernn.bench import roofline
-from edgernn.bench.case import Case, Target, measure
-from edgernn.bench.peers import OURS, PEERS, UnsupportedError, random_problem, reference, stepper_of
+from benchmarks import roofline
+from benchmarks.contenders import measure
+from benchmarks.peers import OURS, PEERS, UnsupportedError, random_problem, reference, stepper_of
+from edgernn.bench.case import Case, Target
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
@@ -97,7 +98,7 @@ def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
         Wrong("breaks", RuntimeError("two\nlines")),
         Wrong("absent", version=None),
     )
-    monkeypatch.setattr("edgernn.bench.case.PEERS", (PEERS[0], *peers))
+    monkeypatch.setattr("benchmarks.contenders.PEERS", (PEERS[0], *peers))
     measured = measure(Case("g", ModelConfig.of("gru", 2, 8), 5), SHORT)
     assert set(measured["contenders"]) == {"edgernn", "ONNX Runtime", "roofline", "roofline and input"}
     assert measured["left_out"] == {
@@ -107,7 +108,7 @@ def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
         "breaks": "RuntimeError: two lines",
         "absent": "not installed",
     }
-    monkeypatch.setattr("edgernn.bench.case.OURS", Wrong("ours"))
+    monkeypatch.setattr("benchmarks.contenders.OURS", Wrong("ours"))
     with pytest.raises(EdgernnError, match=r"by 2\.0e-03"):
         measure(Case("g", ModelConfig.of("gru", 2, 8), 5), SHORT)
 

@@ -6,11 +6,13 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import edgernn
+from benchmarks.one_cell import main as one_cell
+from benchmarks.suite import CASES, QUICK, chosen, run_suite
 from edgernn.bench.case import BEST, Case, Target, described
 from edgernn.bench.page import page
-from edgernn.bench.suite import CASES, QUICK, chosen, run_suite
 from edgernn.cli.frame import main
 from edgernn.config import CellConfig, InputConfig, LayerConfig, ModelConfig
 from edgernn.progress import Silent
@@ -26,13 +28,12 @@ def figures(case, **times):
 
 
 @pytest.mark.slow
-def test_bench_beside_peers(tmp_path, capsys):
+def test_one_cell_beside_its_peers(tmp_path):
     """Runs in a separate process, and first, before it is replaced."""
-    words = ["bench", "--peers", "--cell", "lstm", "hidden_size=8", "--steps", "1", "--rounds", "1", "--warmup", "0"]
-    assert main([*words, "--out", str(tmp_path)]) == 0
-    output = capsys.readouterr()
-    assert "| roofline |" in output.out
-    assert "[1/1] lstm (2, 8), T=1: " in output.err
+    words = ["lstm", "--hidden", "8", "--steps", "1", "--rounds", "1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(one_cell, words)
+    assert "| roofline |" in result.stdout
+    assert "[1/1] lstm (2, 8), T=1: " in result.stderr
     (case,) = json.loads((tmp_path / "peers.json").read_text())["cases"]
     assert case["name"] == "lstm (2, 8), T=1"
 
@@ -61,7 +62,7 @@ class Inline:
 @pytest.fixture(scope="module")
 def inline():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgernn.bench.suite.ProcessPoolExecutor", Inline)
+        patch.setattr("benchmarks.suite.ProcessPoolExecutor", Inline)
         yield
 
 
@@ -174,7 +175,7 @@ def test_reasons_that_differ_in_the_error_share_a_line(report):
 
 def test_generated_page_has_the_notes(report, tmp_path):
     make = generator().performance
-    assert "Not measured yet: `edgernn bench --suite --out docs/results`" in make(tmp_path)
+    assert "Not measured yet: `python -m benchmarks.suite --out docs/results`" in make(tmp_path)
     (tmp_path / "performance.json").write_text(json.dumps(report))
     (tmp_path / "performance-notes.md").write_text("What was tried.\n")
     text = make(tmp_path)
@@ -218,14 +219,6 @@ def run_nothing(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--suite --cell gru", "--suite: expected neither MODEL, --cell nor --peers"),
-        ("--quick --cell gru", "--quick, --only: expected together with --suite"),
-        ("--peers --cell sarnn", "--peers: expected --cell gru or lstm"),
-        ("--peers m.onnx", "--peers: expected --cell gru or lstm"),
-        ("--suite --only nonesuch", "only: expected a part of a benchmark case's name"),
-        ("--suite --rounds 3", "--rounds: not allowed with --suite, where it has no effect; leave it out"),
-        ("--suite --skip 0.9 --rule selective --batch 1", "--batch, --rule, --skip: not allowed with"),
-        ("--suite --example x.npz --only lstm", "--example: not allowed with --suite"),
         ("m.onnx --skip 0.9 --rule selective --input 7", "--rule, --input, --skip: not allowed without"),
         ("--cell gru --target cortex-m4 --batch 2", "--batch: not allowed with --target"),
         ("m.onnx --target cortex-m4 --threads 2 --warmup 0", "--threads, --warmup: not allowed with"),

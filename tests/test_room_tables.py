@@ -7,9 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgernn.runtime.wav import write_wav
-from tests import measure_room_times
-from tests.measure_room_times import (
+from benchmarks.room_times import (
     DENSE,
     EACH_STEP,
     IN_C,
@@ -21,6 +19,8 @@ from tests.measure_room_times import (
     TimedRow,
     report,
 )
+from edgernn.runtime.wav import write_wav
+from tests import measure_room_times
 from tests.source_tree import ROOT, load_script
 
 FILE = "docs/results/room-times.json"
@@ -80,7 +80,7 @@ def test_all_models_are_timed_in_all_ways(tmp_path):
 def test_the_stored_times_have_the_form_of_the_report():
     times = stored()
     assert times.keys() == report([], 1.0, "").keys()
-    assert times["command"].startswith("python -m tests.measure_room_times ")
+    assert times["command"].startswith("python -m benchmarks.room_times ")
     assert times["command"].endswith(f" --out {FILE}")
     rows = {(row["model"], row["way"]) for row in times["rows"]}
     # reports of an earlier version lack the times of edgernn from Python

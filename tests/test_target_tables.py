@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.room_times import DENSE, EACH_STEP, IN_C, OURS, THEIRS
 from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.clips import Clips
-from tests.measure_room_times import DENSE, EACH_STEP, IN_C, OURS, THEIRS
 from tests.source_tree import ROOT, load_script
 
 # official test split of the Arabic words: clips of each word
@@ -91,7 +91,7 @@ def test_room_figures_are_those_of_their_page(tables, models):
         name = row[0].split("`")[1]
         assert f"| `{name}`, {IN_C} | {took[name]:.0f} |" in page
         assert row[1].startswith(f"{took[name]:.0f} µs a second, {took[name] / 1e4:.3f} % of real time, ")
-        assert "`python -m tests.measure_room_times`" in row[1]
+        assert "`python -m benchmarks.room_times`" in row[1]
     for row in rows[::4]:
         room = report["models"][row[0].split("`")[1]]["room"]
         share = room["room_macs_a_second"] / dense["room_macs_a_second"]

@@ -18,7 +18,6 @@ from torch import nn
 from edgernn.bench.baseline import baseline, is_same, zero_states
 from edgernn.bench.case import EDGERNN, Case, described
 from edgernn.bench.measure import GRU, LSTM, verify
-from edgernn.bench.peers.pytorch import MODULES
 from edgernn.errors import EdgernnError
 from edgernn.progress import Progress
 from edgernn.runtime.device import Call, gpu_session, require_gpu, to_device
@@ -31,6 +30,7 @@ from edgernn.runtime.weights import Weight, parse, read_weights
 COPIED, CPU = "edgernn, x and y copied", "edgernn on the CPU"
 TORCH = {"gru": "torch.nn.GRU", "lstm": "torch.nn.LSTM"}
 OPERATORS = {"gru": GRU, "lstm": LSTM}
+MODULES: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 # absolute error of cuDNN, whose products are tf32 by default
 ROUNDED = 1e-2
 # steps per call of the second verification

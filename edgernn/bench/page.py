@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark reports as Markdown, for docs/background/performance.md, `edgernn bench --suite` and `--peers`."""
+"""Benchmark cases as Markdown: the tables of `edgernn bench --device cuda` and of docs/background/performance.md."""
 
 import re
 from collections.abc import Iterable

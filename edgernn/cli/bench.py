@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `edgernn bench`: time a model and compare it with other runtimes."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,15 @@ def _text(result: dict[str, Any]) -> str:
         from edgernn.bench.microcontroller import target_text
 
         return target_text(result)
-    if "cases" not in result:
-        from edgernn.bench import markdown as page
-    elif result.get("device") == "cuda":
+    if "cases" in result:
         from edgernn.bench.gpu_cases import gpu_page as page
     else:
-        from edgernn.bench.page import page
+        from edgernn.bench import markdown as page
     return page(result) + f"\nsaved: {', '.join(result['files'])}"
 
 
 # options that are read only with --cell
 _OF_CELL = ("rule", "input_size", "skip")
-# options that are not read with --suite
-_OF_MODEL = ("batch", "steps", "threads", "rounds", "warmup", "example")
 # options that are not read with --target
 _OF_TIMES = ("batch", "threads", "rounds", "warmup")
 
@@ -129,24 +124,10 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     help="Share of neuron updates that the model of --cell skips, from 0 to 1.",
 )
 @click.option(
-    "--peers",
-    is_flag=True,
-    help="Also time the cell in other installed runtimes, such as PyTorch, OpenVINO and JAX. Needs --cell gru or lstm.",
-)
-@click.option(
-    "--suite", is_flag=True, help="Time the fixed set of models of docs/background/performance.md, instead of MODEL."
-)
-@click.option(
-    "--quick", is_flag=True, help="With --suite, run fewer and shorter timing rounds; the report is marked as quick."
-)
-@click.option(
     "--target",
     type=click.Choice(["cortex-m4", "cortex-m7", "cortex-m55", "riscv32"]),
     help="Microcontroller to emulate with qemu, to count the instructions, flash and RAM of the model; nothing is "
     "timed.",
-)
-@click.option(
-    "--only", metavar="TEXT", help="With --suite, time only the models whose names contain TEXT, such as lstm."
 )
 def command(
     words: tuple[str, ...],
@@ -157,10 +138,6 @@ def command(
     rule: str | None,
     input_size: int,
     skip: float,
-    peers: bool,
-    suite: bool,
-    quick: bool,
-    only: str | None,
     target: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -175,9 +152,6 @@ def command(
     With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.
 
-    With --peers, the cell is also timed in other runtimes, such as PyTorch and JAX (pip install 'edgernn[bench]'), each
-    in a process of its own. The report also has a lower bound for this machine: the time of the multiply-adds alone.
-
     With --device cuda, the model runs on the GPU and is compared with cuDNN and with the native library on the CPU.
 
     With --target, nothing is timed: one sequence runs on an emulated microcontroller, which counts instructions. The
@@ -188,22 +162,11 @@ def command(
     from edgernn.bench import Settings, bench, read_example, save
     from edgernn.runtime.zoo import find_model
 
-    if (quick or only) and not suite:
-        raise UsageError("--quick, --only: expected together with --suite; add it, or leave them out")
-    if target is not None and (suite or peers or device != "cpu" or out is not None):
-        raise UsageError("--target: expected neither --suite, --peers, --device cuda nor --out; leave them out")
-    if suite:
-        if words or cell is not None or peers:
-            raise UsageError(
-                "--suite: expected neither MODEL, --cell nor --peers, as it has its own models; leave them out"
-            )
-        _refuse("with --suite", (*_OF_CELL, *_OF_MODEL))
-        return (_suite_on_gpu if device == "cuda" else _suite)(out, quick, only)
-    if cell is None and (peers or len(words) != 1):
+    if target is not None and (device != "cpu" or out is not None):
+        raise UsageError("--target: expected neither --device cuda nor --out; leave them out")
+    if cell is None and len(words) != 1:
         raise UsageError(
-            "--peers: expected --cell gru or lstm, got no --cell; add it"
-            if peers
-            else f"MODEL: expected one file or name, or --cell NAME, got {len(words)} words; edgernn models lists names"
+            f"MODEL: expected one file or name, or --cell NAME, got {len(words)} words; edgernn models lists names"
         )
     if cell is None:
         _refuse("without --cell", _OF_CELL)
@@ -220,10 +183,6 @@ def command(
         name = f"{label(cell)}.onnx"
         config = ModelConfig.from_words(split_words(words), cell, rule, input_size)
         check_effects(config)
-        if peers:
-            if skip or example is not None or device != "cpu":
-                raise UsageError("--peers: expected neither --skip, --example nor --device cuda; leave them out")
-            return _peers(out, config, settings)
     if device == "cuda":
         from edgernn.bench.gpu_times import require
 
@@ -250,42 +209,3 @@ def command(
             return bench_on_gpu(model, report_folder, Settings(**settings), x=x, progress=Progress())
         report = bench(model, Settings(**settings), x=x, progress=Progress())
     return {**report, "files": [str(path) for path in save(report, report_folder)]}
-
-
-def _suite(out: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
-    from edgernn.bench.suite import FULL, QUICK, chosen, run_suite
-
-    path = (out or Path("bench")) / "performance.json"
-    settings = QUICK if quick else FULL
-    report = run_suite(path, chosen(only), settings, command=_suite_words(quick, only), progress=Progress())
-    return {**report, "files": [str(path)]}
-
-
-def _suite_on_gpu(out: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
-    from edgernn.bench.gpu_cases import cases, run_cases
-    from edgernn.bench.suite import FULL, QUICK
-
-    path, settings = (out or Path("bench")) / "cuda.json", QUICK if quick else FULL
-    report = run_cases(path, cases(only), settings, command=_suite_words(quick, only, "cuda"), progress=Progress())
-    return {**report, "files": [str(path)]}
-
-
-def _suite_words(quick: bool, only: str | None, device: str = "cpu") -> str:
-    words = ["edgernn bench --suite", *(["--device cuda"] * (device == "cuda")), *(["--quick"] * quick)]
-    return " ".join([*words, *([] if only is None else [shlex.join(["--only", only])])])
-
-
-def _peers(out: Path | None, model: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    from dataclasses import replace
-
-    from edgernn.bench.case import Case
-    from edgernn.bench.suite import FULL, run_suite
-
-    case = Case("Peers", model, settings["steps"] or 500, settings["batch"], settings["threads"])
-    if not case.is_plain:
-        raise UsageError(
-            "--peers: expected --cell gru or lstm with hidden_size as its only setting; leave out other settings"
-        )
-    path = (out or Path("bench")) / "peers.json"
-    plan = replace(FULL, rounds=settings["rounds"], warmup=settings["warmup"])
-    return {**run_suite(path, [case], plan, progress=Progress()), "files": [str(path)]}

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.spoken_words import TOLERANCE, alike, detected_in_c, detected_in_node
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import write_wav
@@ -13,7 +14,6 @@ from edgernn.runtime.word_detection import PostProcessing
 from edgernn.runtime.zoo import find_model
 from tests.apps import ROOT, need, need_wasm, run
 from tests.checks.word_apps import lines_of, on_the_page
-from tests.measure_spoken_words import TOLERANCE, alike, detected_in_c, detected_in_node
 from tests.spoken_words import CLEAR, HOP, RATE, missing_data, write_spoken
 
 

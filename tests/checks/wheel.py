@@ -144,8 +144,6 @@ def test_light_install_runs_what_needs_no_training(command, files, light, tmp_pa
         "data list",
         "cells",
         "bench --cell gru",
-        "bench --cell gru --peers",
-        "bench --suite --quick",
     ],
 )
 def test_other_verbs_say_what_to_install(command, light, tmp_path):

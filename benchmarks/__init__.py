@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks and measurements behind the figures of the documentation; README.md lists the command of each figure."""

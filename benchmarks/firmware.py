@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures models in C on microcontrollers: `python -m benchmarks.firmware`.
+
+It writes docs/results/microcontrollers.json. qemu counts instructions, so the figures do not depend on the machine.
+"""
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import edgernn
+from benchmarks.wasm import TRAINED, adding
+from edgernn.bench.microcontroller import Emulated, emulate, targets
+from edgernn.export.rounding import rounded
+from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import pack
+from tests.apps import ROOT
+from tests.models import contractive, packed_alone
+from tests.test_frontends import room
+from tests.test_packed import steps
+
+STEPS = 50
+# thresholds of the models with delta
+THETA = 0.1
+
+
+def models() -> dict[str, tuple[bytes, NDArray[np.float32]]]:
+    """Return packed models with their inputs (T, I) by name."""
+    x = adding()[0, :STEPS]
+    measured = {"adding-sarnn (2, 128)": (pack(read_model(TRAINED), TRAINED), x)}
+    for hidden in (128, 32):
+        for weights in ("float32", "int8"):
+            model = rounded(contractive("gru", input_size=2, hidden_size=hidden, output_size=1), weights)
+            measured[f"gru (2, {hidden}), {weights}"] = packed_alone(model, weights), x
+    for weights in ("float32", "int8"):
+        sizes = {"input_size": 2, "hidden_size": 128, "output_size": 1}
+        model = contractive("gru", "delta", rule_options={"theta_x": THETA, "theta_h": THETA}, **sizes)
+        measured[f"gru (2, 128), delta, {weights}"] = packed_alone(rounded(model, weights), weights), x
+    audio = edgernn.SequenceModel("gru", 160, 96, 12, frontend="logmel", normalise="pcen").eval()
+    measured["pcen and gru (40, 96), int8"] = packed_alone(rounded(audio, "int8"), "int8"), room(STEPS, 1, 160)[:, 0]
+    return measured
+
+
+def described(emulated: Emulated, y: NDArray[np.float32]) -> dict[str, Any]:
+    return {
+        "instructions": round(emulated.instructions),
+        "code": emulated.engine_bytes,
+        "weights": emulated.weight_bytes,
+        "state": emulated.state_bytes,
+        "stack": emulated.stack_bytes,
+        "updates": float(emulated.updates.mean()),
+        "worst_error": float(np.abs(emulated.y - y).max()),
+    }
+
+
+def version(*words: str) -> str:
+    """Return the first line that a tool prints about its version."""
+    return subprocess.run([*words, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+
+
+def measure() -> dict[str, Any]:
+    rows: dict[str, dict[str, Any]] = {}
+    for name, (content, x) in models().items():
+        y = steps(content, x[:, None])[0][:, 0]
+        rows[name] = {target: described(emulate(content, x, target), y) for target in targets()}
+    tools = ("arm-none-eabi-gcc", "riscv64-unknown-elf-gcc", "qemu-system-arm")
+    return {
+        "steps": STEPS,
+        "titles": {target: settings["title"] for target, settings in targets().items()},
+        "versions": {tool: version(tool) for tool in tools},
+        "models": rows,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "microcontrollers.json")
+    path = parser.parse_args().out
+    path.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

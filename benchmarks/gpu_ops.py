@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the kernels in the CUDA library against torch: `python -m benchmarks.gpu_ops`.
+
+The command checks a few kernels at small sizes, fast enough for compute-sanitizer; `gpu_suite` checks and times all.
+The checks do not need ONNX Runtime. With the device "cpu", they check a library that emulates the GPU on the CPU.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.build_cuda import find_or_build
+from benchmarks.gpu_forms import GROUPS, Form, forms
+from edgernn.errors import EdgernnError
+from edgernn.layer import RecurrentLayer
+from edgernn.runtime.cuda import CudaLibrary, Sizes
+from edgernn.runtime.library import cuda_library_path
+
+# absolute error of y and the states, which are of order 1
+TOLERANCE = 1e-4
+# sizes (T, B, I, H) of the checks
+SHAPES = ((1, 1, 3, 5), (13, 3, 24, 60), (40, 1, 2, 128), (5, 70, 64, 128), (3, 2, 128, 256))
+SMALL = (
+    "gru",
+    "lstm-peephole",
+    "gru+selective",
+    GROUPS,
+    "lstm+skip",
+    "gru-before+selective+low-rank",
+    "gru+topk",
+    "gru+delta",
+)
+TIMED = (
+    "gru",
+    "lstm",
+    "pru",
+    "gru+selective",
+    GROUPS,
+    "gru+skip",
+    "gru+topk",
+    "gru+delta",
+    "gru-before",
+    "irc-gru",
+    "eins",
+)
+# sizes (T, B, H) of the timings
+TIMES = ((500, 1, 128), (100, 256, 128))
+_DRAWS = 8
+
+Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]
+
+
+class PackedLayer:
+    """A layer whose weights are copied to a device in the memory layout of its CUDA kernel.
+
+    Args:
+        library: The CUDA library.
+        layer: The layer.
+        form: The layer's variant.
+        device: The device of the weights, cuda or cpu.
+    """
+
+    def __init__(self, library: CudaLibrary, layer: RecurrentLayer, form: Form, device: str) -> None:
+        from edgernn.export.trace import layer_weights
+
+        self._library, self._layer, self._device = library, layer, device
+        sizes = (layer.cell.input_size, layer.cell.hidden_size, form.rank, form.biases)
+        self._sizes = Sizes(*sizes, layer.rule.group_size)
+        weights = [w.detach().to(device, torch.float32).contiguous() for w in layer_weights(layer).values()]
+        self._packed = torch.empty(library.packed_bytes(layer.kind, self._sizes), dtype=torch.uint8, device=device)
+        library.pack(layer.kind, self._sizes, [w.data_ptr() for w in weights], self._packed.data_ptr(), self._stream)
+        # packing is asynchronous and reads them
+        self._weights = weights
+
+    @property
+    def _stream(self) -> int:
+        return 0 if self._device == "cpu" else int(torch.cuda.current_stream().cuda_stream)
+
+    def bound(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Callable[[], None], Outputs]:
+        """Return a function that calls the kernel on these inputs; outputs start as NaN, or -1 for integers.
+
+        Args:
+            x: Inputs (T, B, I).
+            states: Initial states (B, H) in the layer's order.
+
+        Returns:
+            The function, and the tensors that it writes: y (T, B, H), the last states, the number of updated neurons
+            (T, B), and the multiply-adds of all steps (B,). These two counts stay -1 if the layer never skips updates.
+        """
+        (T, B), H = x.shape[:2], self._sizes.hidden
+        y, after = x.new_full((T, B, H), torch.nan), [torch.full_like(state, torch.nan) for state in states]
+        updates, macs = (torch.full(shape, -1, device=x.device) for shape in ((T, B), (B,)))
+        counts = (updates.data_ptr(), macs.data_ptr()) if self._layer.rule.can_skip else (0, 0)
+        old, new = ([state.data_ptr() for state in tensors] for tensors in (states, after))
+        arguments = (self._packed.data_ptr(), T, B, x.data_ptr(), old, y.data_ptr(), new, *counts, self._stream)
+
+        def call() -> None:
+            self._library.run(self._layer.kind, self._sizes, *arguments)
+
+        return call, (y, after, updates, macs)
+
+
+def check(
+    library: CudaLibrary, op: str, form: Form, shapes: Iterable[tuple[int, int, int, int]], device: str
+) -> dict[str, Any]:
+    """Compare a CUDA kernel with the same layer in torch, in float64: outputs, states and numbers of updated neurons.
+
+    Rounding may flip an update decision near its threshold, which changes all later steps. The check then draws new
+    inputs.
+
+    Args:
+        library: The CUDA library.
+        op: Name of the kernel in the report.
+        form: The variant of a layer that the kernel computes.
+        shapes: Sizes (T, B, I, H) to check one after another.
+        device: The device, cuda or cpu.
+
+    Returns:
+        The kernel's entry in the report: its name `op`, the largest absolute `error`, the `shape` with this error, and
+        `passed`. If the kernel fails, the entry also has the reason, `failure`.
+    """
+    entry: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
+    for T, B, I, H in shapes:
+        shape = (T, B, H if form.square else I, H)
+        for seed in range(_DRAWS):
+            torch.manual_seed(seed)
+            error = _error(library, form, shape, device)
+            if error is not None:
+                break
+        if error is None or not error <= TOLERANCE:
+            why = "its decisions differ in all draws" if error is None else f"wrong by {error:.1e}"
+            return {**entry, "error": error, "shape": shape, "passed": False, "failure": why}
+        if error >= entry["error"]:
+            entry |= {"error": error, "shape": shape}
+    return entry
+
+
+def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], device: str) -> float | None:
+    T, B, I, H = shape
+    layer = form.layer(I, H).to(device)
+    x = torch.randn(T, B, I, device=device)
+    states = [0.5 * torch.randn(B, width, device=device) for width in layer.widths.values()]
+    for place, name in enumerate(layer.states):
+        if name in layer.rule.memory:
+            states[place].fill_(layer.rule.memory[name].start)
+    call, (y, after, updates, macs) = PackedLayer(library, layer, form, device).bound(x, states)
+    call()
+    with torch.no_grad():
+        true_y, true_after, trace = layer.double()(x.double(), tuple(state.double() for state in states))
+    if trace.decisions is not None:
+        if not torch.equal(updates, trace.decisions.sum(-1)):
+            return None
+        if not bool(((macs >= 0) & (macs <= T * layer.macs())).all()):
+            return float("nan")
+    pairs = zip((y, *after), (true_y, *true_after), strict=True)
+    errors = [float((got.double() - true).abs().max()) for got, true in pairs]
+    # max may drop NaN
+    return max(errors) if all(error == error for error in errors) else float("nan")
+
+
+def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
+    """Check the kernels of the CUDA library, one after the other, until `time.perf_counter()` reaches `end`.
+
+    Returns the kernels' entries in the report, see `check`. If time runs out, a note on the number of unchecked kernels
+    is added to `left_out`. A kernel for which edgernn has no layer in torch fails the check.
+    """
+    known, entries, kernels = forms(), [], library.kernels()
+    ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
+    for done, op in enumerate(ops):
+        if time.perf_counter() > end:
+            left_out.append(f"{len(ops) - done} of {len(ops)} CUDA ops: out of time")
+            break
+        try:
+            if op not in known:
+                raise EdgernnError(f"{op}: unknown op: the library is of another edgernn version; rebuild it")
+            entries.append(check(library, op, known[op], SHAPES, device))
+        # any failure of a launch belongs in the report
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"[:500]
+            entries.append({"op": op, "error": None, "shape": None, "passed": False, "failure": failure})
+    return entries
+
+
+def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
+    """Build the functions to time: each runs a forward pass with I = 2, in torch or by a kernel of `library`.
+
+    The sizes are `T`, `B` and `H`. The result is a dict from name to function, for torch.nn.GRU and LSTM and for the
+    kernels that are listed in TIMED.
+    """
+    known, x = forms(), torch.randn(T, B, 2, device=device)
+    runs: dict[str, Callable[[], Any]] = {}
+    for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
+        runs[name] = partial(torch.inference_mode()(kind(2, H).to(device)), x)
+    for op in TIMED:
+        if op in known and known[op].kind in library.kernels():
+            layer = known[op].layer(2, H).to(device)
+            states = [torch.zeros(B, width, device=device) for width in layer.widths.values()]
+            runs[op] = _held(PackedLayer(library, layer, known[op], device), x, states)
+    return runs
+
+
+def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
+    """Return a function that calls a layer's CUDA kernel. The function keeps its input and output tensors alive."""
+    call, outputs = op.bound(x, states)
+    return lambda: (call(), op, x, states, outputs)
+
+
+def sanitize(tool: str, seconds: float) -> dict[str, Any]:
+    """Run this module under NVIDIA's compute-sanitizer, for at most `seconds`.
+
+    Args:
+        tool: Tool of compute-sanitizer, such as memcheck.
+        seconds: Time limit.
+
+    Returns:
+        The entry of the report: `tool`; `passed`, True if it found no error; and `said`, the end of its output.
+
+    Raises:
+        EdgernnError: Compute-sanitizer is missing or exceeds the time limit.
+    """
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        raise EdgernnError("expected the program compute-sanitizer in PATH, got none; install CUDA")
+    words = [program, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "benchmarks.gpu_ops"]
+    # one allocation per tensor, so that reads beyond a tensor are detected
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, seconds), env=environment)
+    except subprocess.TimeoutExpired:
+        raise EdgernnError(
+            f"compute-sanitizer was stopped at the time limit of {seconds:.0f} s; run it by hand: {' '.join(words)}"
+        ) from None
+    return {"tool": tool, "passed": done.returncode == 0, "said": (done.stdout + done.stderr)[-1000:]}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A CUDA library that is ready for checks.
+
+    Attributes:
+        path: Path of the library.
+        sanitized: Results of compute-sanitizer, see `sanitize`.
+        left_out: Notes on tools of compute-sanitizer that could not run.
+    """
+
+    path: str
+    sanitized: list[dict[str, Any]]
+    left_out: list[str]
+
+
+def prepare(seconds: float) -> Prepared:
+    """Find or build the CUDA library and run compute-sanitizer on it, within a time limit.
+
+    EdgernnError is raised if the library is missing and cannot be built.
+    """
+    end, sanitized, left_out = time.perf_counter() + seconds, [], []
+    path = find_or_build(seconds)
+    for tool in ("memcheck", "racecheck"):
+        try:
+            sanitized.append(sanitize(tool, end - time.perf_counter()))
+        except EdgernnError as error:
+            left_out.append(f"compute-sanitizer's {tool}: {error}")
+    return Prepared(path, sanitized, left_out)
+
+
+def measured(
+    prepared: Prepared,
+    device: str,
+    end: float,
+    left_out: list[str],
+    clock: Callable[[dict[str, Callable[[], Any]]], dict[str, Any]],
+) -> dict[str, Any]:
+    """Check and time all CUDA kernels, and exported models in ONNX Runtime if it has a CUDA provider.
+
+    Args:
+        prepared: The library and the results of compute-sanitizer.
+        device: The device, cuda or cpu.
+        end: Value of `time.perf_counter()` at which to stop, in seconds.
+        left_out: List that receives notes on the checks that were not made.
+        clock: Function that times the functions in a dict, and returns a dict from the name of each to its times.
+
+    Returns:
+        JSON-compatible dict: `checks`, the result of `check_all`; `sanitized`, results of compute-sanitizer; `timed`, a
+        dict from sizes, such as "T=500 B=1 H=128", to a result of `clock`; `exported`, entries of ONNX Runtime cases.
+
+    Raises:
+        EdgernnError: The library finds no GPU.
+    """
+    library = CudaLibrary(prepared.path)
+    if device != "cpu" and (reason := library.missing()) is not None:
+        raise EdgernnError(f"the CUDA library cannot use a GPU: {reason}; run nvidia-smi to check GPU and driver")
+    left_out += prepared.left_out
+    report: dict[str, Any] = {"checks": check_all(library, device, end, left_out), "sanitized": prepared.sanitized}
+    report["timed"] = {f"T={T} B={B} H={H}": clock(calls(library, device, T, B, H)) for T, B, H in TIMES}
+    report["exported"] = _exported(end, left_out)
+    return report
+
+
+def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
+    """Measure a few cases of benchmarks/gpu_cases.py quickly, until `time.perf_counter()` reaches `end`.
+
+    Returns the cases' entries in the report. Notes on cases that were not measured are added to `left_out`.
+    """
+    from benchmarks.gpu_cases import cases, run_cases
+    from benchmarks.suite import QUICK
+
+    entries: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases("(2, 128)"):
+            if time.perf_counter() > end:
+                left_out.append(f"{case.name} in ONNX Runtime: out of time")
+                continue
+            try:
+                entries += run_cases(Path(folder) / "cuda.json", [case], QUICK)["cases"]
+            except EdgernnError as error:
+                left_out.append(f"exported files in ONNX Runtime: {error}")
+                break
+    return entries
+
+
+def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
+    """Compare the CUDA kernels that are listed in SMALL with torch layers, and print the errors.
+
+    Returns the exit status: 0 if all pass, else 1.
+    """
+    library, known = library or CudaLibrary(cuda_library_path()), forms()
+    if (reason := library.missing()) is not None and device == "cuda":
+        print(reason, file=sys.stderr)
+        return 1
+    entries = [check(library, op, known[op], SHAPES[:2], device) for op in SMALL if known[op].kind in library.kernels()]
+    for entry in entries:
+        print(entry["op"], f"{entry['error']:.1e}" if entry["passed"] else entry["failure"])
+    return 0 if entries and all(entry["passed"] for entry in entries) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
