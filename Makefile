@@ -354,7 +354,7 @@ check-mcu: setup
 
 # regenerates the generated parts of docs and C++, then builds the site
 docs: setup
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 	$(BIN)/python runtime/csrc/generate.py
 	$(MAKE) docs-site
 

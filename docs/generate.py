@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the generated parts of the documentation: `python docs/generate.py`, or `make docs`.
+"""Write the generated parts of the documentation: `python -m docs.generate`, or `make docs`.
 
 Each page, and its source:
 
@@ -35,18 +35,31 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from heart_beat_tables import heart_beats
-from readme_tables import activity, adding
-from room_tables import calibrated, draw_detections, rooms
-from sweep_tables import draw_sweeps, int8_pairs, rivals, signals
-from target_tables import targets
-
 from benchmarks.gpu_suite import table as gpu_table
 from benchmarks.skip_curve import table as skip_table
 from benchmarks.skip_streams import table as skip_streams_table
 from benchmarks.skip_work import table as skip_work_table
+from benchmarks.tables.heart_beats import heart_beats
+from benchmarks.tables.measured import (
+    apps,
+    groups,
+    light,
+    microcontrollers,
+    packed,
+    rounding,
+    sizes,
+    trained,
+    wasm_times,
+    wheels,
+)
+from benchmarks.tables.promises import faults, longrun, promises, steptimes
+from benchmarks.tables.readme import activity, adding
+from benchmarks.tables.rooms import calibrated, draw_detections, rooms
+from benchmarks.tables.sweeps import draw_sweeps, int8_pairs, rivals, signals
+from benchmarks.tables.targets import targets
 from benchmarks.training_steps import table as training_table
 from benchmarks.worst_steps import table as worst_steps_table
+from docs.reference_pages import c_api, cells, cli, described, escaped
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.page import page as performance_page
 from edgernn.bench.page import section as performance_section
@@ -61,20 +74,6 @@ from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.recipe import load_table, table_names
 from edgernn.training.papers.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
-from measured_tables import (
-    apps,
-    groups,
-    light,
-    microcontrollers,
-    packed,
-    rounding,
-    sizes,
-    trained,
-    wasm_times,
-    wheels,
-)
-from promise_tables import faults, longrun, promises, steptimes
-from reference_pages import c_api, cells, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

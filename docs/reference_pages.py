@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import torch
 
+from benchmarks.tables.measured import filled
 from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs, table
 from edgernn.cli.frame import COMMANDS, group
-from measured_tables import filled
 
 HEADER = Path(__file__).resolve().parent.parent / "runtime" / "csrc" / "include" / "edgernn.h"
 # (I, H) for the costs on the page of all cells

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.baselines import main as fill_reports
 from edgernn.files import read_json
 from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.tasks.binary_addition import BinaryAddition
@@ -29,7 +30,6 @@ from edgernn.training.tasks.remaining_life import RemainingLife
 from edgernn.training.tasks.seizures import Seizures
 from edgernn.training.tasks.sources import Generated, Sequences
 from edgernn.training.tasks.trivial import fit_threshold, log_counts
-from tests import measure_baselines
 from tests.stays import F, write_stays
 from tests.task_helpers import opened
 from tests.test_task_ecg import SMALL, write_heart
@@ -401,7 +401,7 @@ def test_reports_of_finished_runs_get_their_baselines(tmp_path, monkeypatch):
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"sweep": str(sweep), "metric": "mse", "rows": rows}))
     monkeypatch.setattr("sys.argv", ["measure_baselines", str(path)])
-    measure_baselines.main()
+    fill_reports()
     report = read_json(path)
     assert report["rows"] == rows
     jobs = adding_jobs(tmp_path, cells=("gru",))
@@ -414,4 +414,4 @@ def test_reports_of_finished_runs_get_their_baselines(tmp_path, monkeypatch):
     ):
         path.write_text(json.dumps(report | change))
         with pytest.raises(ValueError, match=said):
-            measure_baselines.main()
+            fill_reports()

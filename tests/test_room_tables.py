@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The times of word models in a room: the report that their command writes, and its table."""
 
+import importlib
 import json
-import sys
 
 import numpy as np
 import pytest
 
+from benchmarks import room_times
 from benchmarks.room_times import (
     DENSE,
     EACH_STEP,
@@ -20,8 +21,7 @@ from benchmarks.room_times import (
     report,
 )
 from edgernn.runtime.wav import write_wav
-from tests import measure_room_times
-from tests.source_tree import ROOT, load_script
+from tests.source_tree import ROOT
 
 FILE = "docs/results/room-times.json"
 # models and ways to run them
@@ -31,8 +31,7 @@ ALL |= {(DENSE, f"{THEIRS}, {call}") for call in (ONE_CALL, EACH_STEP)}
 
 @pytest.fixture(scope="module")
 def tables():
-    load_script(ROOT / "docs" / "generate.py")
-    return sys.modules["room_tables"]
+    return importlib.import_module("benchmarks.tables.rooms")
 
 
 def stored():
@@ -69,7 +68,7 @@ def test_the_report_has_medians_for_a_second_of_audio():
 def test_all_models_are_timed_in_all_ways(tmp_path):
     samples = 0.1 * np.random.default_rng(0).standard_normal(3200)
     write_wav(tmp_path / "noise.wav", samples.astype(np.float32), 16_000)
-    rows, seconds = measure_room_times.prepare(tmp_path / "noise.wav")
+    rows, seconds = room_times.prepare(tmp_path / "noise.wav")
     assert seconds == 0.2
     assert {(row.model, row.way) for row in rows} == ALL
     for row in rows:
@@ -106,7 +105,7 @@ def test_the_table_has_the_stored_times(tables):
 
 def test_the_page_has_ratios_of_the_same_language_alone(tables, monkeypatch):
     names = ("IN_C", "ONE_CALL", "EACH_STEP", "OURS", "THEIRS")
-    assert all(getattr(tables, name) == getattr(measure_room_times, name) for name in names)
+    assert all(getattr(tables, name) == getattr(room_times, name) for name in names)
 
     def timed(model, way, recurrent, whole):
         return {"model": model, "way": way, "recurrent": recurrent, "whole": whole}

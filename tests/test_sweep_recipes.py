@@ -10,13 +10,13 @@ from matplotlib import image
 
 from edgernn.errors import EdgernnError
 from edgernn.training import pictures
-from edgernn.training.papers.recipe import RECIPES
 from edgernn.training.pictures import Point, fronts, shown_front
 from edgernn.training.sweep.plan import load_sweep
+from tests.source_tree import ROOT
 
-SWEEPS = sorted((RECIPES / "sweeps").glob("*.toml"))
-RIVALS = sorted((RECIPES / "rivals").glob("*.toml"))
-LONGER = sorted((RECIPES / "longer").glob("*.toml"))
+SWEEPS = sorted((ROOT / "benchmarks" / "sweeps" / "signals").glob("*.toml"))
+RIVALS = sorted((ROOT / "benchmarks" / "sweeps" / "rivals").glob("*.toml"))
+LONGER = sorted((ROOT / "benchmarks" / "sweeps" / "longer").glob("*.toml"))
 KINDS = {("gru", None), ("lstm", None), ("pru", None), ("gru", "skip"), ("gru", "selective"), ("lstm", "selective")}
 
 

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the pages that compare models, from the results of sweeps."""
 
-import sys
+import importlib
 from statistics import fmean
 
 import pytest
 
 from edgernn.training.tables.statistics import mean_difference, spread
-from tests.source_tree import ROOT, load_script
 
 
 @pytest.fixture(scope="module")
 def tables():
-    load_script(ROOT / "docs" / "generate.py")
-    return sys.modules["sweep_tables"]
+    return importlib.import_module("benchmarks.tables.sweeps")
 
 
 def row(size, validation, test, work, *, rule="always", **settings):

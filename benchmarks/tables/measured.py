@@ -14,7 +14,7 @@ from edgernn.settings import as_word
 from edgernn.training.tables.statistics import Difference, mean_difference
 from edgernn.training.tables.table_text import shown_baselines
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
 WASM = RESULTS / "wasm.json"

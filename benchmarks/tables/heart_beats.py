@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from benchmarks.tables.measured import filled, read_report, with_margin
 from edgernn.training.tables.statistics import mean_difference
-from measured_tables import filled, read_report, with_margin
 
 # sensitivity and precision of de Chazal et al., in %
 DE_CHAZAL = {"V": (77.7, 81.9), "S": (75.9, 38.5)}

@@ -10,9 +10,9 @@ docs/results/spoken-words.json.
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tables.measured import ROOT, compared, filled, read_report
 from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.spotting import det_curve
-from measured_tables import ROOT, compared, filled, read_report
 
 # how a model was run: must equal the names in benchmarks/room_times.py
 IN_C = "edgernn, a call from C for each step"

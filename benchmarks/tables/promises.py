@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from measured_tables import filled, read_report
+from benchmarks.tables.measured import filled, read_report
 
 
 def _measured(report: dict[str, Any]) -> str:

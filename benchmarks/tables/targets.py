@@ -3,12 +3,11 @@
 
 from typing import Any
 
-from heart_beat_tables import DE_CHAZAL
-from room_tables import EACH_STEP, IN_C, OURS, THEIRS
-
+from benchmarks.tables.heart_beats import DE_CHAZAL
+from benchmarks.tables.measured import ROOT, filled, read_report
+from benchmarks.tables.rooms import EACH_STEP, IN_C, OURS, THEIRS
 from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.remaining_life import RemainingLife
-from measured_tables import ROOT, filled, read_report
 
 # points of accuracy over words that a skipping model may lose, and the share of the multiply-adds that it may execute
 _POINTS, _SHARE = 0.5, 40.0

@@ -5,16 +5,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.tables.measured import RESULTS, ROOT, compared, filled, read_report
 from edgernn.names import parts
 from edgernn.rules import RULES
 from edgernn.settings import options_of
-from edgernn.training.papers.recipe import RECIPES
 from edgernn.training.sweep.run import draw_front
 from edgernn.training.sweep.table import naming_settings
 from edgernn.training.tables.table_latency import EARLIER_CALL
 from edgernn.training.tables.table_text import baseline_name, number, shown_baselines
 from edgernn.training.tasks import TASKS
-from measured_tables import RESULTS, compared, filled, read_report
 
 # settings by which one way to save work takes more or less of it
 _AMOUNTS = ("skip", "theta_x", "theta_h", "k")
@@ -40,7 +39,7 @@ def signals() -> dict[str, dict[str, str]]:
     """Return the tables of the pages about signals: a dict from task to dict from the name of a table to its text."""
     texts = {
         path.stem: {"signal": signal(f"sweep-{path.stem}", every=path.stem in _WHOLE)}
-        for path in _measured("sweeps", "sweep")
+        for path in _measured("signals", "sweep")
     }
     texts["activity"]["longer"] = signal("longer-activity", every=True)
     return texts
@@ -48,7 +47,7 @@ def signals() -> dict[str, dict[str, str]]:
 
 def draw_sweeps() -> None:
     """Draw the pictures of the sweeps from their reports, docs/results/NAME.json."""
-    for folder, prefix in (("sweeps", "sweep"), ("rivals", "rivals")):
+    for folder, prefix in (("signals", "sweep"), ("rivals", "rivals")):
         for path in _measured(folder, prefix):
             name = f"{prefix}-{path.stem}"
             draw_front(read_report(name), RESULTS / f"{name}.png")
@@ -56,7 +55,7 @@ def draw_sweeps() -> None:
 
 def _measured(folder: str, prefix: str) -> list[Path]:
     """Return the sweep files in a folder of benchmarks/sweeps whose report is docs/results/PREFIX-TASK.json."""
-    files = sorted((RECIPES / folder).glob("*.toml"))
+    files = sorted((ROOT / "benchmarks" / "sweeps" / folder).glob("*.toml"))
     return [path for path in files if (RESULTS / f"{prefix}-{path.stem}.json").is_file()]
 
 
@@ -172,7 +171,7 @@ def int8_pairs() -> str:
     """
     lines = ["| task | cell and rule | neurons | float32 | trained for int8 |", "|---|---|---|---:|---:|"]
     losses, unequal = [], 0
-    for folder, prefix in (("rivals", "rivals"), ("sweeps", "sweep")):
+    for folder, prefix in (("rivals", "rivals"), ("signals", "sweep")):
         for path in _measured(folder, prefix):
             report = read_report(f"{prefix}-{path.stem}")
             title, factor = _SCORES.get(report["metric"], (f"{report['metric']}, %", 1.0))

@@ -4,10 +4,10 @@
 import json
 from typing import Any
 
+from benchmarks.tables.measured import ADDING_MODEL, BASELINES, filled, read_report
 from edgernn.errors import EdgernnError
 from edgernn.names import parts
 from edgernn.training.tasks.adding import Adding
-from measured_tables import ADDING_MODEL, BASELINES, filled, read_report
 
 # from rows of docs/results/sarnn-4.json to their titles in the README
 ADDING_ROWS = {
