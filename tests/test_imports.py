@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The import contracts in pyproject.toml: the sources keep them, and a forbidden import is found."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import edgernn
 from tests.source_tree import ROOT, copy_package, python_without_editable_install
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -51,3 +55,13 @@ def test_forbidden_imports_inside_functions_are_found(package):
         module = "edgernn." + file.removesuffix(".py").replace("/", ".")
         # each by its direct import, not through another module
         assert file == "mine.py" or f"{module} -> {imported} (l." in report, file
+
+
+def test_public_names_are_listed_and_declared_for_type_checkers():
+    source = Path(edgernn.__file__).read_text(encoding="utf-8")
+    (block,) = [node for node in ast.parse(source).body if isinstance(node, ast.If) and node.test.id == "TYPE_CHECKING"]
+    declared = [alias.asname for line in block.body for alias in line.names]
+    assert sorted([*declared, "__version__"]) == sorted(edgernn.__all__)
+    assert set(edgernn.__all__) <= set(dir(edgernn))
+    assert not {"find_spec", "importlib"} & set(dir(edgernn))
+    assert all(hasattr(edgernn, name) for name in edgernn.__all__)

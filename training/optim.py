@@ -62,7 +62,7 @@ class NTASGD(_SGD):  # type: ignore[valid-type,misc]
                 for p in group["params"]:
                     self.state[p] |= {_AVERAGE: p.clone(), _STEP: torch.zeros(())}
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss: float | None = super().step(closure)
         if pairs := self.averages:
             parameters, averages = zip(*pairs, strict=True)

@@ -175,8 +175,9 @@ def command(
     With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.
 
-    With --peers, the cell is also timed in other runtimes, such as PyTorch and JAX (pip install 'edgernn[bench]'), each
-    in a process of its own. The report also has a lower bound for this machine: the time of the multiply-adds alone.
+    With --peers, the cell is also timed in other runtimes, such as PyTorch and JAX (`pip install '.[bench]'` in the
+    source folder), each in a process of its own. The report also has a lower bound for this machine: the time of the
+    multiply-adds alone.
 
     With --device cuda, the model runs on the GPU and is compared with cuDNN and with the native library on the CPU.
 
