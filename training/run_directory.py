@@ -155,10 +155,10 @@ class RunDirectory:
         result = self.result()
         if result is not None:
             trained = f"{result['task']}, {result['cell']}: {result['metric']} {result[result['metric']]:.4g}"
-            return f"a finished run ({trained}); name another one with --out"
+            return f"a finished run ({trained}); choose another with --out"
         if CONFIG in names:
-            return "an unfinished run; continue it with --resume, or name another directory with --out"
-        return f"{len(names)} files that are no run; name another one with --out"
+            return "an unfinished run; continue it with --resume, or choose another with --out"
+        return f"{len(names)} files that are no run; choose another with --out"
 
     def result(self) -> dict[str, Any] | None:
         """Return the content of result.json, which only a finished run has; None if it is missing or incomplete."""
