@@ -329,7 +329,7 @@ check-programs:
 	ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=8 build/fuzz/edgernn_fuzz_programs $(PROGRAMS)
 
 check-gpu: setup
-	$(BIN)/python -m pytest $(SPREAD) -rs --check gpu tests/test_triton.py tests/test_cuda.py
+	$(BIN)/python -m pytest -rs --check gpu tests/test_triton.py tests/test_cuda.py
 
 check-instruction-sets: setup
 	$(BIN)/python -m pytest $(SPREAD) -rs --check instruction-sets tests/test_native_op.py tests/test_fused.py

@@ -9,18 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.build_cuda import find_or_build
 from benchmarks.gpu_forms import GROUPS, Form, forms
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
@@ -54,8 +49,6 @@ TIMED = (
     "irc-gru",
     "eins",
 )
-# sizes (T, B, H) of the timings
-TIMES = ((500, 1, 128), (100, 256, 128))
 _DRAWS = 8
 
 Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]
@@ -169,29 +162,6 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
     return max(errors) if all(error == error for error in errors) else float("nan")
 
 
-def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Check the kernels of the CUDA library, one after the other, until `time.perf_counter()` reaches `end`.
-
-    Returns the kernels' entries in the report, see `check`. If time runs out, a note on the number of unchecked kernels
-    is added to `left_out`. A kernel for which edgernn has no layer in torch fails the check.
-    """
-    known, entries, kernels = forms(), [], library.kernels()
-    ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
-    for done, op in enumerate(ops):
-        if time.perf_counter() > end:
-            left_out.append(f"{len(ops) - done} of {len(ops)} CUDA ops: out of time")
-            break
-        try:
-            if op not in known:
-                raise EdgernnError(f"{op}: unknown op: the library is of another edgernn version; rebuild it")
-            entries.append(check(library, op, known[op], SHAPES, device))
-        # any failure of a launch belongs in the report
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"[:500]
-            entries.append({"op": op, "error": None, "shape": None, "passed": False, "failure": failure})
-    return entries
-
-
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
     """Build the functions to time: each runs a forward pass with I = 2, in torch or by a kernel of `library`.
 
@@ -242,91 +212,6 @@ def sanitize(tool: str, seconds: float) -> dict[str, Any]:
             f"compute-sanitizer was stopped at the time limit of {seconds:.0f} s; run it by hand: {' '.join(words)}"
         ) from None
     return {"tool": tool, "passed": done.returncode == 0, "said": (done.stdout + done.stderr)[-1000:]}
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A CUDA library that is ready for checks.
-
-    Attributes:
-        path: Path of the library.
-        sanitized: Results of compute-sanitizer, see `sanitize`.
-        left_out: Notes on tools of compute-sanitizer that could not run.
-    """
-
-    path: str
-    sanitized: list[dict[str, Any]]
-    left_out: list[str]
-
-
-def prepare(seconds: float) -> Prepared:
-    """Find or build the CUDA library and run compute-sanitizer on it, within a time limit.
-
-    EdgernnError is raised if the library is missing and cannot be built.
-    """
-    end, sanitized, left_out = time.perf_counter() + seconds, [], []
-    path = find_or_build(seconds)
-    for tool in ("memcheck", "racecheck"):
-        try:
-            sanitized.append(sanitize(tool, end - time.perf_counter()))
-        except EdgernnError as error:
-            left_out.append(f"compute-sanitizer's {tool}: {error}")
-    return Prepared(path, sanitized, left_out)
-
-
-def measured(
-    prepared: Prepared,
-    device: str,
-    end: float,
-    left_out: list[str],
-    clock: Callable[[dict[str, Callable[[], Any]]], dict[str, Any]],
-) -> dict[str, Any]:
-    """Check and time all CUDA kernels, and exported models in ONNX Runtime if it has a CUDA provider.
-
-    Args:
-        prepared: The library and the results of compute-sanitizer.
-        device: The device, cuda or cpu.
-        end: Value of `time.perf_counter()` at which to stop, in seconds.
-        left_out: List that receives notes on the checks that were not made.
-        clock: Function that times the functions in a dict, and returns a dict from the name of each to its times.
-
-    Returns:
-        JSON-compatible dict: `checks`, the result of `check_all`; `sanitized`, results of compute-sanitizer; `timed`, a
-        dict from sizes, such as "T=500 B=1 H=128", to a result of `clock`; `exported`, entries of ONNX Runtime cases.
-
-    Raises:
-        EdgernnError: The library finds no GPU.
-    """
-    library = CudaLibrary(prepared.path)
-    if device != "cpu" and (reason := library.missing()) is not None:
-        raise EdgernnError(f"the CUDA library cannot use a GPU: {reason}; run nvidia-smi to check GPU and driver")
-    left_out += prepared.left_out
-    report: dict[str, Any] = {"checks": check_all(library, device, end, left_out), "sanitized": prepared.sanitized}
-    report["timed"] = {f"T={T} B={B} H={H}": clock(calls(library, device, T, B, H)) for T, B, H in TIMES}
-    report["exported"] = _exported(end, left_out)
-    return report
-
-
-def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Measure a few cases of benchmarks/gpu_cases.py quickly, until `time.perf_counter()` reaches `end`.
-
-    Returns the cases' entries in the report. Notes on cases that were not measured are added to `left_out`.
-    """
-    from benchmarks.gpu_cases import cases, run_cases
-    from benchmarks.suite import QUICK
-
-    entries: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for case in cases("(2, 128)"):
-            if time.perf_counter() > end:
-                left_out.append(f"{case.name} in ONNX Runtime: out of time")
-                continue
-            try:
-                entries += run_cases(Path(folder) / "cuda.json", [case], QUICK)["cases"]
-            except EdgernnError as error:
-                left_out.append(f"exported files in ONNX Runtime: {error}")
-                break
-    return entries
 
 
 def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:

@@ -1,398 +1,443 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All checks and timings that need a GPU, in under 8 minutes: `python -m benchmarks.gpu_suite --out gpu.json`.
+"""All checks and timings that need a GPU: `python -m benchmarks.gpu_suite --out gpu.jsonl [STAGE...]`.
 
-The suite has five parts: checks of the gradients of the fused kernels for every cell and rule, against a Python loop
-over time steps; times of a training step (fused, loop, torch.nn); times of a training step of GRUs with larger H (also
-in CUDA graphs); checks and times of the CUDA ops of exported models, see `gpu_ops`; one training run of full size. The
-report names the parts that were left out for lack of time or tools. `run` takes any torch device, for tests.
+Each measurement is a line of JSON in the report as soon as it is known, so that nothing is lost if the machine is. A
+second run with the same report goes on: it leaves out the checks that passed. Worker processes measure, see
+`gpu_workers`; what they print is in a log beside the report.
 """
 
+import importlib
 import json
-import multiprocessing
 import os
 import platform
+import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import torch
-from torch import Tensor, nn
 
 from benchmarks import gpu_ops
-from benchmarks.gpu_cases import summary
+from benchmarks.build_cuda import find_or_build
+from benchmarks.gpu_cases import cases
+from benchmarks.gpu_forms import forms
+from benchmarks.gpu_items import TOLERANCES, VARIANTS, handlers, timed
+from benchmarks.gpu_workers import Item, drive, measure, reason
 from edgernn.bench.provenance import gpu as gpu_facts
 from edgernn.bench.provenance import version_of
 from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
-from edgernn.files import write_json
-from edgernn.layer import RecurrentLayer
 from edgernn.machine import processor
 from edgernn.names import resolve
-from edgernn.rules import RULES, Kind
-from edgernn.training.kernels import common, gpu, graphs
+from edgernn.rules import RULES
+from edgernn.runtime.cuda import CudaLibrary
+from edgernn.training.kernels import common
 
-# allowed error of a gradient relative to its largest value, by the precision of matrix products
-TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
 TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "deltagru", "d-gru", "gru-before", "irc-gru", "eins")
-# options of rules that have kernels of their own
-VARIANTS: dict[str, dict[str, Any]] = {"selective/16": {"group_size": 16}, "delta/kept": {"straight_through": False}}
+# rows of papers' tables whose training is timed
+RECIPES = ("decay-pmnist/decaynet", "decay-pmnist/rbn-decaynet", "eins-ptb/eins", "irc-ptb/irc-gru-2")
+# shares of the time
+STAGES = {"machine": 40, "gradients": 130, "ops": 75, "steps": 110, "inference": 100, "training": 160, "recipes": 200}
+DEFAULT_STAGES = ("machine", "gradients", "ops", "steps", "inference")
+_PACKAGES = ("torch", "triton", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "edgernn")
+_MODULES = ("edgernn.training.api", "edgernn.export", "edgernn.cli", "triton", "onnxruntime")
 
 
 @dataclass(frozen=True)
 class SuiteSizes:
-    """Sizes and limits of the checks and timings on a GPU.
+    """Sizes of the checks and timings on a GPU.
 
     Attributes:
         check: T, B, I, H for the checks of gradients.
-        timed: T, B, I, H for the timing of training steps.
-        widths: Further values of H, for which the training step of a GRU is timed.
-        wide_steps: Number of time steps (T) in the timings for `widths`.
-        rounds: Number of timing rounds of each measurement.
-        training: Arguments of `edgernn train`.
-        workers: Number of concurrent processes for the checks; 0 runs them in this process.
-        minutes: Time limit of the suite.
+        shapes: T, B, I, H for the checks of the CUDA library; empty for those of `gpu_ops.SHAPES`.
+        step: T, B, I, H for the timings of training steps.
+        more_steps: Further sizes T, B, I, H, for the cell gru.
+        infer: T, B, H for the timings of the CUDA library.
+        training: Settings of the runs of `edgernn train`.
+        recipe: Settings of the runs of `edgernn train --recipe`.
+        rounds: Number of timing rounds.
     """
 
     check: tuple[int, int, int, int] = (6, 17, 24, 60)
-    timed: tuple[int, int, int, int] = (500, 128, 2, 128)
-    widths: tuple[int, ...] = (256, 512, 1150)
-    wide_steps: int = 100
-    rounds: int = 7
-    training: tuple[str, ...] = ("--task", "adding", "--cell", "sarnn", "T=500", "hidden_size=128", "lambda=0")
-    workers: int = 8
-    minutes: float = 7.5
+    shapes: tuple[tuple[int, int, int, int], ...] = ()
+    step: tuple[int, int, int, int] = (500, 128, 2, 128)
+    more_steps: tuple[tuple[int, int, int, int], ...] = (
+        *((500, batch, 2, 128) for batch in (16, 32, 256, 1024)),
+        (500, 128, 2, 64),
+        *((100, 128, 2, H) for H in (256, 512)),
+        (100, 20, 400, 1150),
+    )
+    infer: tuple[tuple[int, int, int], ...] = ((500, 1, 128), (100, 256, 128), (500, 16, 128), (500, 1, 256))
+    training: tuple[str, ...] = ("T=500", "hidden_size=128", "steps=2000", "eval_every=200")
+    recipe: tuple[str, ...] = ("eval_every=50",)
+    rounds: int = 9
 
 
-def run(
-    device: str, sizes: SuiteSizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]
-) -> dict[str, Any]:
-    """Run all parts of the suite on a torch device; return the report (JSON-compatible), which `table` summarises.
-
-    Gradients are checked for all `cells` with the `rules` that fit. `timed` names the layers whose training is timed.
-    """
-    end = time.perf_counter() + 60 * sizes.minutes
-    left_out: list[str] = []
-    report: dict[str, Any] = {"machine": machine(device), "sizes": sizes.__dict__, "left_out": left_out}
-    fitting = [(c, r) for c in cells for r in rules if RULES[r.partition("/")[0]].refusal(resolve(c)[0]) is None]
-    pairs = [(cell, rule, how) for cell, rule in fitting for how in TOLERANCES]
-    checked = end - 240 * sizes.minutes / 7.5
-    # run beside the checks, as timings need an idle machine
-    with ThreadPoolExecutor(1) as pool:
-        prepared = pool.submit(gpu_ops.prepare, checked - time.perf_counter())
-        report["checks"] = _checks(device, sizes, pairs, checked, left_out)
-    report["throughput"] = throughput(device, sizes, timed)
-    report["widths"] = {str(width): _width(device, sizes, width) for width in sizes.widths}
-    try:
-        clock = partial(_measure, rounds=sizes.rounds, device=device)
-        report["ops"] = gpu_ops.measured(prepared.result(), device, end - 100 * sizes.minutes / 7.5, left_out, clock)
-    except (EdgernnError, OSError) as error:
-        left_out.append(f"the CUDA ops of exported models: {error}")
-        report["ops"] = None
-    report["training"] = training(device, sizes, end - time.perf_counter())
-    report["seconds"] = round(time.perf_counter() - end + 60 * sizes.minutes, 1)
-    return report
+SMALL = SuiteSizes(
+    check=(2, 2, 3, 20),
+    shapes=((3, 2, 3, 5),),
+    step=(3, 2, 2, 4),
+    more_steps=((2, 2, 2, 6),),
+    infer=((3, 1, 8),),
+    training=("T=4", "hidden_size=4", "steps=4", "eval_every=2", "test_size=20"),
+    recipe=("steps=2", "eval_every=1", "hidden_size=16", "batch_size=10"),
+    rounds=1,
+)
 
 
-def machine(device: str) -> dict[str, Any]:
-    """Return a dict that describes the device, the processor and the versions of packages (None if missing)."""
-    versions = {name: version_of(name) for name in ("torch", "triton", "onnxruntime-gpu", "edgernn")}
-    facts = {"cpu": processor(), "python": platform.python_version(), "versions": versions, "cuda": torch.version.cuda}
-    if torch.device(device).type != "cuda":
-        return {"device": device, **facts}
-    name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
-    driver = gpu_facts()["driver"]
-    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    return {"device": name, "memory_gb": round(memory / 1e9), "capability": capability, "driver": driver, **facts}
-
-
-def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
-    """Compare the gradients of the fused GPU kernels with those of a Python loop over time steps in float64.
-
-    New inputs are drawn if rounding flips an update decision near its threshold, because all later steps then differ.
-    With tf32 and a rule that decides from the data, they are also drawn if the error is too large: rounding may have
-    changed the slope of a surrogate gradient. At most 8 inputs are drawn, and the smallest error counts.
+class Report:
+    """The report of the suite: a file with one JSON object per line. Entries are appended, also by several threads.
 
     Args:
-        device: The torch device that computes both gradients, such as cuda.
-        size: The sizes (T, B, I, H).
-        cell: Name of the cell.
-        rule: Name of the update rule, or a key of VARIANTS.
-        how: Precision of matrix products: tf32, or ieee for float32.
-
-    Returns:
-        The entry of the report. `error` is the largest error of a gradient relative to its largest absolute value, or
-        None if decisions differ in all draws. `tensor` is the name of that gradient, `drawn` the number of draws,
-        and `passed` says whether the error is within TOLERANCES.
+        path: The file. Entries that it has already are kept.
     """
-    T, B, I, H = size
-    entry: dict[str, Any] = {"cell": cell, "rule": rule, "precision": how, "drawn": 0, "error": None, "tensor": None}
-    begun = time.perf_counter()
-    with torch.backends.cudnn.flags(allow_tf32=how == "tf32"):
-        again = RULES[rule.partition("/")[0]].kind is not Kind.TIME and how != "ieee"
-        while entry["drawn"] < 8 and (entry["error"] is None or (again and entry["error"] > TOLERANCES[how])):
-            torch.manual_seed(entry["drawn"])
-            entry["drawn"] += 1
-            loop, fused = (_layer(cell, rule, I, H).to(device) for _ in range(2))
-            fused.load_state_dict(loop.state_dict())
-            fused.unroller = gpu.GpuUnroller(fused)
-            x = torch.randn(T, B, I, device=device)
-            state = [s.detach() for s in fused.initial_state(B, x)]
-            mine, u = _gradients(fused, x, state)
-            truth, other_u = _gradients(loop.double(), x.double(), [s.double() for s in state])
-            if u is not None and other_u is not None and not torch.equal(u, other_u):
-                continue
-            errors = {n: float((mine[n] - t).abs().max() / t.abs().max().clamp(min=1e-6)) for n, t in truth.items()}
-            tensor, error = max(errors.items(), key=lambda item: item[1])
-            if entry["error"] is None or error < entry["error"]:
-                entry |= {"tensor": tensor, "error": error}
-    entry["seconds"] = round(time.perf_counter() - begun, 2)
-    entry["passed"] = entry["error"] is not None and entry["error"] <= TOLERANCES[how]
-    return entry
 
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
 
-def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
-    kind, rule_kind = resolve(cell, rule.partition("/")[0])
-    options: Mapping[str, Any] = rule_kind.check_options
-    # with the thresholds 0 of check_options, products would read every value
-    options = {"theta_x": 0.4, "theta_h": 0.1, "learn_thresholds": True} if rule_kind.kind is Kind.COLUMN else options
-    return RecurrentLayer(kind(I, H), rule_kind(I, H, **options, **(VARIANTS[rule] if "/" in rule else {})))
+    def tell(self, stage: str, entry: dict[str, Any]) -> None:
+        """Append an entry of a stage."""
+        line = json.dumps({"stage": stage, **entry}, default=str)
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
-
-def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    x = x.detach().requires_grad_()
-    state = [s.detach().clone().requires_grad_() for s in state]
-    y, last, trace = layer(x, tuple(state))
-    (y.sin().sum() + sum(s.cos().sum() for s in last) + trace.budget).backward()
-    tensors = {"y": y.detach(), "x": x.grad, **{f"state {i}": s.grad for i, s in enumerate(state)}}
-    tensors |= {name: p.grad for name, p in layer.named_parameters()}
-    masks = [mask.flatten() for mask in (trace.decisions, trace.sent_inputs) if mask is not None]
-    return {name: g.double() for name, g in tensors.items() if g is not None}, torch.cat(masks) if masks else None
-
-
-def _checks(
-    device: str, sizes: SuiteSizes, pairs: Sequence[tuple[str, str, str]], end: float, left_out: list[str]
-) -> list[dict[str, Any]]:
-    if not sizes.workers:
-        return [check(device, sizes.check, *pair) for pair in pairs]
-    entries = []
-    with ProcessPoolExecutor(sizes.workers, multiprocessing.get_context("spawn")) as pool:  # compilation dominates
-        waiting = {pool.submit(check, device, sizes.check, *pair): pair for pair in pairs}
-        try:
-            for done in as_completed(waiting, timeout=max(1.0, end - time.perf_counter())):
-                cell, rule, how = waiting.pop(done)
-                if (error := done.exception()) is None:
-                    entries.append(done.result())
-                else:
-                    failed = {"cell": cell, "rule": rule, "precision": how, "passed": False}
-                    entries.append({**failed, "error": None, "failure": f"{type(error).__name__}: {error}"[:500]})
-        except TimeoutError:
-            left_out.append(f"{len(waiting)} of {len(pairs)} checks: out of time")
-        pool.shutdown(cancel_futures=True)
-    return entries
-
-
-def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Time training steps of torch.nn's GRU and LSTM, and of the layers `names` as Python loop and as fused kernels.
-
-    The result is a dict from the name of an implementation to its times in milliseconds, see `_measure`.
-    """
-    T, B, I, H = sizes.timed
-    x = torch.randn(T, B, I, device=device)
-    runs: dict[str, Callable[[], None]] = {}
-    for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
-        runs[name] = _both_ways(kind(I, H).to(device), x, "high")
-    for name in names:
-        loop, fused = (_layer_of(name, I, H, device) for _ in range(2))
-        fused.unroller = gpu.GpuUnroller(fused)
-        runs[f"{name}, loop"] = _both_ways(loop, x, "high")
-        runs[f"{name}, fused"] = _both_ways(fused, x, "high")
-        if torch.device(device).type == "cuda":
-            runs[f"{name}, fused bf16"] = _both_ways(fused, x, "medium")
-    return _measure(runs, sizes.rounds, device)
-
-
-def _width(device: str, sizes: SuiteSizes, H: int) -> dict[str, Any]:
-    """Time a training step of GRUs with H neurons; return a dict from implementation to its times, see `_measure`."""
-    _, B, I, _ = sizes.timed
-    x = torch.randn(sizes.wide_steps, B, I, device=device)
-    loop, fused = (_layer_of("gru", I, H, device) for _ in range(2))
-    fused.unroller = gpu.GpuUnroller(fused)
-    runs = {
-        "torch.nn.GRU": _both_ways(nn.GRU(I, H).to(device), x, "high"),
-        "gru, loop": _both_ways(loop, x, "high"),
-        "gru, fused": _both_ways(fused, x, "high"),
-    }
-    if torch.device(device).type == "cuda":
-        recorded = _layer_of("gru", I, H, device)
-        recorded.unroller = graphs.GraphUnroller()
-        runs["gru, graphs"] = _both_ways(recorded, x, "high")
-    return _measure(runs, sizes.rounds, device)
-
-
-def _layer_of(name: str, I: int, H: int, device: str) -> RecurrentLayer:
-    cell, rule = resolve(name)
-    return RecurrentLayer(cell(I, H), rule(I, H)).to(device)
-
-
-def _both_ways(module: nn.Module, x: Tensor, products: str) -> Callable[[], None]:
-    def run() -> None:
-        torch.set_float32_matmul_precision(products)
-        module.zero_grad()
-        module(x)[0].sum().backward()
-
-    return run
-
-
-def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, Any]:
-    """Time functions in turns; return a dict by name: median `ms` per call, quartiles `q1` and `q3`, or `failure`."""
-    before = torch.get_float32_matmul_precision()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    failures: dict[str, str] = {}
-    try:
-        for number in range(rounds + 2):
-            for name, run in runs.items():
-                if name in failures:
-                    continue
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """All entries; a last line that was cut off is left out."""
+        entries = []
+        if self._path.is_file():
+            for line in self._path.read_text(encoding="utf-8").splitlines():
                 try:
-                    spent = _clock(run, device)
-                except Exception as error:  # any failure of a compiler or a driver belongs in the report
-                    failures[name] = f"{type(error).__name__}: {error}"[:500]
+                    entries.append(json.loads(line))
+                except ValueError:
                     continue
-                if number >= 2:
-                    times[name].append(spent)
-    finally:
-        torch.set_float32_matmul_precision(before)
-    figures: dict[str, Any] = {name: {"failure": failure} for name, failure in failures.items()}
-    for name, all_spent in times.items():
-        if name in failures:
-            continue
-        low, median, high = statistics.quantiles(all_spent, n=4) if len(all_spent) > 1 else all_spent * 3
-        figures[name] = {"ms": round(median, 4), "q1": round(low, 4), "q3": round(high, 4)}
-    return figures
+        return entries
+
+    def passed(self) -> list[Item]:
+        """Return the items of the checks that passed."""
+        return [entry["item"] for entry in self.entries if entry.get("passed")]
 
 
-def _clock(run: Callable[[], None], device: str) -> float:
-    if torch.device(device).type != "cuda":
-        begun = time.perf_counter()
-        run()
-        return 1e3 * (time.perf_counter() - begun)
-    event: Any = torch.cuda.Event
-    begin, end = event(enable_timing=True), event(enable_timing=True)
-    begin.record()
-    run()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end))
+class Suite:
+    """Runs the stages of the suite. Each stage is a method of its name.
 
+    Args:
+        report: The report.
+        device: The torch device, such as cuda.
+        sizes: Sizes of the checks and timings.
+        log: File that receives what the workers print.
+        workers: Number of concurrent worker processes for checks; 0 measures in this process.
+        library: Path of the CUDA library. Default: find or build it.
+    """
 
-def training(device: str, sizes: SuiteSizes, seconds: float) -> dict[str, Any]:
-    """Run `edgernn train`; return the dict in its result.json, or its latest metrics as `last` if `seconds` run out."""
-    if seconds < 5:
-        return {"stopped": "not started: out of time"}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        words = [sys.executable, "-m", "edgernn", "train", *sizes.training, "--device", device, "--out", str(out)]
-        begun = time.perf_counter()
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    def __init__(
+        self, report: Report, device: str, sizes: SuiteSizes, log: IO[str], workers: int, library: str | None = None
+    ) -> None:
+        self._report, self._device, self._sizes, self._log, self._workers = report, device, sizes, log, workers
+        self._library, self._built = library, threading.Event()
+        self._no_library: str | None = None
+        self._stage, self._end = "", 0.0
+
+    def run(self, stages: Sequence[str], seconds: float, say: Callable[[str], None]) -> None:
+        """Run stages in their order. Each has its share of the time, and what earlier stages left.
+
+        Args:
+            stages: Names out of STAGES.
+            seconds: Time limit of all stages.
+            say: Function that prints a line.
+        """
+        begun, shares = time.monotonic(), sum(STAGES[stage] for stage in stages)
+        if {"ops", "inference"} & set(stages):
+            # nvcc compiles while the stage gradients runs
+            threading.Thread(target=self._find_library, args=[seconds], daemon=True).start()
+        for stage in stages:
+            left = begun + seconds - time.monotonic()
+            # what is left goes to the stages in proportion to their shares
+            limit = left * STAGES[stage] / shares
+            shares -= STAGES[stage]
+            if limit < 1:
+                self._report.tell(stage, {"left_out": "the whole stage: out of time"})
+                continue
+            say(f"[{time.monotonic() - begun:.0f} s] {stage}, at most {limit:.0f} s")
+            self._stage, self._end = stage, time.monotonic() + limit
             try:
-                output, _ = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                output, _ = process.communicate()
-        report: dict[str, Any] = {"command": " ".join(["edgernn train", *sizes.training]), "device": device}
-        report["wall_seconds"] = round(time.perf_counter() - begun, 1)
-        result, metrics = out / "result.json", out / "metrics.jsonl"
-        if result.exists():
-            return {**report, **json.loads(result.read_text(encoding="utf-8"))}
-        lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
-        last = json.loads(lines[-1]) if lines else {"said": output[-500:]}
-        return {**report, "stopped": "time", "last": last}
+                getattr(self, stage)()
+            except Exception as error:  # no stage may stop the next one
+                self._tell({"failure": reason(error)})
+
+    def _tell(self, entry: dict[str, Any]) -> None:
+        self._report.tell(self._stage, entry)
+
+    def _drive(self, items: Sequence[Item], workers: int, seconds: float, share: float = 1.0) -> None:
+        if not self._workers:
+            known = handlers(self._device, self._library or "")
+            for item in items:
+                self._tell(measure(known, item))
+            return
+        now = time.monotonic()
+        command = [sys.executable, "-m", "benchmarks.gpu_items", self._device, self._library or ""]
+        end = now + share * (self._end - now)
+        drive(items, self._tell, command, self._log, workers=workers, seconds=seconds, end=end)
+
+    def _find_library(self, seconds: float) -> None:
+        try:
+            self._library = self._library or find_or_build(seconds)
+        except (EdgernnError, OSError) as error:
+            self._no_library = str(error)
+        finally:
+            self._built.set()
+
+    def _wait_for_library(self) -> str:
+        if not self._built.wait(max(0.0, self._end - time.monotonic())):
+            raise EdgernnError("the CUDA library is not compiled yet; run this stage again")
+        if self._no_library is not None or self._library is None:
+            raise EdgernnError(self._no_library or "no CUDA library")
+        return self._library
+
+    def machine(self) -> None:
+        """Describe the machine, and measure the speed of copies, products and launches."""
+        versions = {name: version_of(name) for name in _PACKAGES}
+        facts = {"cpu": processor(), "cores": os.cpu_count(), "python": platform.python_version(), "versions": versions}
+        failures = {}
+        for module in _MODULES:
+            try:
+                importlib.import_module(module)
+            except Exception as error:
+                failures[module] = reason(error)
+        tools = {name: shutil.which(name) for name in ("nvcc", "cmake", "ninja", "compute-sanitizer")}
+        self._tell({**facts, "cuda": torch.version.cuda, "imports_failed": failures, "tools": tools})
+        if torch.device(self._device).type != "cuda":
+            return
+        properties: Any = torch.cuda.get_device_properties(self._device)
+        named = {"device": properties.name, "driver": gpu_facts()["driver"], "cudnn": torch.backends.cudnn.version()}
+        counts = {"sms": properties.multi_processor_count, "memory_gb": round(properties.total_memory / 1e9)}
+        self._tell({**named, **counts, "shared_memory": properties.shared_memory_per_block_optin})
+        a = torch.zeros(1 << 30, device=self._device)
+        b, one = torch.empty_like(a), torch.zeros(1, device=self._device)
+        runs = {"copy of 4 GB": partial(_call, lambda: b.copy_(a)), "launch": partial(_call, lambda: one.add_(1))}
+        self._tell({"times": timed(runs, self._device, 5, 20)})
+
+    def gradients(self) -> None:
+        """Check the gradients of the fused kernels: first one cell of each family under each kind of rule."""
+        rules = (*common.FUSED, *VARIANTS)
+        pairs = [(c, r) for r in rules for c in CELLS if RULES[r.partition("/")[0]].refusal(resolve(c)[0]) is None]
+        families = {name.partition("-")[0]: name for name in reversed(CELLS)}.values()
+        kinds = {RULES[rule.partition("/")[0]].kind: rule for rule in reversed(rules)}.values()
+        first = [pair for pair in pairs if pair[0] in families and pair[1] in kinds]
+        order = dict.fromkeys([*first, *(pair for at in range(5) for pair in pairs[at::5])])
+        size = list(self._sizes.check)
+        items = [{"do": "grad", "cell": c, "rule": r, "how": how, "size": size} for c, r in order for how in TOLERANCES]
+        self._drive(self._open(items), self._workers, 90)
+
+    def ops(self) -> None:
+        """Check the kernels of the CUDA library."""
+        kernels, known = CudaLibrary(self._wait_for_library()).kernels(), forms()
+        names = [name for name, form in known.items() if form.kind in kernels]
+        self._tell({"kernels": len(kernels), "unknown": sorted(kernels - {known[name].kind for name in names})})
+        order = dict.fromkeys([*gpu_ops.SMALL, *gpu_ops.TIMED, *(n for at in range(7) for n in names[at::7])])
+        shapes = {"shapes": self._sizes.shapes} if self._sizes.shapes else {}
+        items = [{"do": "op", "op": name, **shapes} for name in order if name in names]
+        self._drive(self._open(items), min(self._workers, 3), 25)
+
+    def _open(self, items: Iterable[Item]) -> list[Item]:
+        """Return the items of checks that have not passed in this report."""
+        passed = [json.dumps(item, sort_keys=True) for item in self._report.passed()]
+        return [item for item in items if json.dumps(item, sort_keys=True) not in passed]
+
+    def steps(self) -> None:
+        """Time training steps of layers beside cuDNN and the Python loop, after their kernels are compiled."""
+        _, _, I, H = self._sizes.step
+        hows = ("tf32", "bf16")
+        compiled = [{"do": "warm", "name": name, "I": I, "H": H, "how": how} for name in TIMED for how in hows]
+        self._drive(compiled, self._workers, 60, 0.4)
+        fused, rounds = ["fused", "fused bf16"], self._sizes.rounds
+        items = [
+            self._step(name, self._sizes.step, [*fused, *(["loop"] * (name in ("gru", "sarnn")))]) for name in TIMED
+        ]
+        for size in self._sizes.more_steps:
+            graphs = ["graphs"] if self._device != "cpu" and size[3] > 128 else []
+            items.insert(2, self._step("gru", size, [*fused, *graphs, *(["loop"] * bool(graphs))]))
+        self._drive([{**item, "rounds": rounds} for item in items], 1, 60)
+
+    @staticmethod
+    def _step(name: str, size: Sequence[int], how: list[str]) -> Item:
+        return {"do": "step", "name": name, "size": list(size), "how": how}
+
+    def inference(self) -> None:
+        """Time the kernels of the CUDA library, then exported models in ONNX Runtime, and run compute-sanitizer."""
+        self._wait_for_library()
+        items: list[Item] = [
+            {"do": "infer", "size": list(size), "rounds": self._sizes.rounds} for size in self._sizes.infer
+        ]
+        if torch.device(self._device).type == "cuda":
+            items += [{"do": "exported", "case": case.name} for case in cases("(2, 128)")]
+            items += [{"do": "sanitize", "tool": tool, "seconds": 60} for tool in ("memcheck", "racecheck")]
+        self._drive(items, 1, 70)
+
+    def training(self) -> None:
+        """Train the adding task by fused kernels, by cuDNN and by the Python loop."""
+        words = ["--task", "adding", *self._sizes.training]
+        runs = [
+            ("adding gru fused", [*words, "--cell", "gru"], "edgernn"),
+            ("adding gru cudnn", [*words, "--cell", "gru"], "benchmarks.cudnn_training"),
+            ("adding sarnn fused", [*words, "--cell", "sarnn", "lambda=0"], "edgernn"),
+            ("adding gru loop", [*words, "--cell", "gru", "backend=torch"], "edgernn"),
+        ]
+        for place, (name, settings, module) in enumerate(runs):
+            self._train(name, settings, (self._end - time.monotonic()) / (len(runs) - place), module)
+
+    def recipes(self) -> None:
+        """Time the training of rows of papers' tables, whose data EDGERNN_DATA must have."""
+        for place, name in enumerate(RECIPES):
+            words = ["--recipe", name, *self._sizes.recipe]
+            self._train(name, words, (self._end - time.monotonic()) / (len(RECIPES) - place))
+
+    def _train(self, name: str, words: list[str], seconds: float, module: str = "edgernn") -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", module, *(["train"] * (module == "edgernn")), *words]
+            out = Path(folder) / "run"
+            begun = time.monotonic()
+            with subprocess.Popen(
+                [*command, "--device", self._device, "--out", str(out)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            ) as process:
+                output = _output(process, seconds)
+            self._log.write(f"--- {name}\n{output[-3000:]}\n")
+            entry = {"train": name, "words": words, "wall": round(time.monotonic() - begun, 1)}
+            self._tell({**entry, "status": process.returncode, **_progress(out, output)})
 
 
-def table(report: dict[str, Any]) -> str:
-    """Summarise the report of the GPU suite as text."""
-    machine, checks, timings = report["machine"], report["checks"], report["throughput"]
-    T, B, I, H = report["sizes"]["timed"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
-    lines = [f"{machine['device']}, driver {machine.get('driver', 'none')}, {versions}", ""]
-    for how, tolerance in TOLERANCES.items():
-        mine = [c for c in checks if c["precision"] == how]
-        worst = max((c["error"] for c in mine if c["error"] is not None), default=float("nan"))
-        passed = sum(c["passed"] for c in mine)
-        lines.append(f"gradients, {how}: {passed} of {len(mine)} within {tolerance:g}, worst error {worst:.1e}")
-    lines += [f"  failed: {c['cell']} + {c['rule']}, {c['precision']}, {_why(c)}" for c in checks if not c["passed"]]
-    lines += ["", f"forward + backward, T={T} B={B} I={I} H={H}: ms, ratio to torch.nn.GRU, ratio to the loop"]
-    lines += _rows(timings)
-    for width, figures in report["widths"].items():
-        lines += [f"H={width}, T={report['sizes']['wide_steps']}", *_rows(figures)]
-    if report["ops"] is not None:
-        lines += ["", *_ops(report["ops"])]
-    trained = report["training"]
-    value = f"{trained['metric']} {trained[trained['metric']]:.3g}, " if "metric" in trained else ""
-    steps = f", {trained['steps']} steps in {trained['seconds']:.0f} s" if "seconds" in trained else ""
-    lines += ["", f"training: {value}stopped: {trained['stopped']}{steps}", ""]
-    lines += [f"left out: {note}" for note in report["left_out"]]
-    return "\n".join([*lines, f"{report['seconds']:.0f} s in all"])
+def _call(call: Callable[[], Any], mark: Callable[[], None]) -> None:
+    call()
 
 
-def _ops(report: dict[str, Any]) -> list[str]:
-    checks = report["checks"]
-    worst = max((c["error"] for c in checks if c["error"] is not None), default=float("nan"))
-    passed = sum(c["passed"] for c in checks)
-    lines = [f"CUDA ops: {passed} of {len(checks)} within {gpu_ops.TOLERANCE:g} of torch, worst error {worst:.1e}"]
-    lines += [f"  failed: {c['op']}, {c['failure']}" for c in checks if not c["passed"]]
-    lines += [f"compute-sanitizer's {s['tool']}: {'passed' if s['passed'] else s['said']}" for s in report["sanitized"]]
-    for name, timed in report["timed"].items():
-        lines += [f"CUDA ops, forward, {name}: ms, ratio to torch.nn.GRU", *_rows(timed)]
-    return [*lines, *(f"in ONNX Runtime: {summary(entry)}" for entry in report["exported"])]
+def _output(process: "subprocess.Popen[str]", seconds: float) -> str:
+    """Return what a process prints. After `seconds` it is interrupted, and 10 s later killed."""
+    for limit, number in ((max(1.0, seconds), signal.SIGINT), (10.0, signal.SIGKILL)):
+        try:
+            return process.communicate(timeout=limit)[0]
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+    return process.communicate()[0]
 
 
-def _why(check: dict[str, Any]) -> str:
-    if check.get("failure"):
-        return str(check["failure"])
-    if check["error"] is None:
-        return f"its decisions differ in all of {check['drawn']} draws"
-    return f"{check['tensor']}: {check['error']:.1e}"
+def _progress(out: Path, output: str) -> dict[str, Any]:
+    """Return the figures of a training run: its last metrics, ms per step after the first evaluation, and its result.
+
+    The first evaluation comes after the compilation of kernels. A run without a second one has the mean over all steps.
+    """
+    metrics = out / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.is_file() else []
+    entry: dict[str, Any] = {}
+    if lines:
+        first, last = (lines[0] if len(lines) > 1 else {"seconds": 0.0, "step": 0}), lines[-1]
+        spent = (last["seconds"] - first["seconds"]) / (last["step"] - first["step"])
+        entry |= {"last": last, "ms_per_step": round(1e3 * spent, 3), "evaluations": len(lines)}
+    if (out / "result.json").is_file():
+        entry["result"] = json.loads((out / "result.json").read_text())
+    return entry or {"failure": output[-600:]}
 
 
-def _rows(timings: dict[str, Any]) -> list[str]:
-    baseline = timings.get("torch.nn.GRU", {}).get("ms")
-    rows = []
-    for name, figures in timings.items():
-        if "failure" in figures:
-            rows.append(f"  {name:24s} failed: {figures['failure'][:120]}")
+def table(entries: Sequence[dict[str, Any]]) -> str:
+    """Summarise the entries of a report as text: failures, times and what was left out."""
+    lines = []
+    for do, what in (("grad", "gradients"), ("op", "CUDA ops")):
+        checks = latest(entry for entry in entries if (entry.get("item") or {}).get("do") == do)
+        if not checks:
             continue
-        loop = timings.get(f"{name.split(',')[0]}, loop", {}).get("ms")
-        ratios = [f"{figures['ms'] / other:8.2f}" if other else " " * 8 for other in (baseline, loop)]
-        rows.append(f"  {name:24s} {figures['ms']:10.3f} {' '.join(ratios)}")
+        for how in dict.fromkeys(check["item"].get("how", "") for check in checks):
+            same = [check for check in checks if check["item"].get("how", "") == how]
+            worst = max((c["error"] for c in same if c.get("error") is not None), default=float("nan"))
+            passed = sum(bool(c.get("passed")) for c in same)
+            lines.append(f"{what}{f', {how}' * bool(how)}: {passed} of {len(same)} passed, worst error {worst:.1e}")
+        for check in checks:
+            if not check.get("passed"):
+                words = (str(value) for key, value in check["item"].items() if key in ("op", "cell", "rule", "how"))
+                lines.append(f"  failed: {' '.join(words)}: {check.get('failure')}")
+    fallbacks = 0
+    for entry in entries:
+        item = entry.get("item") or {}
+        if "times" in entry:
+            lines += [
+                "",
+                f"{entry['stage']} {item.get('name', '')} {item.get('size', '')}: ms, ratio",
+                *_rows(entry["times"]),
+            ]
+        elif "train" in entry:
+            speed = f"{entry['ms_per_step']} ms per step" if "ms_per_step" in entry else entry.get("failure", "")[-200:]
+            lines.append(f"training, {entry['train']}: {speed}")
+        elif item.get("do") == "exported":
+            lines.append(f"in ONNX Runtime: {entry.get('summary') or entry.get('failure')}")
+        elif item.get("do") == "sanitize":
+            said = entry.get("failure") or entry.get("said", "")
+            lines.append(f"compute-sanitizer's {item['tool']}: {'passed' if entry.get('passed') else said}")
+        elif "failure" in entry and item.get("do") not in ("grad", "op"):
+            lines.append(f"failed: {entry['stage']} {item or ''}: {entry['failure']}")
+        elif "left_out" in entry:
+            lines.append(f"left out: {entry['stage']}: {entry['left_out']}")
+        usages = [entry, *(entry.get("resources") or {}).values()]
+        fallbacks += sum(len(usage.get("smaller") or ()) for usage in usages)
+    return "\n".join([*lines, f"kernels that needed a smaller form than planned: {fallbacks}"])
+
+
+def latest(checks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the last entry of each item, as a check may have been repeated."""
+    return list({json.dumps(check["item"], sort_keys=True): check for check in checks}.values())
+
+
+def _rows(times: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a line per implementation, with the ratio of its time to that of the first one, cuDNN."""
+    first = next(iter(times.values())).get("ms")
+    rows = []
+    for name, figures in times.items():
+        if "failure" in figures:
+            rows.append(f"  {name:28s} failed: {figures['failure'][:120]}")
+            continue
+        parts = [f"{part} {figures[part]:.3f}" for part in ("forward", "backward") if part in figures]
+        ratio = f"{figures['ms'] / first:8.2f}" if first else ""
+        rows.append(f"  {name:28s} {figures['ms']:10.3f} {ratio}  {' '.join(parts)}".rstrip())
     return rows
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="JSON file to write.")
+@click.argument("stages", nargs=-1, type=click.Choice(list(STAGES)))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="JSON Lines file to write or to continue.")
+@click.option("--seconds", default=420.0, show_default=True, help="Time limit of all stages together.")
 @click.option("--device", default="cuda", show_default=True, help="Torch device to measure, such as cuda:0.")
-def main(out: Path, device: str) -> None:
-    """Run all checks and timings on the GPU, write the JSON file and print a summary."""
-    if not torch.cuda.is_available():
+@click.option("--library", help="Path of the CUDA library.  [default: find it, or build it with nvcc]")
+@click.option("--small", is_flag=True, help="Use tiny sizes; with --device cpu, this tries the suite without a GPU.")
+def main(stages: tuple[str, ...], out: Path, seconds: float, device: str, library: str | None, small: bool) -> None:
+    """Run checks and timings on the GPU, write a line per measurement and print a summary.
+
+    STAGES: machine, gradients, ops, steps, inference, training, recipes. Default: the first five.
+    """
+    on_cpu = torch.device(device).type == "cpu"
+    if not on_cpu and not torch.cuda.is_available():
         raise click.ClickException("torch finds no GPU; run this on a machine with a GPU and a CUDA build of torch")
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if not on_cpu and os.environ.get("TRITON_INTERPRET") == "1":
         raise click.ClickException("TRITON_INTERPRET=1 is set: unset it to run the kernels on the GPU")
-    try:
-        report = run(device, SuiteSizes(), tuple(CELLS), (*common.FUSED, *VARIANTS), TIMED)
-    except EdgernnError as error:
-        raise click.ClickException(str(error)) from None
-    write_json(out, report)
-    click.echo(table(report))
+    if on_cpu and not small:
+        raise click.ClickException("--device cpu: expected --small too, as the interpreter of kernels is slow; add it")
+    if on_cpu:
+        os.environ["TRITON_INTERPRET"] = "1"
+    sizes = SMALL if small else SuiteSizes()
+    report = Report(out)
+    with out.with_suffix(".log").open("a", encoding="utf-8") as log:
+        # compilation takes one core per worker
+        workers = max(1, (os.cpu_count() or 2) - 2)
+        Suite(report, device, sizes, log, workers, library).run(stages or DEFAULT_STAGES, seconds, click.echo)
+    click.echo(table(report.entries))
 
 
 if __name__ == "__main__":

@@ -21,13 +21,16 @@ block_macs      multiply-adds of a step of the linear maps of the residual block
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from edgernn.extras import needed_by
 
-from edgernn.cells.base import Cell
-from edgernn.config import ModelConfig
-from edgernn.imputers import Imputer
-from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.rules.base import Kind, UpdateRule
+with needed_by("edgernn.costs"):
+    import torch
+
+    from edgernn.cells.base import Cell
+    from edgernn.config import ModelConfig
+    from edgernn.imputers import Imputer
+    from edgernn.model import RecurrentModel, SequenceModel
+    from edgernn.rules.base import Kind, UpdateRule
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,15 @@ class CodeError(UsageError):
 
 
 class MissingPackageError(UsageError, ImportError):
-    """Missing Python package. The message says which extra of edgernn installs it. The command line exits with 2."""
+    """Missing Python package. The message says how to install it. The command line exits with 2.
+
+    Attributes:
+        remedy: What is missing, and how to install it.
+    """
+
+    def __init__(self, user: str, remedy: str) -> None:
+        super().__init__(f"{user}: {remedy}")
+        self.remedy = remedy
 
 
 class EdgernnWarning(RuntimeWarning):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installation hints for missing packages, which extras such as edgernn[train] install."""
+"""Installation hints for missing packages, those of the extras of edgernn such as train."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,35 +11,51 @@ from edgernn.errors import MissingPackageError
 
 @contextmanager
 def needed_by(user: str) -> Iterator[None]:
-    """Context manager that replaces a failed import by an error with the extra to install, such as edgernn[train].
+    """Context manager that replaces a failed import by an error with the packages to install.
+
+    The error lists all missing packages of the extra. It does not name edgernn, which no package index has: another
+    package of that name there would not be ours.
 
     Args:
-        user: Name of the feature that needs the package, such as "edgernn.training", for the error message.
+        user: Name of the feature that needs the package, such as "edgernn.training", for the error message. Of nested
+            features, the outermost one is named.
 
     Raises:
         MissingPackageError: A package of an extra is not installed.
     """
     try:
         yield
+    except MissingPackageError as error:
+        raise MissingPackageError(user, error.remedy) from error
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
-        for extra, packages in _extras().items():
-            missing = [package for package in packages if _is_missing(package)]
-            if name in missing:
-                words = ",".join(dict.fromkeys((_runtime(), extra)))
-                message = f"{user}: needs {missing[0]}; pip install 'edgernn[{words}]'"
-                raise MissingPackageError(message) from error
+        extras = _extras()
+        for packages in extras.values():
+            if name in packages and _is_missing(name):
+                wanted = {**extras[_runtime()], **packages}
+                missing = [package for package in wanted if _is_missing(package)]
+                first = next(package for package in packages if package in missing)
+                words = " ".join(shlex.quote(wanted[package]) for package in missing)
+                raise MissingPackageError(user, f"needs {first}; pip install {words}") from error
         raise
 
 
-def _extras() -> dict[str, list[str]]:
-    """Read the extras of edgernn from the installed metadata: a dict from extra to the import names of its packages."""
-    from importlib.metadata import requires
+def _extras() -> dict[str, dict[str, str]]:
+    """Read the extras of edgernn from the installed metadata: a dict from extra to its packages.
 
-    extras: dict[str, list[str]] = {}
-    for line in requires("edgernn") or []:
-        if match := re.match(r"""([\w.-]+)[^;]*;.*\bextra == ["'](\w+)["']""", line):
-            extras.setdefault(match[2], []).append(match[1].replace("-", "_"))
+    The packages are a dict from import name to requirement, such as "torch>=2.9". The result is empty if edgernn runs
+    from a copy of its source without metadata.
+    """
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = requires("edgernn") or []
+    except PackageNotFoundError:
+        return {}
+    extras: dict[str, dict[str, str]] = {}
+    for line in lines:
+        if match := re.match(r"""(([\w.-]+)[^;]*);.*\bextra == ["'](\w+)["']""", line):
+            extras.setdefault(match[3], {})[match[2].replace("-", "_").removesuffix("_gpu")] = match[1].strip()
     return extras
 
 

@@ -69,6 +69,8 @@ class FrontendConfig:
 
 # largest number of samples in frames whose energies are computed at once
 _CACHED = 1 << 18
+# largest E / energy_floor, and value of log(1 + E / energy_floor), of digital silence: the level of one bit of 16
+SILENT = 0.01
 
 
 def fft_size(window_size: int) -> int:
@@ -138,18 +140,26 @@ class LogMel(nn.Module):
 
     floor: the features are x_t less a noise floor n, which falls fast and rises slowly:
 
-    a_t = floor_fall where x_t < n_{t-1}, else floor_rise
-    n_t = n_{t-1} + a_t (x_t - n_{t-1})          y_t = x_t - n_t
+    n_t = follow(n_{t-1}, x_t)                   fall = floor_fall, rise = floor_rise, c = 0.01
+    y_t = x_t - n_t
 
-    pcen: per-channel energy normalisation, where ε is energy_floor and s is pcen_smoothing:
+    pcen: per-channel energy normalisation, where ε is energy_floor:
 
-    m_t = (1 - s) m_{t-1} + s E_t
+    m_t = follow(m_{t-1}, E_t)                   fall = rise = pcen_smoothing, c = 0.01 ε
     y_t = (E_t / (ε + m_t)^α + δ)^r - δ^r
+
+    Both states follow a value v. Below the level c of digital silence a state has not started: it only rises, and
+    from 0 it goes all the way to v. From c on, it never falls below c:
+
+    q = min(s_{t-1}, c)
+    a_t = max(1 - (q / c)², fall where v_t < s_{t-1}, else rise)
+    s_t = max(q, s_{t-1} + a_t (v_t - s_{t-1}))
 
     Shapes: log_alpha = log α, log_delta = log δ and log_r = log r (bands,) are learned; initially α = 0.98, δ = 2 and
     r = 0.5. The states are samples (window_size - hop,), noise_floor = n and smooth_energy = m (bands,). They start at
-    0. At the first step that is not digital silence, n becomes x_t and m becomes E_t. A window shorter than the hop,
-    a filter that covers no frequency of the FFT, and frequencies above half the sample rate raise UsageError.
+    0, so that at the first step n becomes x_t and m becomes E_t. A step near silence barely changes the next ones,
+    because `follow` has no jump. A window shorter than the hop, a filter that covers no frequency of the FFT, and
+    frequencies above half the sample rate raise UsageError.
     Source of the noise floor: the asymmetric filter of Kim, Stern, "Power-Normalized Cepstral Coefficients (PNCC) for
     Robust Speech Recognition", IEEE/ACM TASLP 24 (7), 2016, here for the logarithm of the energy.
     Source of pcen: Wang et al., "Trainable Frontend for Robust and Far-Field Keyword Spotting", 2017,
@@ -203,13 +213,11 @@ class LogMel(nn.Module):
             signal = torch.cat([named["samples"], signal], 1)
             named["samples"] = signal[:, -self.widths["samples"] :]
         energy = self.energies(signal)
-        if self.config.normalise == "pcen":
-            y, named["smooth_energy"] = self._pcen(energy, named["smooth_energy"])
-        else:
-            y = torch.log1p(energy / self.config.energy_floor)
-            if self.memory is not None:
-                floor = self._floors(y, named[self.memory])
-                y, named[self.memory] = y - floor, floor[-1]
+        y = energy if self.config.normalise == "pcen" else torch.log(1 + energy / self.config.energy_floor)
+        if self.memory is not None:
+            followed = self._followed(y, named[self.memory])
+            named[self.memory] = followed[-1]
+            y = self._pcen(energy, followed) if self.config.normalise == "pcen" else y - followed
         return y, tuple(named.values())
 
     def energies(self, signal: Tensor) -> Tensor:
@@ -227,27 +235,30 @@ class LogMel(nn.Module):
             energies.append(torch.matmul(power, self.filters.T).transpose(0, 1))
         return torch.cat(energies)
 
-    def _floors(self, x: Tensor, last: Tensor) -> Tensor:
-        """Compute the noise floors (T, B, bands) of log energies x; `last` (B, bands) is the floor before step 0."""
-        floors = []
-        for x_t in x.unbind(0):
-            rate = torch.where(x_t < last, self.config.floor_fall, self.config.floor_rise)
-            last = torch.where(last > 0, last + rate * (x_t - last), x_t)
-            floors.append(last)
-        return torch.stack(floors)
+    @property
+    def smoothing(self) -> tuple[float, float, float]:
+        """Constants fall, rise and c of the state that `memory` names, in the equations of `LogMel`."""
+        config = self.config
+        if config.normalise == "pcen":
+            return config.pcen_smoothing, config.pcen_smoothing, SILENT * config.energy_floor
+        return config.floor_fall, config.floor_rise, SILENT
 
-    def _pcen(self, energy: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise energies (T, B, bands) by pcen; `last` (B, bands) is the smooth energy before the first step.
+    def _followed(self, values: Tensor, last: Tensor) -> Tensor:
+        """Compute the state (T, B, bands) that follows `values`; `last` (B, bands) is the state before step 0."""
+        fall, rise, silent = self.smoothing
+        states = []
+        for value in values.unbind(0):
+            quiet = last.clamp(max=silent)
+            rate = torch.maximum(1 - (quiet / silent).square(), torch.where(value < last, fall, rise))
+            last = torch.maximum(quiet, last + rate * (value - last))
+            states.append(last)
+        return torch.stack(states)
 
-        The results are the features (T, B, bands) and the smooth energy (B, bands) after the last step.
-        """
-        smooth = []
-        for energy_t in energy.unbind(0):
-            last = torch.where(last > 0, last + self.config.pcen_smoothing * (energy_t - last), energy_t)
-            smooth.append(last)
+    def _pcen(self, energy: Tensor, smooth: Tensor) -> Tensor:
+        """Normalise energies (T, B, bands) by pcen; `smooth` (T, B, bands) is the smooth energy at each step."""
         alpha, delta, r = (getattr(self, f"log_{name}").exp() for name in ("alpha", "delta", "r"))
-        gain = (self.config.energy_floor + torch.stack(smooth)).pow(alpha)
-        return (energy / gain + delta).pow(r) - delta.pow(r), last
+        gain: Tensor = (self.config.energy_floor + smooth).pow(alpha)
+        return (energy / gain + delta).pow(r) - delta.pow(r)
 
     def macs(self) -> int:
         """Count the multiply-adds of a step, with a real FFT.

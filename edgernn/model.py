@@ -6,20 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from edgernn.extras import needed_by
 
-from edgernn.blocks import ResidualBlock
-from edgernn.cells.base import Cell, State
-from edgernn.config import ModelConfig
-from edgernn.config_checks import check_effects, check_together
-from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
-from edgernn.errors import UsageError
-from edgernn.frontends import LogMel
-from edgernn.heads import make_head
-from edgernn.layer import RecurrentLayer, Trace
-from edgernn.names import resolve_imputer
-from edgernn.weight_types import Rounding
+with needed_by("edgernn.model"):
+    import torch
+    from torch import Tensor, nn
+
+    from edgernn.blocks import ResidualBlock
+    from edgernn.cells.base import Cell, State
+    from edgernn.config import ModelConfig
+    from edgernn.config_checks import check_effects, check_together
+    from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
+    from edgernn.errors import UsageError
+    from edgernn.frontends import LogMel
+    from edgernn.heads import make_head
+    from edgernn.layer import RecurrentLayer, Trace
+    from edgernn.names import resolve_imputer
+    from edgernn.weight_types import Rounding
 
 
 class RecurrentModel(nn.Module):

@@ -10,7 +10,6 @@ The samples are real, so only frequencies k with k1 from 0 to N1/2 are computed.
 other frequency k is among them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,8 +55,7 @@ def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
     features = add.node("Log", [add.node("Add", [ratio, add.weight("one", np.array(1.0))], "above_one")], "log")
     if frontend.memory is None:
         return features
-    floors = _followed(add, frontend, features, _floor_rate)
-    return add.node("Sub", [features, floors], "features")
+    return add.node("Sub", [features, _followed(add, frontend, features)], "features")
 
 
 class _Namespace:
@@ -211,28 +209,29 @@ def fourier_parts(size: int, filters: Array) -> FourierParts:
 
 # names of the inputs and outputs of the body of the Scan
 _SCANNED = ("last", "value", "next", "step")
-# function that returns the nodes which compute `rate` from `last` and `value` in the body
-Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
-def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
-    """Add a Scan node that smooths `values` (T, B, bands) over time; return the name of the result s (T, B, bands).
+def _followed(add: _Namespace, frontend: LogMel, values: str) -> str:
+    """Add a Scan node that follows `values` (T, B, bands) over time, by the equations of `LogMel`.
 
-        s_t = s_{t-1} + r (v_t - s_{t-1})   where s_{t-1} is above 0; v_t is `values` at step t
-        s_t = v_t                           elsewhere, such as at the first step
-
-    The function `rate` returns the nodes that compute r, a value named "rate" in the body of the Scan. The last s is
-    kept between calls as a state of the front end, which `LogMel.memory` names and which starts at 0.
+    The last state is kept between calls as a state of the front end, which `LogMel.memory` names. Returns the name of
+    the states (T, B, bands) of all steps.
     """
     memory, bands = frontend.memory, frontend.config.bands
     body = [
-        *rate(frontend),
+        *(_constant(n, v) for n, v in zip(("fall", "rise", "silent"), frontend.smoothing, strict=True)),
+        _constant("one", 1.0),
+        helper.make_node("Min", ["last", "silent"], ["quiet"]),
+        helper.make_node("Div", ["quiet", "silent"], ["progress"]),
+        helper.make_node("Mul", ["progress", "progress"], ["progress.squared"]),
+        helper.make_node("Sub", ["one", "progress.squared"], ["start"]),
+        helper.make_node("Less", ["value", "last"], ["falls"]),
+        helper.make_node("Where", ["falls", "fall", "rise"], ["usual"]),
+        helper.make_node("Max", ["start", "usual"], ["rate"]),
         helper.make_node("Sub", ["value", "last"], ["distance"]),
         helper.make_node("Mul", ["rate", "distance"], ["change"]),
         helper.make_node("Add", ["last", "change"], ["moved"]),
-        _constant("zero", 0.0),
-        helper.make_node("Greater", ["last", "zero"], ["has_started"]),
-        helper.make_node("Where", ["has_started", "moved", "value"], ["next"]),
+        helper.make_node("Max", ["quiet", "moved"], ["next"]),
         helper.make_node("Identity", ["next"], ["step"]),
     ]
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (None, bands)) for name in _SCANNED]
@@ -246,30 +245,13 @@ def _constant(name: str, value: float) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value_float=value)
 
 
-def _floor_rate(frontend: LogMel) -> list[onnx.NodeProto]:
-    """Return nodes that compute the smoothing rate of the noise floor, for the body of a Scan over the steps.
-
-    The rate is the front end's setting `floor_fall` where the value is below the floor, else its setting `floor_rise`.
-    """
-    return [
-        _constant("fall", frontend.config.floor_fall),
-        _constant("rise", frontend.config.floor_rise),
-        helper.make_node("Less", ["value", "last"], ["falls"]),
-        helper.make_node("Where", ["falls", "fall", "rise"], ["rate"]),
-    ]
-
-
-def _smooth_rate(frontend: LogMel) -> list[onnx.NodeProto]:
-    return [_constant("rate", frontend.config.pcen_smoothing)]
-
-
 def _pcen(add: _Namespace, frontend: LogMel, energy: str, floor: str) -> str:
     """Add nodes of per-channel energy normalisation (PCEN): (E / (S + ε)^α + δ)^r - δ^r.
 
     E are the mel energies, and S is E smoothed over time. α, δ and r (bands,) are parameters of the front end. `energy`
     and `floor` are the names of E (T, B, bands) and ε in the graph. Returns the name of the features (T, B, bands).
     """
-    smooth = _followed(add, frontend, energy, _smooth_rate)
+    smooth = _followed(add, frontend, energy)
     names = ("alpha", "delta", "r")
     values = [getattr(frontend, f"log_{name}").detach().exp().cpu().numpy() for name in names]
     alpha, delta, r = (add.weight(name, value) for name, value in zip(names, values, strict=True))

@@ -38,7 +38,7 @@ def require_gpu(ort: Any, library: str | None) -> None:
     if PROVIDER not in names:
         raise EdgernnError(
             "device cuda: the installed ONNX Runtime has no CUDA provider; "
-            "pip uninstall onnxruntime, and then pip install 'edgernn[gpu]'"
+            "pip uninstall onnxruntime onnxruntime-gpu, and then pip install 'onnxruntime-gpu>=1.19'"
         )
     if library is not None and (reason := CudaLibrary(library).missing()) is not None:
         raise EdgernnError(
@@ -108,7 +108,7 @@ class Call:
         session: The onnxruntime.InferenceSession.
         inputs: Dict from the name of each input to an OrtValue, or to an array, which is copied to the GPU once.
         waits: True if a call waits for the GPU to finish. False needs a session on the caller's CUDA stream
-            (`gpu_session`), which the caller synchronises.
+            (`gpu_session`), which the caller synchronises. `close` must then end the calls.
     """
 
     def __init__(self, session: Any, inputs: Mapping[str, Any], *, waits: bool = True) -> None:
@@ -127,6 +127,15 @@ class Call:
 
     def __call__(self) -> None:
         self._session.run_with_iobinding(self._binding, self._options)
+
+    def close(self) -> None:
+        """End calls that do not wait, by one that does.
+
+        ONNX Runtime keeps the pinned memory of such calls, for example of its GRU, until a call waits. Without one, it
+        frees this memory with the session, in a callback of the CUDA stream, where CUDA refuses it: the process aborts.
+        """
+        if self._options is not None:
+            self._session.run_with_iobinding(self._binding)
 
     @property
     def outputs(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 import ctypes
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +172,20 @@ def onnxruntime() -> Any:
         The module.
 
     Raises:
-        EdgernnError: ONNX Runtime is missing, or both onnxruntime and onnxruntime-gpu are installed.
+        EdgernnError: ONNX Runtime is missing, or cannot be imported.
     """
     # at its import, onnxruntime writes a device id to the home folder and looks up its maker's host
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime as ort
-    except ImportError:
-        raise EdgernnError("ONNX Runtime is not installed: pip install 'edgernn[cpu]' (or 'edgernn[gpu]')") from None
+    except ImportError as error:
+        if find_spec("onnxruntime") is None:
+            remedy = "ONNX Runtime is not installed: pip install 'onnxruntime>=1.19' (or onnxruntime-gpu)"
+        else:
+            # onnxruntime and onnxruntime-gpu overwrite files of each other
+            remedy = (
+                f"ONNX Runtime cannot be imported: {error}; pip uninstall onnxruntime onnxruntime-gpu, and then "
+                "pip install 'onnxruntime>=1.19' or 'onnxruntime-gpu>=1.19'"
+            )
+        raise EdgernnError(remedy) from None
     return ort

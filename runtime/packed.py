@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # the layout is that of runtime/csrc/packed/file.h; a model without blocks is packed in the older version
 VERSION, VERSION_WITHOUT_BLOCKS = 5, 4
-_MAGIC = b"EDGERNN\0"
+MAGIC = b"EDGERNN\0"
 HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIIIII"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
 CELL = struct.Struct("<60s9I")
 # bytes of a name in the file
@@ -249,7 +249,7 @@ class _Packer:
         body = b"".join([*layers, *records, bytes(gap), bytes(data)])
         output, audio = info["model"]["head"]["size"] or layer_sizes(info)[-1], frontend(info)
         header = HEADER.pack(
-            _MAGIC,
+            MAGIC,
             VERSION_WITHOUT_BLOCKS if block(info) is None else VERSION,
             SCHEMA,
             HEADER.size + len(body),

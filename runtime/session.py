@@ -20,6 +20,7 @@ from edgernn.runtime.open_model import choose_backend, first_line, open_model
 from edgernn.runtime.packed import checksum_of, pack
 from edgernn.runtime.saved_state import Model, decode
 from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
+from edgernn.runtime.zoo import find_model
 
 _T = TypeVar("_T")
 Array = NDArray[np.float32]
@@ -63,7 +64,7 @@ class Session:
         """Load an exported file.
 
         Args:
-            path: The file.
+            path: The file, or a name that `edgernn models` lists.
             backend: "native" runs the kernels of edgernn's library, "portable" the standard ONNX operators in the file.
                 "auto" is native if possible, else portable with a warning.
             threads: Number of threads that ONNX Runtime uses within an operator.
@@ -88,7 +89,7 @@ class Session:
             raise UsageError(f"on_nonfinite: expected error, hold or reset, got {on_nonfinite!r}")
         if threads < 1:
             raise UsageError(f"threads: expected at least 1, got {threads}")
-        self.path, self.device, self.on_nonfinite = Path(path), device, on_nonfinite
+        self.path, self.device, self.on_nonfinite = find_model(Path(path)), device, on_nonfinite
         library = None
         if backend != "portable" and library_missing(device) is None:
             library = cuda_library_path() if device == DEVICE else library_path()

@@ -30,11 +30,12 @@ def compiler() -> str:
 
 
 def build(folder: Path, *options: str, targets: tuple[str, ...] = ("all",), sources: Path = SOURCES) -> Path:
-    """Build CMake targets in a folder with these options."""
+    """Build CMake targets in a folder with these options; build.txt there has what the compilers print."""
     configure = ["cmake", "-S", sources, "-B", folder, f"-DEDGERNN_ISAS={ISA}", *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", "2", "--target", *targets]):
         process = subprocess.run(list(map(str, words)), capture_output=True, text=True)
         assert process.returncode == 0, process.stdout + process.stderr
+        (folder / "build.txt").write_text(process.stdout + process.stderr, encoding="utf-8")
     return folder
 
 

@@ -32,6 +32,18 @@ def filter_bank(config, size):
     return bank
 
 
+def follow(config, last, value):
+    """Return the next noise floor or smooth energy of one band."""
+    if config.normalise == "pcen":
+        silent, rate = 0.01 * config.energy_floor, config.pcen_smoothing
+    else:
+        silent, rate = 0.01, config.floor_fall if value < last else config.floor_rise
+    if last >= silent:
+        return max(silent, (1 - rate) * last + rate * value)
+    rate = max(rate, 1 - (last / silent) ** 2)
+    return max(last, (1 - rate) * last + rate * value)
+
+
 def features(x, config, alpha=0.98, delta=2.0, r=0.5):
     """Return the features (T, B, bands) of samples x (T, B, hop)."""
     steps, batch, _ = x.shape
@@ -53,10 +65,7 @@ def features(x, config, alpha=0.98, delta=2.0, r=0.5):
                 result[t, stream] = value
                 continue
             for b in range(config.bands):
-                rate = config.pcen_smoothing
-                if config.normalise == "floor":
-                    rate = config.floor_fall if value[b] < followed[b] else config.floor_rise
-                followed[b] = (1 - rate) * followed[b] + rate * value[b] if followed[b] > 0 else value[b]
+                followed[b] = follow(config, followed[b], value[b])
             if config.normalise == "floor":
                 result[t, stream] = value - followed
             else:

@@ -22,7 +22,21 @@ from tests.models import exported
 SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0", "calibrate": "--loss 1000"}
 
 # verbs whose examples use each other's files, in this order, and verbs that start processes, which take a minute
-IN_TURN = ("train", "plot", "evaluate", "export", "pack", "run", "bench", "cells", "models", "data", "calibrate")
+IN_TURN = (
+    "train",
+    "plot",
+    "evaluate",
+    "export",
+    "pack",
+    "run",
+    "bench",
+    "cells",
+    "models",
+    "data",
+    "info",
+    "help",
+    "calibrate",
+)
 TABLES = ("reproduce", "sweep")
 
 # an input file of the example of `edgernn sweep`

@@ -94,6 +94,10 @@ def test_no_verb_shows_the_help_and_fails(capsys):
         ([*TRAIN, "--devices", str(2**31)], "Invalid value for '--devices'"),
         ([*TRAIN, "--device", "tpu"], "Invalid value for '--device'"),
         ([*TRAIN, "hiden_size=3"], "unknown setting 'hiden_size': did you mean 'hidden_size'"),
+        ([*TRAIN, "--lr=0.01"], "No such option '?--lr'?.* Did you mean the setting lr=0.01"),
+        ([*TRAIN, "--hidden-size", "32"], "Did you mean the setting hidden_size=32"),
+        (["evaluate", "run", "--room=10"], "Did you mean the setting room=10"),
+        (["export", "run", "--lr=0.01"], "No such option '?--lr'?[^=]*; see edgernn export --help"),
         ([*TRAIN, "steps"], "expected KEY=VALUE, such as lr=0.01, got 'steps'"),
         ([*TRAIN, "steps=many"], "steps: expected a whole number of at least 1 or none, got 'many'"),
         ([*TRAIN, "steps=1", "epochs=1"], "steps, epochs: expected one of the two"),
@@ -254,12 +258,48 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
         assert main(again) == 0
         assert "is finished: nothing to do" in capsys.readouterr().err
     assert "--resume: expected --out with the directory of a run" in failing(capsys, "train", "--resume")[1]
-    assert failing(capsys, *TRAIN, *TINY)[0] == 2
+    status, err = failing(capsys, *TRAIN, *TINY)
+    assert status == 2
+    trained = f"got runs/adding-sarnn with a finished run (adding, sarnn: mse {result['mse']:.4g})"
+    assert f"--out: expected a new or empty directory, {trained}; choose another with --out" in err
+    (tmp_path / "runs/adding-sarnn/result.json").rename(tmp_path / "result.json")
+    assert "with an unfinished run; continue it with --resume, or choose another" in failing(capsys, *TRAIN, *TINY)[1]
     config = tmp_path / "runs/adding-sarnn/config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "command": None}))
     status, err = failing(capsys, "train", "--resume", "--out", "runs/adding-sarnn")
     assert status == 1
     assert "config.json: command: expected a list of words, got none; name --task and --cell" in err
+
+
+def test_the_next_command_works_for_any_path(capsys):
+    run = "my runs/it's (1)"
+    assert main([*TRAIN, *TINY, "--out", run]) == 0
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert following == ["next:", "edgernn", "export", run]
+    assert main(following[2:]) == 0
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert following == ["next:", "edgernn", "bench", f"{run}/model.onnx", "--device", "cpu"]
+
+
+def test_a_shell_completes_commands_and_options(monkeypatch, capsys):
+    monkeypatch.setenv("_EDGERNN_COMPLETE", "bash_complete")
+    for typed, completion in (("edgernn ca", "plain,calibrate"), ("edgernn train --reci", "plain,--recipe")):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+        assert main([]) == 0
+        assert capsys.readouterr().out.split() == [completion]
+    monkeypatch.setenv("_EDGERNN_COMPLETE", "fish_source")
+    assert main([]) == 0
+    assert "complete --no-files --command edgernn" in capsys.readouterr().out
+
+
+def test_help_is_also_a_command(capsys):
+    for names in ([], ["train"], ["data", "fetch"]):
+        assert main(["help", *names]) == 0
+        text = capsys.readouterr().out
+        assert main([*names, "--help"]) == 0
+        assert capsys.readouterr().out == text
+    assert "unknown command 'trian': did you mean 'train'" in failing(capsys, "help", "trian")[1]
 
 
 @pytest.mark.parametrize("words", [[], ["--device", "cpu"]], ids=["auto", "cpu"])

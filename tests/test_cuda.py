@@ -10,6 +10,7 @@ import re
 import shutil
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -361,12 +362,48 @@ def test_bad_weights_are_refused_as_on_a_processor(in_onnx, case, constant) -> N
 # for a real GPU
 
 
+class Usage(NamedTuple):
+    """Resources of a compiled kernel: registers per thread, and bytes of them that are stored in memory instead."""
+
+    cell: str
+    tile: int
+    gpu: str
+    registers: int
+    spilled: int
+
+
+def kernel_usages(text: str) -> list[Usage]:
+    """Read the resources of the recurrence kernels from the output of ptxas -v."""
+    pattern = re.compile(
+        r"Compiling entry function '\S*RecurrenceKernelINS_\d+([A-Za-z]+)ELi(\d)E\S*' for '(\w+)'"
+        r".*?(\d+) bytes spill stores.*?Used (\d+) registers",
+        re.DOTALL,
+    )
+    return [
+        Usage(cell, int(tile), gpu, int(registers), int(spilled))
+        for cell, tile, gpu, spilled, registers in pattern.findall(text)
+    ]
+
+
 @pytest.mark.check("gpu")
-def test_library_is_compiled_for_gpus(emulated, tmp_path) -> None:
+def test_library_is_compiled_for_gpus(emulated, tmp_path, capsys) -> None:
     need("cmake")
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
-    built = build(tmp_path, "-DEDGERNN_CUDA=ON", targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
+    options = ("-DEDGERNN_CUDA=ON", "-DCMAKE_CUDA_FLAGS=-Xptxas=-v")
+    built = build(tmp_path, *options, targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
+    usages = kernel_usages((tmp_path / "build.txt").read_text())
+    assert {usage.tile for usage in usages} == {1, 4}
+    assert len({usage.cell for usage in usages}) >= len(COMPILED)
+    spilling = [usage for usage in usages if usage.spilled]
+    with capsys.disabled():
+        print(f"\n{len(spilling)} of {len(usages)} CUDA kernels spill registers")
+        for usage in spilling:
+            print(f"  {usage.cell}, {usage.tile} sequences, {usage.gpu}: {usage.spilled} bytes")
+    for usage in spilling:
+        # 512 threads have no more registers
+        assert usage.registers == 128, usage
+        assert usage.spilled <= 200, usage
     library = CudaLibrary(built)
     assert library.kernels() == emulated.kernels()
     why = library.missing()

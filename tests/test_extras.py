@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors where a package of an extra is missing; `make check-wheel` tests an environment without them."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,16 +31,21 @@ def python(code, *words, without, path=""):
 @pytest.mark.parametrize(
     ("words", "without", "message"),
     [
-        (["cells"], ["torch"], "edgernn cells: needs torch; pip install 'edgernn[cpu,train]'"),
-        (["data", "list"], ["torch"], "edgernn data list: needs torch; pip install 'edgernn[cpu,train]'"),
+        (["cells"], ["torch"], "edgernn cells: needs torch; pip install 'torch>=2.9'"),
+        (["data", "list"], ["torch"], "edgernn data list: needs torch; pip install 'torch>=2.9'"),
         # the error names the extra, whichever of its packages is imported first
         (
             ["train", "--task", "adding", "--cell", "gru"],
             ["annotated_types", "pydantic", "torch"],
-            "edgernn train: needs torch; pip install 'edgernn[cpu,train]'",
+            "edgernn train: needs torch; pip install 'torch>=2.9' 'pydantic>=2.10' 'annotated-types>=0.7'",
         ),
-        (["cells"], ["pydantic"], "edgernn cells: needs pydantic; pip install 'edgernn[cpu,train]'"),
-        (["pack", "m.onnx"], ["onnx"], "edgernn pack: needs onnx; pip install 'edgernn[cpu]'"),
+        (["cells"], ["pydantic"], "edgernn cells: needs pydantic; pip install 'pydantic>=2.10'"),
+        (["pack", "m.onnx"], ["onnx"], "edgernn pack: needs onnx; pip install 'onnx>=1.19'"),
+        (
+            ["cells"],
+            ["onnxruntime", "torch"],
+            "edgernn cells: needs torch; pip install 'onnxruntime>=1.19' 'torch>=2.9'",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -55,7 +61,7 @@ def test_verb_says_what_to_install(words, without, message, tmp_path):
 def test_help_without_the_extra_says_what_lists_the_settings():
     process = python(VERB, "train", "--help", without=["torch"])
     assert process.returncode == 0
-    assert "The list of settings: needs torch; pip install 'edgernn[cpu,train]'" in process.stdout
+    assert "The list of settings: needs torch; pip install 'torch>=2.9'" in process.stdout
     assert "Example:" in process.stdout
 
 
@@ -63,8 +69,9 @@ def test_extra_gpu_is_named_where_its_onnx_runtime_is_installed(tmp_path):
     metadata = tmp_path / "onnxruntime_gpu-1.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.0\n")
-    process = python(VERB, "cells", without=["torch"], path=str(tmp_path))
-    assert process.stderr == "edgernn: error: edgernn cells: needs torch; pip install 'edgernn[gpu,train]'\n"
+    process = python(VERB, "cells", without=["onnxruntime", "torch"], path=str(tmp_path))
+    words = "'onnxruntime-gpu>=1.19' 'torch>=2.9'"
+    assert process.stderr == f"edgernn: error: edgernn cells: needs torch; pip install {words}\n"
 
 
 def test_name_of_python_says_what_to_install():
@@ -77,9 +84,38 @@ for wanted in (edgernn.UsageError, ImportError):
         print(error)
 """
     process = python(code, without=["torch"])
-    assert process.stdout == "edgernn.SequenceModel: needs torch; pip install 'edgernn[cpu,train]'\n" * 2, (
-        process.stderr
-    )
+    assert process.stdout == "edgernn.SequenceModel: needs torch; pip install 'torch>=2.9'\n" * 2, process.stderr
+
+
+def test_an_imported_module_says_what_to_install():
+    code = """
+import importlib, edgernn
+for name in edgernn._MODULES:
+    try:
+        importlib.import_module(f"edgernn.{name}")
+    except ImportError as error:
+        print(error)
+"""
+    process = python(code, without=["torch"])
+    modules = ("cells", "convert", "costs", "export", "model", "rules", "training")
+    expected = [f"edgernn.{name}: needs torch; pip install 'torch>=2.9'" for name in modules]
+    assert process.stdout.splitlines() == expected, process.stderr
+
+
+def test_no_text_names_a_package_that_is_not_ours():
+    """No package index has a package edgernn of this project, so nobody may be told to install one from there."""
+    files = [
+        path
+        for folder in ("edgernn", "export", "runtime", "training", "docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".md", ".txt", ".toml", ".mjs")
+    ]
+    files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile")]
+    told = re.compile(r"(pip|pipx|npm) (install|i) [^`\n]*?(?<![\w./-])edgernn(?!-[0-9.]+-)(?![\w./-])")
+    assert len(files) > 200
+    assert [path for path in files if told.search(path.read_text(encoding="utf-8"))] == []
+    assert told.search("pip install 'edgernn[cpu]'")
+    assert told.search("pip install -U edgernn")
 
 
 def test_a_module_of_no_extra_is_reported_as_it_is():
@@ -90,3 +126,20 @@ with needed_by("edgernn cells"):
 """
     process = python(code, without=[])
     assert process.stderr.endswith("ModuleNotFoundError: No module named 'torch.no_such_module'\n")
+
+
+def test_a_copy_of_the_source_without_metadata_has_no_extras_and_a_version(monkeypatch):
+    import importlib.metadata
+
+    import edgernn
+    from edgernn.bench.provenance import version_of
+    from edgernn.extras import needed_by
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), needed_by("edgernn cells"):
+        import no_such_module  # noqa: F401
+    assert version_of("edgernn") == edgernn.__version__

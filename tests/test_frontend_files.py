@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported and packed models with a front end: the files against torch, streaming sessions, and refusals."""
 
+import copy
 import dataclasses
 import json
 import struct
@@ -21,7 +22,7 @@ from edgernn.runtime.saved_state import decode
 from edgernn.runtime.stepper import Stepper
 from tests.models import packed_alone
 from tests.oracle_frontend import features
-from tests.test_frontends import DEFINITIONS, NORMALISATIONS, every_normalisation, model_of, room
+from tests.test_frontends import DEFINITIONS, NORMALISATIONS, beginnings, every_normalisation, model_of, room
 
 every_backend = pytest.mark.parametrize("backend", ["portable", "native"])
 
@@ -71,6 +72,39 @@ def test_the_features_in_a_file_are_those_of_the_definition(files, normalise):
     np.testing.assert_allclose(y, features(x, model.config.frontend), rtol=1e-4, atol=1e-4)
     # only operators of the ONNX standard that are not specific to signals
     assert {node.op_type for node in proto.graph.node if node.domain == ""}.isdisjoint({"DFT", "STFT"})
+
+
+@pytest.mark.parametrize("form", ["portable", "native", "packed"])
+@every_normalisation
+def test_every_form_computes_what_float64_computes_after_any_beginning(normalise, form, tmp_path):
+    model, x = model_of(normalise).eval(), beginnings(36, 160)
+    with torch.no_grad():
+        expected = copy.deepcopy(model).double()(torch.from_numpy(x).double())[0].numpy()
+    np.testing.assert_allclose(torch_run(model, x), expected, atol=1e-4)
+    if form == "packed":
+        stepper, y = Stepper(packed_alone(model), x.shape[1]), []
+        for x_t in x:
+            stepper.x[...] = x_t
+            assert stepper.step()
+            y.append(stepper.y.copy())
+    else:
+        to_onnx(model, tmp_path / "model.onnx")
+        y = Session(tmp_path / "model.onnx", backend=form).run(x)
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+
+
+def test_the_check_of_an_export_hears_a_jump_near_silence(tmp_path, monkeypatch):
+    # the noise floor restarts where it is exactly 0, which rounding decides
+    def jumping(self, values, last):
+        floors = []
+        for value in values:
+            last = torch.where(last > 0, last + 0.02 * (value - last), value)
+            floors.append(last)
+        return torch.stack(floors)
+
+    monkeypatch.setattr("edgernn.frontends.LogMel._followed", jumping)
+    with pytest.raises(EdgernnError, match="differs from torch"):
+        to_onnx(model_of("floor").eval(), tmp_path / "model.onnx")
 
 
 @every_backend

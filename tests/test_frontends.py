@@ -28,6 +28,42 @@ def room(T, B, hop, seed=0):
     return (noise + tone).astype(np.float32)
 
 
+# what the first third of a stream may be; a bit is the smallest step of 16-bit samples
+BIT = 2.0**-15
+BEGINNINGS = (
+    "silence",
+    "1e-30",
+    "1e-9",
+    "1e-7",
+    "1e-6",
+    "1e-5",
+    "bits",
+    "constant bit",
+    "dither",
+    "constant",
+    "square",
+)
+
+
+def beginnings(T, hop, seed=0):
+    """Draw streams of audio (T, len(BEGINNINGS), hop): noise of the normal level after each of the beginnings."""
+    random = np.random.default_rng(seed)
+    x = 0.1 * random.standard_normal((T, len(BEGINNINGS), hop))
+    noise = random.standard_normal((T // 3, hop))
+    first = {
+        "silence": 0.0,
+        "bits": BIT * (np.arange(hop) == hop // 3),
+        "constant bit": BIT,
+        "dither": BIT * (noise > 0),
+        "constant": 1.0,
+        "square": np.sign(noise),
+    }
+    for b, name in enumerate(BEGINNINGS):
+        x[: T // 3, b] = first[name] if name in first else float(name) * noise
+    x[T // 2 : T // 2 + 3] = 0
+    return x.astype(np.float32)
+
+
 def front_end(normalise="log", **definition):
     return LogMel(FrontendConfig(name="logmel", normalise=normalise, **definition))
 
@@ -52,8 +88,35 @@ def test_the_features_are_those_of_the_definition(normalise, definition):
     module = front_end(normalise, **definition)
     x = room(40, 3, module.config.hop)
     expected = features(x, module.config)
-    assert np.abs(expected[30:]).max() > 0.1
+    assert np.abs(expected[30:]).max() > 0.05
     np.testing.assert_allclose(run(module, x), expected, rtol=1e-4, atol=1e-4)
+
+
+@every_normalisation
+def test_features_after_any_beginning_are_those_of_the_definition(normalise):
+    module, x = front_end(normalise), beginnings(36, 160)
+    expected = features(x, module.config)
+    assert (np.abs(expected[12:]).max((0, 2)) > 0.5).all()
+    np.testing.assert_allclose(run(module, x), expected, rtol=1e-4, atol=2e-4)
+    np.testing.assert_allclose(run(module.double(), x.astype(np.float64)), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("normalise", ["floor", "pcen"])
+def test_followed_states_have_no_jump_near_silence(normalise):
+    # a floor of 0 is not followed otherwise than one that rounding makes 1e-9
+    module = front_end(normalise).double()
+    fall, rise, silent = module.smoothing
+    lasts = torch.tensor(np.concatenate([[0, 1e-9, 1e-6], np.linspace(0.01, 1.2, 400)]) * silent).double()
+    for value in (0.0, 0.5 * silent, 3.0):
+        after = module._followed(torch.full((1, 1, len(lasts)), value).double(), lasts[None])[0, 0]
+        assert (after.diff().abs() <= 3 * (value + silent) * lasts.diff() / silent).all()
+    # far from silence, the rates are those of the settings; a state never falls into silence
+    last = torch.tensor([[5.0, 5.0, 5.0]]).double() * silent
+    after = module._followed(torch.tensor([[[1000.0, 4.9, 0.0]]]).double() * silent, last)[0, 0] / silent
+    np.testing.assert_allclose(after, [5 + rise * 995, 5 - fall * 0.1, max(1, 5 - fall * 5)], rtol=1e-7)
+    for _ in range(300):
+        last = module._followed(torch.zeros(1, 1, 3).double(), last)[-1]
+    np.testing.assert_allclose(last / silent, 1, rtol=1e-2)
 
 
 @pytest.mark.parametrize("normalise", ["log", "pcen"])

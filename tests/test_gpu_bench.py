@@ -66,7 +66,14 @@ def test_torchs_layers_with_our_weights_compute_our_function(cell, options):
 
 
 def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
-    clock = Stopwatch()
+    clock, sessions = Stopwatch(), []
+
+    class Recorded(fake_gpu.Gpu):
+        def __init__(self, *words, **named):
+            super().__init__(*words, **named)
+            sessions.append(self)
+
+    monkeypatch.setattr(fake_gpu.FakeRuntime, "InferenceSession", Recorded)
     monkeypatch.setattr(gpu_times, "clock", lambda: clock)
     # torch's GPU device is replaced by the CPU
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
@@ -78,6 +85,10 @@ def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
     (case,) = report["cases"]
     assert set(case["contenders"]) == {EDGERNN, COPIED, CPU, GRU, LSTM, "torch.nn.GRU", "torch.nn.LSTM"}, case
     assert case["left_out"] == {}
+    # runs that do not wait have options, and ONNX Runtime aborts unless a last run waits
+    unsynchronised = [session.runs for session in sessions if any(session.runs)]
+    assert len(unsynchronised) == 3
+    assert all(runs[-1] is None for runs in unsynchronised)
     assert case["contenders"]["torch.nn.GRU"]["error"] < 1e-5
     assert case["contenders"][EDGERNN]["us"] == pytest.approx(20)
     assert clock.calls > 0

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The import contracts in pyproject.toml: the sources keep them, and a forbidden import is found."""
 
+import ast
 import shutil
+from pathlib import Path
 
+import edgernn
 from tests.source_tree import ROOT, python_without_editable_install
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -29,7 +32,7 @@ FORBIDDEN = [
     ("export/graph.py", "edgernn.training.tasks", "edgernn.export is not allowed to import edgernn.training"),
     ("training/loop.py", "edgernn.bench.measure", "edgernn.training is not allowed to import edgernn.bench"),
     ("files.py", "edgernn.locks", "edgernn.files is not allowed to import edgernn.locks"),
-    ("training/tasks/draw.py", "edgernn.training.run_directory", "No cycles are allowed in edgernn.training."),
+    ("training/tasks/adding.py", "edgernn.training.run_directory", "No cycles are allowed in edgernn.training."),
     ("mine.py", "edgernn.errors", "edgernn.mine"),
 ]
 
@@ -46,3 +49,13 @@ def test_forbidden_imports_inside_functions_are_found(tmp_path):
         module = "edgernn." + file.removesuffix(".py").replace("/", ".")
         # each by its direct import, not through another module
         assert file == "mine.py" or f"{module} -> {imported} (l." in report, file
+
+
+def test_public_names_are_listed_and_declared_for_type_checkers():
+    source = Path(edgernn.__file__).read_text(encoding="utf-8")
+    (block,) = [node for node in ast.parse(source).body if isinstance(node, ast.If) and node.test.id == "TYPE_CHECKING"]
+    declared = [alias.asname for line in block.body for alias in line.names]
+    assert sorted([*declared, "__version__"]) == sorted(edgernn.__all__)
+    assert set(edgernn.__all__) <= set(dir(edgernn))
+    assert not {"find_spec", "importlib"} & set(dir(edgernn))
+    assert all(hasattr(edgernn, name) for name in edgernn.__all__)

@@ -153,7 +153,7 @@ def test_mistakes_in_parts_are_named(old, new, message, tmp_path):
 
 
 def point(value, on=(), **costs):
-    return Point("gru", f"{value}", value, None, costs, on)
+    return Point("dense cell", "gru", f"{value}", value, None, costs, on)
 
 
 POINTS = [point(0.9, work=10), point(0.95, work=20), point(0.93, work=30), point(0.99, work=40), point(0.98, work=40)]
@@ -173,18 +173,37 @@ def test_the_picture_of_fronts_is_drawn(tmp_path):
     assert image.imread(tmp_path / "front.png").std() > 0.05
 
 
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_points_on_a_front_have_one_number_in_all_plots_and_others_none(monkeypatch):
+    figures = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
+    both = Point("skipped updates", "gru, delta", "H = 8", 0.99, None, {"work": 2, "bytes": 40}, ["work", "bytes"])
+    small = Point("smaller weights", "gru, int8", "H = 8", 0.98, None, {"work": 30, "bytes": 10}, ["bytes"])
+    others = [Point("dense cell", "sru", f"H = {i}", 0.9, None, {"work": i, "bytes": i}, []) for i in range(9, 40)]
+    fronts(Path("front.png"), [*others, small, both], {"work": "work", "bytes": "bytes"}, "accuracy", True)
+    numbers = [{text.get_text(): text.xy for text in ax.texts} for ax in figures[0].axes]
+    assert numbers == [{"1": (2, 0.99)}, {"1": (40, 0.99), "2": (10, 0.98)}]
+    entries = legend(figures[0])
+    assert entries[:2] == ["1: gru, delta, H = 8", "2: gru, int8, H = 8"]
+    assert not any("sru" in entry for entry in entries)
+    colors = {handle.get_label(): handle.get_color() for handle in figures[0].legends[0].legend_handles}
+    assert colors["1: gru, delta, H = 8"] != colors["2: gru, int8, H = 8"]
+
+
 @pytest.mark.parametrize(("sign", "higher_is_better"), [(1, True), (-1, False)])
 def test_a_bad_point_does_not_flatten_the_fronts(sign, higher_is_better, monkeypatch):
     figures = []
     monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
     values = [sign * value for value in (90.0, 91.0, 92.0, 93.0, 20.0)]
-    points = [Point("gru", "", value, None, {"work": i + 1.0}, []) for i, value in enumerate(values)]
+    points = [Point("dense cell", "gru", "", value, None, {"work": i + 1.0}, []) for i, value in enumerate(values)]
     fronts(Path("front.png"), points, {"work": "work"}, "accuracy", higher_is_better)
     (ax,) = figures[0].axes
     # the best is 93, the median 91: the bad point is drawn at 93 - 4 * 2
     assert sorted(abs(bound) for bound in ax.get_ylim()) == pytest.approx([85 - 0.3 * 8, 93 + 0.3 * 8])
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert f"clipped to {sign * 85}\n(true value {sign * 20})" in labels
+    assert f"clipped to {sign * 85} (true value {sign * 20})" in legend(figures[0])
     assert ax.get_ylabel() == "accuracy, % (test split)"
 
 
@@ -193,13 +212,12 @@ def test_bars_that_are_longer_than_the_axis_are_left_out(monkeypatch):
     monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
     intervals = [(89.0, 91.0), (50.0, 130.0)]
     points = [
-        Point("gru", f"{i}", 90.0 + i, interval, {"work": i + 1.0}, ["work"]) for i, interval in enumerate(intervals)
+        Point("dense cell", "gru", f"{i}", 90.0 + i, interval, {"work": i + 1.0}, ["work"])
+        for i, interval in enumerate(intervals)
     ]
     fronts(Path("front.png"), points, {"work": "work"}, "accuracy", True)
     (ax,) = figures[0].axes
     assert len(ax.containers) == 1
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert "no bar: longer than the axis" in labels
+    assert "no bar: longer than the axis" in legend(figures[0])
     fronts(Path("front.png"), points[:1], {"work": "work"}, "accuracy", True)
-    (ax,) = figures[1].axes
-    assert "no bar: longer than the axis" not in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "no bar: longer than the axis" not in legend(figures[1])

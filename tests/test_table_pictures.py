@@ -2,6 +2,7 @@
 """Pictures of a table: the contents of each kind, including rows that are not measured."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,3 +259,43 @@ def test_a_table_keeps_series_and_leaves_its_pictures(tmp_path, monkeypatch):
     lines = search("t", out=tmp_path / "search")
     assert [line["settings"] for line in lines] == [{"lr": 0.001}, {"lr": 0.01}]
     assert (tmp_path / "search/searched.png").is_file()
+
+
+def figure_of(fields, report, monkeypatch):
+    figures = []
+    monkeypatch.setattr("edgernn.training.papers.report_pictures.save", lambda figure, path: figures.append(figure))
+    read_picture(NAMED | fields).draw(Path("p.png"), report, {})
+    return figures[0]
+
+
+def ends(ax):
+    """Return the lowest and highest end of the vertical bars in a plot."""
+    bars = [segment for line in ax.containers for segment in line.lines[2][0].get_segments()]
+    return min(bar[0][1] for bar in bars), max(bar[1][1] for bar in bars)
+
+
+def test_bars_end_at_the_limits_of_a_column(monkeypatch):
+    rows = [row("a", {"T": T}, {"mse": [0.1, 0.9], "accuracy": [91.0, 99.0]}) for T in (1, 2)]
+    assert rows[0]["columns"]["mse"]["interval"][0] < 0
+    assert rows[0]["columns"]["accuracy"]["interval"][1] > 100
+    (ax,) = figure_of({"kind": "trend", "column": "mse", "over": "T"}, {"rows": rows}, monkeypatch).axes
+    assert (ends(ax)[0], ax.get_ylim()[0], ax.get_xlabel()) == (0, 0, "T, steps")
+    assert ends(ax)[1] == pytest.approx(rows[0]["columns"]["mse"]["interval"][1])
+    (ax,) = figure_of({"kind": "trend", "column": "accuracy", "over": "T"}, {"rows": rows}, monkeypatch).axes
+    assert ends(ax)[1] == pytest.approx(100)
+
+
+def test_the_legend_of_a_scatter_is_beside_the_plot(monkeypatch):
+    rows = [row(name, {}, {"mse": [0.1, 0.2], "skip_percent": [50.0, 60.0]}) for name in "ab"]
+    figure = figure_of({"kind": "scatter", "column": "mse", "against": "skip_percent"}, {"rows": rows}, monkeypatch)
+    figure.canvas.draw()
+    (ax,) = figure.axes
+    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
+
+
+def test_more_than_three_plots_are_in_several_rows(monkeypatch):
+    rows = [row("a", {"T": T, "hidden_size": H}, {"mse": [0.1, 0.2]}) for T in (1, 2) for H in range(5)]
+    fields = {"kind": "trend", "column": "mse", "over": "T", "panels": "hidden_size"}
+    figure = figure_of(fields, {"rows": rows}, monkeypatch)
+    assert [ax.get_title() for ax in figure.axes] == [*(f"H = {H}" for H in range(5)), ""]
+    assert [ax.get_subplotspec().get_gridspec().ncols for ax in figure.axes] == [3] * 6

@@ -16,15 +16,17 @@ from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
-from edgernn.training.kernels import WIDEST, attach
+from edgernn.training.kernels import WIDEST, WIDEST_WITHOUT_GRAPHS, attach
 from edgernn.training.kernels.common import ANY_CELL
 from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, inputs, make, make_groups, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
-from edgernn.training.kernels import gpu
+from benchmarks.gpu_items import grad
+from edgernn.training.kernels import gpu, sequence
 from edgernn.training.kernels.kernel_form import KernelForm, choose, precision
 from edgernn.training.kernels.layer_layout import make_layout
+from edgernn.training.kernels.triton_source import load
 from tests.triton_layers import RESIDENT, SPINE, STREAMED, assert_same, both_forms, compile_for_real, fused, use_form
 
 pytestmark = pytest.mark.skipif(
@@ -242,6 +244,50 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
         torch.set_float32_matmul_precision(before)
 
 
+# cells whose errors show that the test would find operands that are not rounded
+SENSITIVE = {"eins", "irc-gru", "irc-t-lstm"}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_tf32_operands_are_rounded_to_nearest(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the interpreter multiplies in float32, so that the operands alone have errors
+    item = {"cell": cell, "rule": "always", "how": "tf32", "size": (6, 17, 24, 60)}
+    assert grad(item, "cpu")["error"] <= 7.5e-4
+    if cell not in SENSITIVE:
+        return
+    # tensor cores cut off the low bits of operands
+    rounding = "(tile.to(tl.int32, bitcast=True) + 0x1000) & -0x2000"
+    assert sequence.HEADER.count(rounding) == 1
+    monkeypatch.setattr(
+        sequence, "HEADER", sequence.HEADER.replace(rounding, "tile.to(tl.int32, bitcast=True) & -0x2000")
+    )
+    gpu.kernels.cache_clear()
+    try:
+        assert grad(item, "cpu")["error"] > 1.2e-3
+    finally:
+        gpu.kernels.cache_clear()
+
+
+def test_rounding_is_to_the_nearest_of_ten_bits() -> None:
+    exact, half = 1 + 2.0**-10, 2.0**-11
+    values = torch.tensor([0.0, -0.0, exact, exact + 0.9 * half, exact + 1.1 * half, -exact - 1.1 * half])
+    values = torch.cat([values, torch.tensor([float("inf"), -float("inf"), float("nan")]), torch.randn(7) * 1e-30])
+    rounded = torch.full((16,), 2.0)
+    run_rounded(values, rounded)
+    assert torch.equal(rounded[:6], torch.tensor([0.0, -0.0, exact, exact, exact + 2 * half, -exact - 2 * half]))
+    assert torch.equal(rounded[6:9].nan_to_num(5.0), values[6:9].nan_to_num(5.0))
+    assert ((rounded[9:] - values[9:]).abs() <= values[9:].abs() * half).all()
+
+
+def run_rounded(values: Tensor, out: Tensor) -> None:
+    """Apply the kernels' function `rounded` to 16 values."""
+    text = (
+        "@triton.jit\ndef apply(x, y):\n    i = tl.arange(0, 16)\n"
+        '    tl.store(y + i, rounded(tl.load(x + i), "tf32"))\n'
+    )
+    load(sequence.HEADER + text).apply[(1,)](values, out)
+
+
 @pytest.mark.parametrize(
     ("cell", "H", "precision", "form"),
     [
@@ -274,6 +320,7 @@ def test_smaller_shared_memory_holds_less() -> None:
         ({"cell": "egru", "rule": "delta"}, "fused"),
         ({"cell": "pru", "rule": "topk"}, "fused"),
         ({"cell": "gru", "hidden_size": WIDEST + 1}, "graphs"),
+        ({"cell": "gru", "hidden_size": WIDEST_WITHOUT_GRAPHS + 1}, "graphs"),
         ({"cell": "gru", "rule": "delta", "hidden_size": WIDEST + 1}, "graphs"),
         ({"cell": "gru", "rule": "variable"}, "torch"),
         ({"cell": "gru", "norm": "layer"}, "graphs"),
@@ -287,6 +334,7 @@ def test_smaller_shared_memory_holds_less() -> None:
         "delta",
         "topk",
         "wide",
+        "widest",
         "wide-delta",
         "rule",
         "layer-norm",
@@ -305,7 +353,8 @@ def test_attach_takes_kernels_on_a_gpu(options: dict[str, object], backend: str)
         assert attach(model, "fused", "cuda") == "fused"
     assert attach(model, "torch", "cuda") == "torch"
     # recordings of the loop are kept for trainings that can replay them
-    unrecorded = {"fused": "fused", "torch": "torch", "graphs": "torch" if "norm" in options else "fused"}[backend]
+    without = "torch" if "norm" in options or options.get("hidden_size", 0) > WIDEST_WITHOUT_GRAPHS else "fused"
+    unrecorded = {"fused": "fused", "torch": "torch", "graphs": without}[backend]
     assert attach(model, "auto", "cuda", replays=False) == unrecorded
 
 

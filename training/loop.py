@@ -87,11 +87,12 @@ def train_step(
     """
     group = group or Group()
     loss, carry = (loss_of or TrainingLoss(model, task, config, group))(batch, carry)
+    optimizer.zero_grad()
+    loss.backward()
+    # read here, so that a GPU need not wait between forward and backward
     value = group.mean(loss.item())
     if not math.isfinite(value):
         raise FloatingPointError(f"expected a finite loss, got {value}: the training diverged; lower lr or clip")
-    optimizer.zero_grad()
-    loss.backward()
     if config.optimizer.clip_value is not None:
         torch.nn.utils.clip_grad_value_(model.parameters(), config.optimizer.clip_value)
     norm = gradient_norm([p.grad for p in model.parameters() if p.grad is not None])

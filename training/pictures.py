@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,29 @@ class NothingToDrawError(Exception):
 _INK = "black"
 # metrics with a logarithmic axis if positive
 _LOGARITHMIC = ("mse", "squared_error")
+# axis labels of settings, and of columns and metrics whose name is no label
+_LABELS = {
+    "T": "T, steps",
+    "bits": "bits of a number",
+    "delta2": "variance δ²",
+    "hidden_size": "H, neurons",
+    "macro_f1": "macro F1",
+    "macs_executed": "multiply-adds executed per step",
+    "noise": "N, steps of noise",
+    "rmse": "RMSE, cycles",
+}
+# ways to save work, with their colours in the plot `fronts`
+WAYS = {"dense cell": "#0072b2", "skipped updates": "#d55e00", "smaller weights": "#009e73"}
+# styles of that plot: points on the front, all others, cells to compare with, and the line
+_DISC = {"marker": "o", "markersize": 10, "linestyle": "none", "zorder": 4}
+_DOT = {"marker": "o", "markersize": 3, "color": "silver", "linestyle": "none", "zorder": 1}
+_HOLLOW = {"markersize": 6, "color": "black", "fillstyle": "none", "linestyle": "none", "zorder": 2}
+_REFERENCES = {"gru": {**_HOLLOW, "marker": "D"}, "lstm": {**_HOLLOW, "marker": "s"}}
+_LINE = {"color": "gray", "linewidth": 1, "zorder": 0}
 # ratio of the largest to the smallest cost above which the axis is logarithmic
 _LOGARITHMIC_RATIO = 4
 # ratio of the largest to the smallest cost above which a logarithmic axis has two labels per decade, not three
-_WIDE_RATIO = 30
+_WIDE_RATIO = 12
 
 
 def learning_curve(
@@ -203,8 +223,9 @@ class Point:
     """A point in the plot `fronts`: the means over seeds of one combination of cell, rule and settings of a sweep.
 
     Attributes:
-        group: Name of the way to save work, such as cell and rule; points of the same group have the same colour.
-        label: Label of the point, shown in the legend if `fronts` is not empty.
+        way: The way to save work, a key of `WAYS`.
+        group: Name of cell, rule and type of weights, such as "gru, selective, int8".
+        label: Settings of the point.
         value: Mean of the metric over the seeds.
         interval: Confidence interval of this mean; None for a single seed.
         costs: Dict from the name of each measured cost to its value.
@@ -212,6 +233,7 @@ class Point:
             split.
     """
 
+    way: str
     group: str
     label: str
     value: float
@@ -223,12 +245,13 @@ class Point:
 def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str, higher_is_better: bool) -> None:
     """Plot a metric on the test split against several costs, one plot per cost.
 
-    The gray step line is the Pareto front of the plotted points: at each cost, the best metric of all points that cost
-    no more. A ring marks each point that is on the Pareto front of the validation split, with a number that the legend
-    explains, and with a bar for its confidence interval. This second front does not depend on the plotted test values,
-    so that it does not favour points that are good on the test split by chance. Bars that reach beyond one end of the
-    axis are cut off; bars that reach beyond both ends are not drawn. Points that are much worse than most are drawn at
-    one value near the edge, and the legend has their range.
+    A numbered disc marks each point that is on the Pareto front of the validation split, with a bar for its confidence
+    interval; the legend explains the number. This front does not depend on the plotted test values, so that it does not
+    favour points that are good on the test split by chance. Hollow markers are the reference cells, and small gray dots
+    all other points. The gray step line is the Pareto front of the plotted points: at each cost, the best metric of all
+    points that cost no more. Bars that reach beyond one end of the axis are cut off; bars that reach beyond both ends
+    are not drawn. Points that are much worse than most are drawn at one value near the edge, and the legend has their
+    range.
 
     Args:
         path: The image file to write.
@@ -245,66 +268,70 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     beyond = [] if logarithmic else [point for point in points if sign * point.value < sign * bound]
     points = [replace(point, value=bound, interval=None) if point in beyond else point for point in points]
     shown = [name for name in costs if any(name in point.costs for point in points)]
-    figure = Figure(figsize=(1.6 + 4.4 * len(shown), 4.2), layout="constrained")
-    axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    groups = list(dict.fromkeys(point.group for point in points))
-    colors = {group: f"C{i % 10}" for i, group in enumerate(groups)}
-    numbered: dict[str, int] = {}
+    marked = {name: _on_front(points, name) for name in shown}
+    numbered: list[Point] = []
+    for point in chain(*marked.values()):
+        if point not in numbered:
+            numbered.append(point)
     bottom, top = _limits([point.value for point in points], logarithmic)
+    figure = Figure(figsize=(0.6 + 2.6 * len(shown), 3.4 + 0.09 * (len(numbered) + 9)), layout="constrained")
+    axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     is_bar_missing = False
     for ax, name in zip(axes, shown, strict=True):
-        for i, group in enumerate(groups):
-            members = [point for point in points if point.group == group and name in point.costs]
-            # more than ten groups repeat the colours, each with another marker
-            style = {"color": colors[group], "linestyle": "none", "marker": "os^Dv<>Ph*"[(i + i // 10) % 10]}
-            at, values = [point.costs[name] for point in members], [point.value for point in members]
-            ax.plot(at, values, markersize=5, label=group, **style)
-        best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
+        known = [point for point in points if name in point.costs]
         line = shown_front(points, name, higher_is_better)
-        largest = max(point.costs[name] for point in points if name in point.costs)
-        at = [*(point.costs[name] for point in line), largest]
-        values = [point.value for point in line]
-        ax.step(at, [*values, values[-1]], where="post", color="gray", linewidth=1, zorder=0)
-        ring = {"s": 90, "facecolors": "none", "edgecolors": "gray", "zorder": 3}
-        ax.scatter([point.costs[name] for point in best], [point.value for point in best], **ring)
-        for point in best:
+        at, values = [*(point.costs[name] for point in line), max(point.costs[name] for point in known)], line[-1:]
+        ax.step(at, [point.value for point in (*line, *values)], where="post", **_LINE)
+        for point in known:
+            if point not in marked[name]:
+                ax.plot(point.costs[name], point.value, **_REFERENCES.get(point.group, _DOT))
+        for point in marked[name]:
+            place, color = (point.costs[name], point.value), WAYS[point.way]
+            ax.plot(*place, color=color, **_DISC)
+            number = {"ha": "center", "va": "center_baseline", "fontsize": 6.5, "color": "white", "zorder": 5}
+            ax.annotate(f"{numbered.index(point) + 1}", place, **number)
             if point.interval and point.interval[0] < bottom and point.interval[1] > top:
                 is_bar_missing = True
             elif point.interval:
                 errors = [[point.value - point.interval[0]], [point.interval[1] - point.value]]
-                bar = {"ecolor": colors[point.group], "fmt": "none", "capsize": 2, "linewidth": 1}
-                ax.errorbar(point.costs[name], point.value, errors, **bar)
-            number = numbered.setdefault(", ".join(filter(None, [point.group, point.label])), len(numbered) + 1)
-            place = point.costs[name], point.value
-            ax.annotate(f"{number}", place, (7, 5), textcoords="offset points", fontsize="x-small")
-        numbers = [point.costs[name] for point in points if name in point.costs]
-        if min(numbers) > 0 and max(numbers) > _LOGARITHMIC_RATIO * min(numbers):
+                ax.errorbar(*place, errors, ecolor=color, fmt="none", capsize=2, linewidth=1, alpha=0.6, zorder=3)
+        prices = [point.costs[name] for point in known]
+        if min(prices) > 0 and max(prices) > _LOGARITHMIC_RATIO * min(prices):
             # three labels for each power of ten would overlap
-            wide = max(numbers) > _WIDE_RATIO * min(numbers)
+            wide = max(prices) > _WIDE_RATIO * min(prices)
             plain_logarithm(ax.xaxis, ax.set_xscale, (1, 3) if wide else (1, 2, 5))
-            ax.tick_params(axis="x", labelsize="x-small")
+        ax.tick_params(labelsize="small")
         ax.margins(x=0.1)
-        ax.set_xlabel(costs[name])
-    title, _ = COLUMNS.get(metric, (metric.replace("_", " "), 1.0))
-    axes[0].set_ylabel(f"{title} (test split)")
+        ax.set_xlabel(costs[name], fontsize="small")
+    axes[0].set_ylabel(f"{column_title(metric)} (test split)", fontsize="small")
     if logarithmic:
         plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
     axes[0].set_ylim(bottom, top)
-    axes[-1].plot([], [], color="gray", linewidth=1, label="front of the test split")
-    axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
+    entries: dict[str, dict[str, Any]] = {
+        f"{i}: {', '.join(filter(None, [point.group, point.label]))}": {**_DISC, "color": WAYS[point.way]}
+        for i, point in enumerate(numbered, 1)
+    }
+    for way in dict.fromkeys(point.way for point in numbered):
+        entries[f"{way}, on a front of the validation split"] = {**_DISC, "color": WAYS[way]}
+    groups = {point.group for point in points}
+    entries |= {f"{name}, dense": style for name, style in _REFERENCES.items() if name in groups}
+    entries |= {"other models": _DOT, "front of the test split": _LINE}
     if is_bar_missing:
-        axes[-1].plot([], [], " ", label="no bar: longer than the axis")
+        entries["no bar: longer than the axis"] = {"linestyle": "none"}
     if beyond:
         worse = sorted(point.value for point in beyond)
         noun = "value" if len(worse) == 1 else "values"
         ends = " to ".join(f"{value:.3g}" for value in dict.fromkeys((worse[0], worse[-1])))
-        axes[-1].plot([], [], " ", label=f"clipped to {bound:.3g}\n(true {noun} {ends})")
-    for label, number in numbered.items():
-        axes[-1].plot([], [], " ", label=f"{number}: {label}")
-    # the legend has its own column, which must fit on the page
-    figure.set_figheight(max(4.2, 0.2 * (len(groups) + len(numbered) + 4)))
-    axes[-1].legend(frameon=False, fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
+        entries[f"clipped to {bound:.3g} (true {noun} {ends})"] = {"linestyle": "none"}
+    for label, style in entries.items():
+        axes[0].plot([], [], label=label, **{**style, "markersize": min(6, style.get("markersize", 6))})
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="x-small")
     save(figure, path)
+
+
+def _on_front(points: Sequence[Point], cost: str) -> list[Point]:
+    """Return the points on the front of the validation split for a cost, the cheapest first."""
+    return sorted((point for point in points if cost in point.fronts), key=lambda point: point.costs[cost])
 
 
 def _limits(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
@@ -342,6 +369,11 @@ def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> l
         if not line or sign * point.value > sign * line[-1].value:
             line.append(point)
     return line
+
+
+def column_title(name: str) -> str:
+    """Return the axis label of a column of a table, a metric, a varied setting or a recorded series."""
+    return _LABELS.get(name) or COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
 
 
 def plain_logarithm(axis: Any, set_scale: Any, digits: tuple[int, ...] = (1, 2, 5)) -> None:

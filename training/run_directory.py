@@ -26,7 +26,7 @@ latency.json       latency of the exported model, measured afterwards (`edgernn.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,8 +138,7 @@ class RunDirectory:
             # these files are written before config.json, and a kill may come between
             names -= {name for name in names & extra.keys() if (self.path / name).read_bytes() == extra[name]}
         if names and not resume:
-            hint = "continue its run with --resume" if CONFIG in names else "choose another with --out"
-            raise UsageError(f"out: expected a new or empty directory, got {self.path} with {len(names)} files; {hint}")
+            raise UsageError(f"--out: expected a new or empty directory, got {self.path} with {self._content(names)}")
         if CONFIG in names:
             return self._check_same(record)
         if names:
@@ -150,6 +149,16 @@ class RunDirectory:
             write_bytes(self.path / name, content)
         write_json(self.path / CONFIG, record)
         return f"nothing to resume in {self.path}: starting a new run there" if resume else None
+
+    def _content(self, names: Collection[str]) -> str:
+        """Describe the content of the directory, which has files of these names, and what to do about it."""
+        result = self.result()
+        if result is not None:
+            trained = f"{result['task']}, {result['cell']}: {result['metric']} {result[result['metric']]:.4g}"
+            return f"a finished run ({trained}); choose another with --out"
+        if CONFIG in names:
+            return "an unfinished run; continue it with --resume, or choose another with --out"
+        return f"{len(names)} files that are no run; choose another with --out"
 
     def result(self) -> dict[str, Any] | None:
         """Return the content of result.json, which only a finished run has; None if it is missing or incomplete."""

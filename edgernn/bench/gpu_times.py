@@ -6,6 +6,7 @@ Inputs and outputs stay in GPU memory. CUDA events time the calls if torch can u
 
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,6 +100,13 @@ def measure_on_gpu(
             missing.
     """
     require()
+    with ExitStack() as stack:
+        return _measure(path, case, x, settings, progress, stack)
+
+
+def _measure(
+    path: Path, case: Case, x: NDArray[Any], settings: Rounds, progress: Progress | None, stack: ExitStack
+) -> dict[str, Any]:
     events = clock()
     ours = Session(path, backend="native", device="cuda", stream=_handle(events))
     reference = Session(path, backend="portable")
@@ -106,7 +114,9 @@ def measure_on_gpu(
     errors[EDGERNN] = max(verify(ours, reference, x), verify(ours, reference, x, _CHUNK))
     start = ours.initial_state(x.shape[1])
     inputs = {"x": to_device(x), **{name: to_device(value) for name, value in start.items()}}
-    calls: dict[str, Callable[[], Any]] = {EDGERNN: Call(ours.onnx, inputs, waits=events is None)}
+    call = Call(ours.onnx, inputs, waits=events is None)
+    stack.callback(call.close)
+    calls: dict[str, Callable[[], Any]] = {EDGERNN: call}
     calls[COPIED] = lambda: ours.run_from(x, start)
     left_out = {}
     if reason := library_missing():
@@ -120,13 +130,13 @@ def measure_on_gpu(
     for kind, make in itertools.product(OPERATORS, (_operator, _torch)):
         name = (OPERATORS if make is _operator else TORCH)[kind]
         try:
-            call, y = make(kind, ours.info, weights, source, x, inputs["x"], events)
-            call()
+            run, y = make(kind, ours.info, weights, source, x, inputs["x"], events, stack)
+            run()
             errors[name] = _compared(y(), expected) if is_same(kind, ours.info) else None
         except Exception as error:  # a peer may raise any exception
             left_out[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
             continue
-        calls[name] = call
+        calls[name] = run
     clocks: Mapping[str, Clock] = (
         {} if events is None else {name: events for name in calls if name not in (COPIED, CPU)}
     )
@@ -168,10 +178,11 @@ def _operator(
     x: NDArray[Any],
     x_gpu: Any,
     events: Events | None,
+    stack: ExitStack,
 ) -> TimedCall:
     """Return two functions: one runs ONNX Runtime's GRU or LSTM on the GPU, the other returns the y of the last run.
 
-    The audio front end of the graph `source`, if any, is part of the operator's model.
+    The audio front end of the graph `source`, if any, is part of the operator's model. `stack` ends the calls.
     """
     ort = onnxruntime()
     options = ort.SessionOptions()
@@ -181,6 +192,7 @@ def _operator(
     states = zero_states(session, x.shape[1])
     inputs = {"x": x_gpu, **{name: to_device(value) for name, value in states.items()}}
     call = Call(session, inputs, waits=events is None)
+    stack.callback(call.close)
 
     def y() -> NDArray[Any]:
         if events is not None:
@@ -199,6 +211,7 @@ def _torch(
     x: NDArray[Any],
     x_gpu: Any,
     events: Events | None,
+    stack: ExitStack,
 ) -> TimedCall:
     """Return two functions: one runs torch.nn's GRU or LSTM on the GPU, the other returns the y of the last run.
 

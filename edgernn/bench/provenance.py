@@ -7,12 +7,15 @@ import platform
 import subprocess
 from typing import Any
 
+import edgernn
 from edgernn.machine import processor
 from edgernn.runtime.library import instruction_set
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of an installed package, or None if it is missing."""
+    """Return the version of an installed package, or None if it is missing. edgernn has it in its source."""
+    if package == "edgernn":
+        return edgernn.__version__
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -5,22 +5,25 @@ To add a cell, write its file and list its class. List it in COMPILED if the nat
 it. List it in CELLS alone if the libraries are to interpret its equations.
 """
 
-from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
-from edgernn.cells.decaynet import DecayNet
-from edgernn.cells.egru import EGRU
-from edgernn.cells.eins import EINS
-from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
-from edgernn.cells.forget import ForgetBias
-from edgernn.cells.gru import GRU, GRUBefore
-from edgernn.cells.irc import IHCLSTM, IRCGRU, IRCLSTM, IRCSRU, IRCTLSTM, IRCFastGRNN
-from edgernn.cells.lru import LRU
-from edgernn.cells.lstm import LSTM, LSTMPeephole
-from edgernn.cells.minimal import MinGRU, MinLSTM
-from edgernn.cells.pru import PRU
-from edgernn.cells.rnn import RNN
-from edgernn.cells.sru import SRU
-from edgernn.cells.tlstm import TLSTM
-from edgernn.cells.vector import Vector
+from edgernn.extras import needed_by
+
+with needed_by("edgernn.cells"):
+    from edgernn.cells.base import Cell, Gate, Gates, State, UpdateGate
+    from edgernn.cells.decaynet import DecayNet
+    from edgernn.cells.egru import EGRU
+    from edgernn.cells.eins import EINS
+    from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
+    from edgernn.cells.forget import ForgetBias
+    from edgernn.cells.gru import GRU, GRUBefore
+    from edgernn.cells.irc import IHCLSTM, IRCGRU, IRCLSTM, IRCSRU, IRCTLSTM, IRCFastGRNN
+    from edgernn.cells.lru import LRU
+    from edgernn.cells.lstm import LSTM, LSTMPeephole
+    from edgernn.cells.minimal import MinGRU, MinLSTM
+    from edgernn.cells.pru import PRU
+    from edgernn.cells.rnn import RNN
+    from edgernn.cells.sru import SRU
+    from edgernn.cells.tlstm import TLSTM
+    from edgernn.cells.vector import Vector
 
 
 def _by_name(*cells: type[Cell]) -> dict[str, type[Cell]]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 import edgernn
 from edgernn.errors import EdgernnError, EdgernnWarning, MissingPackageError, UsageError, nearest
@@ -41,8 +42,12 @@ COMMANDS = {
     "models": "List the trained models of the repository, or add one.",
     "data": "List data sets, or download one.",
     "cells": "List cells and update rules with their costs.",
+    "info": "Describe a model: channels, classes, states, sizes, origin.",
+    "help": "Show the help of a command.",
 }
 FAILURE, USAGE = 1, 2
+# variable that a shell sets to ask for completions, see docs/how-to/install.md
+_COMPLETE = "_EDGERNN_COMPLETE"
 # a process that a signal ended exits with SIGNAL + the signal's number
 SIGNAL = 128
 
@@ -57,6 +62,15 @@ class Command(click.Command):
     example: str = ""
     sections: Sections | None = None
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if "KEY=VALUE" in " ".join(self.collect_usage_pieces(ctx)) and (setting := _setting(error, words)):
+                raise click.UsageError(f"{error.format_message()} Did you mean the setting {setting}?", ctx) from None
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         with needed_by(ctx.command_path):
             return super().invoke(ctx)
@@ -69,6 +83,15 @@ class Command(click.Command):
             except MissingPackageError as error:
                 formatter.write(f"\n{error}\n")
         formatter.write(f"\nExample:\n  {self.example}\n")
+
+
+def _setting(error: click.NoSuchOption, words: list[str]) -> str | None:
+    """Return the word KEY=VALUE for an unknown option --KEY=VALUE, or --KEY VALUE, among the words of a command."""
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        name, equals, value = word.partition("=")
+        if name == error.option_name and (equals or not following.startswith("-")):
+            return f"{name.lstrip('-').replace('-', '_')}={value if equals else following}"
+    return None
 
 
 def _write(formatter: click.HelpFormatter, sections: Iterable[tuple[str, str, list[tuple[str, str]]]]) -> None:
@@ -176,6 +199,8 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit status: 0 for success, 1 for a failure, 2 for wrong usage, or 128 plus the number of the signal that
         ended the command, such as 130 after Ctrl-C.
     """
+    if instruction := os.environ.get(_COMPLETE):
+        return shell_complete(group, {}, "edgernn", _COMPLETE, instruction)
     words = list(sys.argv[1:] if args is None else args)
     _open_closed_streams()
     hook = sys.unraisablehook

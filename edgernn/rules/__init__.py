@@ -16,15 +16,18 @@ To add a rule: write its file, list it in RULES, add its equations in NumPy to `
 `make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
 """
 
-from edgernn.rules.always import Always
-from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
-from edgernn.rules.delta import Delta
-from edgernn.rules.fixed import Clockwork, Random
-from edgernn.rules.phased import Phased
-from edgernn.rules.selective import Selective
-from edgernn.rules.skip import Skip
-from edgernn.rules.topk import TopK
-from edgernn.rules.variable import Variable
+from edgernn.extras import needed_by
+
+with needed_by("edgernn.rules"):
+    from edgernn.rules.always import Always
+    from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
+    from edgernn.rules.delta import Delta
+    from edgernn.rules.fixed import Clockwork, Random
+    from edgernn.rules.phased import Phased
+    from edgernn.rules.selective import Selective
+    from edgernn.rules.skip import Skip
+    from edgernn.rules.topk import TopK
+    from edgernn.rules.variable import Variable
 
 RULES: dict[str, type[UpdateRule]] = {
     rule.name: rule

@@ -27,7 +27,10 @@ def frontend_record(frontend: FrontendContent, bands: int, array: Callable[[str,
     numbers = {"hop": frontend.hop, "window_size": len(frontend.window), "half": half, "bands": bands}
     fields = {name: str(number) for name, number in numbers.items()}
     fields |= {name: array(type, f"frontend_{name}", table) for name, (type, table) in _tables(frontend).items()}
-    settings = zip(("energy_floor", "rise", "fall"), frontend.settings[[0, 2, 3]], strict=True)
+    energy_floor, _, rise, fall = frontend.settings
+    # a smooth energy falls as it rises
+    fall = rise if frontend.normalisation == "pcen" else fall
+    settings = zip(("energy_floor", "rise", "fall"), (energy_floor, rise, fall), strict=True)
     fields |= {name: float_literal(number) for name, number in settings}
     members = "\n".join(f"    .{name} = {value}," for name, value in fields.items())
     return f"static const EdgernnFrontend frontend = {{\n{members}\n}};\n"

@@ -25,7 +25,7 @@ from tests.firmware import CHECKED, HARNESS, STRICT, step_in_c, write_files
 from tests.models import contractive, packed_alone
 from tests.native import VARIANTS
 from tests.own_cells_oracle import CASE_RULES, CASES
-from tests.test_frontends import DEFINITIONS, NORMALISATIONS, model_of, room
+from tests.test_frontends import BEGINNINGS, DEFINITIONS, NORMALISATIONS, beginnings, model_of, room
 from tests.test_own_cells import case_model, case_truth
 from tests.test_packed import random_input, steps, torch_outputs
 from tests.tolerances import FLOAT32
@@ -149,6 +149,15 @@ def test_the_audio_front_end(normalise, definition):
     np.testing.assert_array_equal(got.updates, updates[:, 0])
     # features of torch differ by its transform
     np.testing.assert_allclose(got.y, torch_outputs(model, x[:, None])[:, 0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalise", NORMALISATIONS)
+def test_the_audio_front_end_after_any_beginning(normalise):
+    model, x = model_of(normalise).eval(), beginnings(36, 160)
+    expected = torch_outputs(model, x)
+    content = packed_alone(model)
+    for b in range(len(BEGINNINGS)):
+        np.testing.assert_allclose(step_in_c(content, x[:, b]).y, expected[:, b], rtol=0, atol=1e-4)
 
 
 FUNCTIONS = {

@@ -97,6 +97,32 @@ def _launch(
             form = _SMALLER[place] = replace(form, held=form.held - 1) if form.held > 1 else KernelForm(False)
 
 
+def resources(layer: RecurrentLayer) -> dict[str, Any]:
+    """List the resources of a layer's compiled kernels, for reports.
+
+    Args:
+        layer: A layer with a `GpuUnroller`, which has run forward and backward with the current precision of products.
+
+    Returns:
+        Dict with the kernels' form as `form`. `smaller` maps forward or backward to the form that replaced it, if it
+        needed more shared memory than the GPU has. `forward` and `backward` are lists of dicts with the registers per
+        thread `regs`, `spills` and `shared` memory in bytes of each compiled kernel.
+    """
+    unroller: Any = layer.unroller
+    layout, key, how = unroller._layout, unroller._key, precision()
+    form = _form(layout, how, next(layer.parameters()).device)
+    smaller = {direction: _SMALLER.get((key, direction, how)) for direction in ("forward", "backward")}
+    report: dict[str, Any] = {"form": str(form), "smaller": {way: str(f) for way, f in smaller.items() if f}}
+    for direction, replaced in smaller.items():
+        used = replaced or form
+        kernel = getattr(kernels(key, used.resident, used.held), direction)
+        # the interpreter on a CPU compiles nothing
+        compiled = [k for cache in getattr(kernel, "device_caches", {}).values() for k in cache[0].values()]
+        compiled = [k for k in compiled if ("*bf16" in k.src.signature.values()) == (how == "bf16")]
+        report[direction] = [{"regs": k.n_regs, "spills": k.n_spills, "shared": k.metadata.shared} for k in compiled]
+    return report
+
+
 def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
     return {key: named[key].to(kind) for key in ("R", "C", "V") if key in named}
@@ -222,7 +248,14 @@ def _(
     key: str,
     slope: float,
 ) -> list[Tensor]:
-    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in inputs]
+    layout = _LAYOUTS[key]
+    named = dict(zip(layout.inputs, inputs, strict=True))
+    outs = {name: torch.empty_like(tensor, memory_format=torch.contiguous_format) for name, tensor in named.items()}
+    if "a" in named:
+        # a part of the gradients of all pre-activations
+        T, B, A = named["a"].shape
+        outs["a"] = named["a"].new_empty(T, B, layout.P)[..., :A]
+    return list(outs.values())
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -36,7 +36,7 @@ def input_grads(
     grads: dict[str, Tensor] = {}
     for name in layout.inputs:
         if name == "a":
-            grads[name] = outs["d_p"][..., : layout.A].contiguous()
+            grads[name] = outs["d_p"][..., : layout.A]
         elif name in ("R", "C", "V", *layout.biases):
             grads[name] = torch.zeros_like(named[name])
         elif f"d_{name}" in outs:

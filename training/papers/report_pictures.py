@@ -2,7 +2,7 @@
 """Plots of a reproduced table of results, drawn from its table.json alone, without the trained models."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import Field, StrictBool, StrictInt, with_config
 
 from edgernn.settings import FILE, Expected
-from edgernn.training.metrics import COLUMNS
-from edgernn.training.pictures import NothingToDrawError, OperatingPoint, plain_logarithm, save, tradeoff
+from edgernn.training.pictures import NothingToDrawError, OperatingPoint, column_title, plain_logarithm, save, tradeoff
 
 Row = dict[str, Any]
 Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
@@ -20,6 +19,8 @@ Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
 Runs = Mapping[tuple[str, str], Path]
 # ratio of the largest to the smallest value of a setting above which its axis is logarithmic
 _LOGARITHMIC_RATIO = 8
+# plots beside each other
+_COLUMNS = 3
 # length of a label that fits below a box
 _LABEL_LENGTH = 12
 
@@ -68,7 +69,7 @@ class Picture(abc.ABC):
 class Trend(Picture):
     """Plot of a column of the table over a varied setting: means over the seeds and their 95 % confidence intervals.
 
-    A line joins the rows that differ only in this setting.
+    A line joins the rows that differ only in this setting. Bars of intervals end at the column's limits, 0 and 100 %.
 
     Attributes:
         kind: Value of the key `kind` that selects this class in the TOML file of a table.
@@ -96,13 +97,18 @@ class Trend(Picture):
                 values = [entry["mean"] for entry in entries]
                 places = [row["variant"][self.over] for row in points]
                 style = {"marker": ".", "linewidth": 1.2, "capsize": 2}
-                ax.errorbar(places, values, [_half_width(entry) for entry in entries], label=label, **style)
+                ax.errorbar(places, values, _bars(entries, self.column), label=label, **style)
             places = sorted({row["variant"][self.over] for row in panel.rows})
             if places[0] > 0 and places[-1] > _LOGARITHMIC_RATIO * places[0]:
                 ax.set_xscale("log")
             ax.set_xticks(places, [f"{place:g}" for place in places])
             ax.minorticks_off()
-            ax.set_xlabel(self.over.replace("_", " "))
+            ax.set_xlabel(column_title(self.over))
+            if (
+                not self.log
+                and min(entry["mean"] for entry in (row["columns"][self.column] for row in panel.rows)) >= 0
+            ):
+                ax.set_ylim(bottom=0)
             ax.legend(frameon=False, fontsize="small")
         _finish(path, figure, axes, self.column, self.log)
 
@@ -244,6 +250,7 @@ class Tradeoff(Picture):
 class Scatter(Picture):
     """Plot of a column against another, one line per group of rows: means and 95 % confidence intervals over seeds.
 
+    Bars of intervals end at the columns' limits, 0 and 100 %.
     The label of a line is the name of its row. A line that joins several rows is labelled by the name of the first row
     in its group, cut at the first dash: "gru" for a group with the rows gru-8, gru-16 and gru-32.
 
@@ -271,13 +278,14 @@ class Scatter(Picture):
             columns = [row["columns"] for row in rows if row["name"] in group]
             columns.sort(key=lambda entry: entry[self.against]["mean"])
             x, y = ([entry[name]["mean"] for entry in columns] for name in (self.against, self.column))
-            errors = [[_half_width(entry[name]) for entry in columns] for name in (self.column, self.against)]
+            errors = [_bars([entry[name] for entry in columns], name) for name in (self.column, self.against)]
             if columns:
                 label = group[0] if len(group) == 1 else group[0].partition("-")[0]
                 marker = "os^Dv<>Ph*"[i % 10]
                 ax.errorbar(x, y, *errors, label=label, marker=marker, markersize=4, linewidth=1, capsize=2)
         ax.set_xlabel(column_title(self.against))
-        ax.legend(frameon=False, fontsize="small")
+        # bars may be anywhere in the plot
+        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
         _finish(path, figure, [ax], self.column, self.log)
 
 
@@ -301,11 +309,6 @@ class Searched(Picture):
         _finish(path, figure, [ax], tries[0]["metric"], False)
 
 
-def column_title(name: str) -> str:
-    """Return the axis label for the name of a column of the table or of a recorded series."""
-    return COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
-
-
 def _measured_columns(row: Row) -> Row:
     """Return the columns of a row of table.json that have a result, as a dict from name to statistics over seeds.
 
@@ -325,14 +328,20 @@ def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel
         plots = [Panel("", rows)]
     elif isinstance(panels, str):
         values = dict.fromkeys(row["variant"][panels] for row in rows)
-        plots = [Panel(f"{panels} = {value}", [r for r in rows if r["variant"][panels] == value]) for value in values]
+        plots = [
+            Panel(
+                f"{column_title(panels).partition(',')[0]} = {value}",
+                [r for r in rows if r["variant"][panels] == value],
+            )
+            for value in values
+        ]
     else:
         plots = [Panel("", [row for row in rows if row["name"] in names]) for names in panels]
     return [plot for plot in plots if plot.rows]
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """Create a matplotlib figure with one titled plot per panel, arranged in `lines` rows.
+    """Create a matplotlib figure with one titled plot per panel, arranged in `lines` rows, or more if they are long.
 
     Return the figure and its axes, row by row. Raise NothingToDrawError if there are no panels.
     """
@@ -340,12 +349,15 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
     if not panels:
         raise NothingToDrawError
-    columns = len(panels) // lines
+    lines = max(lines, -(-len(panels) // _COLUMNS))
+    columns = -(-len(panels) // lines)
     figure = Figure(figsize=(1.2 + 3.6 * columns, 3.4 * lines), layout="constrained")
     axes = list(figure.subplots(lines, columns, squeeze=False).ravel())
-    for ax, panel in zip(axes, panels, strict=True):
+    for ax in axes[len(panels) :]:
+        ax.set_axis_off()
+    for ax, panel in zip(axes, panels, strict=False):
         ax.set_title(panel.title, fontsize="small")
-    return figure, axes
+    return figure, axes[: len(panels)]
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
@@ -385,8 +397,14 @@ def _parts(series: list[list[float]], every: int | None) -> list[list[float]]:
     return [[x for values in series for x in values[i * size : (i + 1) * size]] for i in range(count)]
 
 
-def _half_width(entry: Mapping[str, Any]) -> float:
-    return 0.0 if entry["interval"] is None else (entry["interval"][1] - entry["interval"][0]) / 2
+def _bars(entries: Sequence[Mapping[str, Any]], name: str) -> list[list[float]]:
+    """Return the lengths of the bars below and above the means of a column, which end at its limits 0 and 100 %."""
+    means = [entry["mean"] for entry in entries]
+    ends = [entry["interval"] or (entry["mean"], entry["mean"]) for entry in entries]
+    least = 0.0 if min(means, default=0.0) >= 0 else -np.inf
+    most = max(100.0, *means) if means and column_title(name).endswith("%") else np.inf
+    below = [mean - max(low, least) for mean, (low, _) in zip(means, ends, strict=True)]
+    return [below, [min(high, most) - mean for mean, (_, high) in zip(means, ends, strict=True)]]
 
 
 def _finish(path: Path, figure: Any, axes: list[Any], name: str, log: bool) -> None:

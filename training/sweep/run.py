@@ -11,7 +11,7 @@ from typing import Any
 from edgernn.errors import EdgernnError
 from edgernn.files import EXAMPLE, write_bytes
 from edgernn.names import parts
-from edgernn.training.pictures import Point, fronts
+from edgernn.training.pictures import WAYS, Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
 from edgernn.training.sweep.plan import LAMBDA, Sweep, load_sweep
 from edgernn.training.sweep.table import COSTS, markdown, naming_settings, tabulate
@@ -20,7 +20,7 @@ from edgernn.training.tables.table import Failures, results_of, save, trained
 from edgernn.training.tables.table_latency import exported, latencies, measured
 
 FRONT = "front"
-_SYMBOLS = {LAMBDA: "λ"}
+_SYMBOLS = {LAMBDA: "λ", "hidden_size": "H"}
 
 
 def sweep(
@@ -138,19 +138,18 @@ def draw_front(report: dict[str, Any], file: Path) -> bool:
     return bool(points)
 
 
-def _group(row: dict[str, Any]) -> str:
-    """Return the name of a row's way to save work, such as "gru, selective, int8", for the legend."""
+def _weights(row: dict[str, Any]) -> list[str]:
+    """Return how a row's model makes its weights smaller, such as ["int8"]."""
     settings = row["settings"]
-    weights = [name for name in ("rank", "density") if name in settings]
-    if settings.get("weights") == "int8":
-        weights.append("int8")
-    return ", ".join([*parts(row["cell"], row["rule"]), *weights])
+    return [name for name in ("rank", "density") if name in settings] + ["int8"] * (settings.get("weights") == "int8")
 
 
 def _points(report: dict[str, Any]) -> list[Point]:
+    dense, skipping, smaller = WAYS
     return [
         Point(
-            group=_group(row),
+            way=skipping if row["rule"] != "always" else smaller if _weights(row) else dense,
+            group=", ".join([*parts(row["cell"], row["rule"]), *_weights(row)]),
             label=", ".join(
                 f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}"
                 for key in naming_settings(report, row)

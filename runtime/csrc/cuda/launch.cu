@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements launch.h with the CUDA runtime: the kernels and their launches.
+// Implements launch.h with the CUDA runtime.
 
 #include <cuda_runtime.h>
 
 #include <string>
 
 #include "cells/list.h"
-#include "cuda/cluster_group.h"
+#include "cuda/cell_kernels.h"
 #include "cuda/launch.h"
-#include "cuda/recurrence.h"
+#include "cuda/scalar.h"
 
 namespace edgernn::cuda {
 
@@ -24,17 +24,6 @@ void Check(cudaError_t error) {
 
 cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-constexpr int kMaxThreads = 512;
-
-template <class Cell, int kTile>
-__global__ void __launch_bounds__(kMaxThreads)
-    RecurrenceKernel(const __grid_constant__ LaunchPlan plan, const __grid_constant__ Call call,
-                     const float* packed) {
-  extern __shared__ __align__(16) float memory[];
-  const ClusterGroup cluster(plan.geometry, memory);
-  Recurrence<Cell, kTile, ClusterGroup>(plan, call, packed, cluster).Run();
-}
-
 __global__ void CopyWeights(const __grid_constant__ WeightCopy copy, float* packed) {
   const std::int64_t count = copy.rows * copy.columns;
   std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -45,19 +34,10 @@ __global__ void CopyWeights(const __grid_constant__ WeightCopy copy, float* pack
   }
 }
 
-using KernelFunction = void (*)(LaunchPlan, Call, const float*);
-
-// The kernels of a cell for tiles of one and four sequences.
-struct CellKernels {
-  KernelFunction one;
-  KernelFunction four;
-};
-
 template <class... AllCells>
 CellKernels FindKernels(TypeList<AllCells...>, std::size_t cell) {
-  static constexpr CellKernels kList[] = {
-      {&RecurrenceKernel<AllCells, 1>, &RecurrenceKernel<AllCells, 4>}...};
-  return kList[cell];
+  static constexpr CellKernels (*kList[])() = {&KernelsOf<AllCells>...};
+  return kList[cell]();
 }
 
 }  // namespace

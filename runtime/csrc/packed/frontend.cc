@@ -3,6 +3,7 @@
 
 #include "packed/frontend.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -26,9 +27,10 @@ bool ReadSettings(PackedFile* file, Frontend* to, Failure* failure) {
   Tensor settings;
   if (!file->NextTensor("settings of the front end", {4}, &settings)) return false;
   to->energy_floor = settings.values[0];
-  to->rise = settings.values[2];
-  to->fall = settings.values[3];
   const float kind = settings.values[1];
+  to->rise = settings.values[2];
+  // a smooth energy falls as it rises
+  to->fall = kind == 2.0f ? to->rise : settings.values[3];
   if (kind != 0.0f && kind != 1.0f && kind != 2.0f) {
     return Refuse(failure, "normalisation: expected 0, 1 or 2, got another number");
   }
@@ -146,23 +148,29 @@ void PowerSpectrum(const Frontend& f, const float* samples, const float* x, floa
   }
 }
 
-// Exponential smoothing: moves `last` by `share` of the gap to `value`. The first value that is not
-// zero is returned as it is.
-float Follow(float last, float value, float share) {
-  return last > 0.0f ? last + share * (value - last) : value;
+// The largest energy, in energy floors, and the largest logarithm that count as digital silence.
+constexpr float kSilent = 0.01f;
+
+// Moves `last` by a share of the gap to `value`: by the whole gap if it is 0. From `silent` on, it
+// moves by the shares of the front end, and stays at or above `silent`.
+float Follow(const Frontend& f, float last, float value, float silent) {
+  const float quiet = std::min(last, silent), progress = quiet / silent;
+  const float share = std::max(1.0f - progress * progress, value < last ? f.fall : f.rise);
+  // in this order, NaN stays NaN
+  return std::max(last + share * (value - last), quiet);
 }
 
 // The feature of a band with this energy; `followed` is its noise floor or smooth energy.
 float Feature(const Frontend& f, std::int64_t band, float energy, float* followed) {
   if (f.normalisation == Normalisation::kPcen) {
-    *followed = Follow(*followed, energy, f.rise);
+    *followed = Follow(f, *followed, energy, kSilent * f.energy_floor);
     const float alpha = f.alpha[band], delta = f.delta[band], r = f.r[band];
     const float gain = std::pow(f.energy_floor + *followed, alpha);
     return std::pow(energy / gain + delta, r) - std::pow(delta, r);
   }
-  const float value = std::log1p(energy / f.energy_floor);
+  const float value = std::log(1.0f + energy / f.energy_floor);
   if (f.normalisation == Normalisation::kLog) return value;
-  *followed = Follow(*followed, value, value < *followed ? f.fall : f.rise);
+  *followed = Follow(f, *followed, value, kSilent);
   return value - *followed;
 }
 

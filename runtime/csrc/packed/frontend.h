@@ -33,8 +33,7 @@ struct Frontend {
   std::int64_t bands;
   Normalisation normalisation;
   float energy_floor;
-  float rise,
-      fall;  // shares by which the noise floor, or the smooth energy (rise), moves in a step
+  float rise, fall;          // shares by which the noise floor or smooth energy moves in a step
   const float* window;       // (window_size,)
   const float* cos;          // (N/2,): cosines of 2πk / N
   const float* sin;          // (N/2,)

@@ -113,16 +113,16 @@ static inline const float* edgernn_power_spectrum(const EdgernnFrontend* f, cons
   return power;
 }
 
-/* Exponential smoothing: moves `last` by `share` of the gap to `value`. The first value that is not
- * zero is returned as it is. */
-static inline float edgernn_follow(float last, float value, float share) {
-  return last > 0.0f ? last + share * (value - last) : value;
-}
+/* The largest energy, in energy floors, and the largest logarithm that count as digital silence. */
+#define EDGERNN_SILENT 0.01f
 
-/* log(1 + a) for a >= 0, exact for small a too. */
-static inline float edgernn_log1p(float a) {
-  const float sum = 1.0f + a;
-  return sum == 1.0f ? a : edgernn_log(sum) * (a / (sum - 1.0f));
+/* Moves `last` by a share of the gap to `value`: by the whole gap if it is 0. From `silent` on, it
+ * moves by the shares of the front end, and stays at or above `silent`. */
+static inline float edgernn_follow(const EdgernnFrontend* f, float last, float value,
+                                   float silent) {
+  const float quiet = edgernn_min(last, silent), progress = quiet / silent;
+  const float share = edgernn_max(1.0f - progress * progress, value < last ? f->fall : f->rise);
+  return edgernn_max(quiet, last + share * (value - last));
 }
 
 static inline float edgernn_power(float a, float exponent) {
@@ -135,19 +135,19 @@ static inline float edgernn_feature_log(const EdgernnFrontend* f, int32_t band, 
                                         float* followed) {
   (void)band;
   (void)followed;
-  return edgernn_log1p(energy / f->energy_floor);
+  return edgernn_log(1.0f + energy / f->energy_floor);
 }
 
 static inline float edgernn_feature_floor(const EdgernnFrontend* f, int32_t band, float energy,
                                           float* followed) {
   const float value = edgernn_feature_log(f, band, energy, followed);
-  *followed = edgernn_follow(*followed, value, value < *followed ? f->fall : f->rise);
+  *followed = edgernn_follow(f, *followed, value, EDGERNN_SILENT);
   return value - *followed;
 }
 
 static inline float edgernn_feature_pcen(const EdgernnFrontend* f, int32_t band, float energy,
                                          float* followed) {
-  *followed = edgernn_follow(*followed, energy, f->rise);
+  *followed = edgernn_follow(f, *followed, energy, EDGERNN_SILENT * f->energy_floor);
   const float alpha = f->alpha[band], delta = f->delta[band], r = f->r[band];
   const float gain = edgernn_power(f->energy_floor + *followed, alpha);
   return edgernn_power(energy / gain + delta, r) - edgernn_power(delta, r);

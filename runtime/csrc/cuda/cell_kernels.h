@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of each cell. Every cell has a translation unit of its own, which CMakeLists.txt
+// writes, so that several processors compile them.
+
+#ifndef EDGERNN_CUDA_CELL_KERNELS_H_
+#define EDGERNN_CUDA_CELL_KERNELS_H_
+
+#include "common/op.h"
+#include "cuda/launch_plan.h"
+
+namespace edgernn::cuda {
+
+constexpr int kMaxThreads = 512;
+
+using KernelFunction = void (*)(LaunchPlan, Call, const float*);
+
+// The kernels of a cell for tiles of one and four sequences.
+struct CellKernels {
+  KernelFunction one;
+  KernelFunction four;
+};
+
+// Defined in recurrence_kernel.h and instantiated in the cell's translation unit.
+template <class Cell>
+CellKernels KernelsOf();
+
+}  // namespace edgernn::cuda
+
+#endif  // EDGERNN_CUDA_CELL_KERNELS_H_

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Description of a model file for people: inputs, outputs, layers, states, sizes and origin. Nothing is run."""
+
+import shlex
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgernn.errors import EdgernnError
+from edgernn.files import CONFIG, read_json
+from edgernn.runtime.info import frontend, layer_sizes, not_utf8, read_info, read_model
+from edgernn.runtime.interface import declared_values, state_sizes
+from edgernn.runtime.packed import HEADER, LAYER, MAGIC
+from edgernn.runtime.weights import parse
+from edgernn.runtime.zoo import ENTRY
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Describe an ONNX file or a packed model.
+
+    Args:
+        path: The file.
+
+    Returns:
+        JSON-compatible dict. Every description has "file", "kind" (in words), "bytes", "input" and "output". The
+        further keys depend on the kind of the file, see the functions below.
+
+    Raises:
+        EdgernnError: The file is missing, damaged or of another kind.
+    """
+    content = read_model(path)
+    described = _packed(content, path) if content.startswith(MAGIC) else _onnx(content, path)
+    return {"file": str(path), "kind": described.pop("kind"), "bytes": len(content), **described}
+
+
+def _onnx(content: bytes, path: Path) -> dict[str, Any]:
+    model = parse(content, path)
+    try:
+        text = {entry.key: entry.value for entry in model.metadata_props}.get("edgernn")
+        if text is None:
+            return _foreign(model)
+        info = read_info(text, path)
+        inputs, outputs = declared_values(model.graph.input), declared_values(model.graph.output)
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
+    states = state_sizes(info, inputs, outputs, len(content), path)
+    return {"kind": "ONNX file of edgernn", **described_model(info["model"]), **_recorded(info), **origin(path)} | {
+        "states": states,
+        "streaming": info["streaming"],
+        "parameters": int(info["cost"]["parameters"]),
+        "macs": int(info["macs"]),
+        "macs_executed": info["cost"]["macs_executed"],
+    }
+
+
+def _recorded(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values in a file's metadata that an export may leave out."""
+    recorded = {key: info.get(key) for key in ("task", "metric", "skip_percent", "weights", "seed")}
+    return {
+        **recorded,
+        "value": info.get("metric_value"),
+        "classes": info.get("classes"),
+        "channels": info.get("channels"),
+        "edgernn": info.get("version"),
+    }
+
+
+def described_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a model's settings as metadata and config.json have them, a nested dict.
+
+    Returns:
+        A dict with the keys cell, rule, input, output, layers (neurons of each), bidirectional, and, for audio,
+        sample_rate.
+    """
+    audio = frontend({"model": model})
+    return {
+        "cell": model["layer"]["cell"]["name"],
+        "rule": model["layer"]["rule"]["name"],
+        "input": {"size": model["input"]["size"], "vocabulary": model["input"]["vocabulary"]},
+        "output": {"size": model["head"]["size"] or layer_sizes({"model": model})[-1], "at": model["head"]["output"]},
+        "layers": layer_sizes({"model": model}),
+        "bidirectional": model["bidirectional"],
+        "sample_rate": None if audio is None else audio["sample_rate"],
+    }
+
+
+def origin(path: Path) -> dict[str, Any]:
+    """Return the command that trained a model, and its data, from the entry.json or config.json beside its file."""
+    try:
+        entry = read_json(path.parent / (ENTRY if (path.parent / ENTRY).is_file() else CONFIG))
+    except EdgernnError:
+        return {"command": None, "data": None}
+    entry = entry if isinstance(entry, dict) else {}
+    command, data = entry.get("command"), entry.get("data")
+    return {
+        "command": shlex.join(map(str, command)) if isinstance(command, list) else None,
+        "data": [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else None,
+    }
+
+
+def _foreign(model: Any) -> dict[str, Any]:
+    """Describe an ONNX file without metadata of edgernn: inputs and outputs with shapes, and operators with counts."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = declared_values(value for value in model.graph.input if value.name not in weights)
+    return {
+        "kind": "ONNX file of another program",
+        "input": {value.name: list(value.shape) for value in inputs},
+        "output": {value.name: list(value.shape) for value in declared_values(model.graph.output)},
+        "producer": " ".join(filter(None, (model.producer_name, model.producer_version))) or None,
+        "opsets": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+        "operators": dict(Counter(node.op_type for node in model.graph.node).most_common()),
+    }
+
+
+def _packed(content: bytes, path: Path) -> dict[str, Any]:
+    """Describe a packed model from its header. It has neither the task nor the origin of the model."""
+    damaged = EdgernnError(f"{path}: the packed model is damaged; pack the model again")
+    if len(content) < HEADER.size:
+        raise damaged
+    _, version, _, size, checksum, _, features, vocabulary, output, layers, _, samples, rate, names = (
+        HEADER.unpack_from(content)
+    )
+    if size != len(content) or zlib.crc32(content[HEADER.size :]) != checksum:
+        raise damaged
+    if HEADER.size + layers * LAYER.size > len(content) or names > len(content):
+        raise damaged
+    kernels = [LAYER.unpack_from(content, HEADER.size + i * LAYER.size)[0].rstrip(b"\0") for i in range(layers)]
+    words = content[names:].split(b"\0")[:-1] if names else []
+    return {
+        "kind": "packed model",
+        "version": version,
+        "input": {"size": samples or features, "vocabulary": vocabulary or None},
+        "output": {"size": output},
+        "kernels": [kernel.decode(errors="replace") for kernel in kernels],
+        "sample_rate": rate or None,
+        "classes": [word.decode(errors="replace") for word in words] or None,
+    }
