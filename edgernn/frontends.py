@@ -257,8 +257,9 @@ class LogMel(nn.Module):
     def _pcen(self, energy: Tensor, smooth: Tensor) -> Tensor:
         """Normalise energies (T, B, bands) by pcen; `smooth` (T, B, bands) is the smooth energy at each step."""
         alpha, delta, r = (getattr(self, f"log_{name}").exp() for name in ("alpha", "delta", "r"))
-        gain: Tensor = (self.config.energy_floor + smooth).pow(alpha)
-        return (energy / gain + delta).pow(r) - delta.pow(r)
+        gain = (self.config.energy_floor + smooth).pow(alpha)
+        normalised: Tensor = (energy / gain + delta).pow(r) - delta.pow(r)
+        return normalised
 
     def macs(self) -> int:
         """Count the multiply-adds of a step, with a real FFT.

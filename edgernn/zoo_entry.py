@@ -23,8 +23,9 @@ from edgernn.runtime.zoo import CARD, ENTRY, FILES, INT8, seed_note, zoo_folder
 from edgernn.signals import delaying
 from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
-from edgernn.training.datasets.registry import SETS, DataSet
+from edgernn.training.datasets.registry import sets_of
 from edgernn.training.evaluate import evaluate, open_task
+from edgernn.training.intended_use import use_rows
 from edgernn.training.tasks import TASKS
 from edgernn.training.tasks.base import Task
 
@@ -114,8 +115,12 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
         metrics["int8"], of_parts["int8"] = evaluate(quantised, task, task.test), part_figures(quantised, task)
         return metrics["int8"][task.objective.metric], task.objective.higher_is_better
 
+    notes = use_rows(config["task"])
     # the last one writes the example, whose outputs are those of float32
-    exported = {weights: export_run(run, folder / FILES[weights], weights, score) for weights in ("int8", "float32")}
+    exported = {
+        weights: export_run(run, folder / FILES[weights], weights, score, notes=notes)
+        for weights in ("int8", "float32")
+    }
     metric = result["metric"]
     _shorten(folder / EXAMPLE)
     report = bench(folder / FILES["float32"], Settings(), progress=Progress())
@@ -171,16 +176,8 @@ def _shorten(example: Path) -> None:
 
 def _data(task: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return title, origin and terms of use of the data sets of a task; `task` is the key "task" of config.json."""
-    return [
-        {"title": data.title, "origin": data.origin, "terms": data.terms}
-        for data in SETS.values()
-        if (_chosen(data, task["settings"]) if data.setting else task["name"] in data.tasks)
-    ]
-
-
-def _chosen(data: DataSet, settings: Mapping[str, Any]) -> bool:
-    """True if the setting that chooses a data set has the set's folder, or a path that ends in it."""
-    return Path(settings.get(data.setting) or "").name == data.folder
+    sets = sets_of(task["name"], task["settings"])
+    return [{"title": data.title, "origin": data.origin, "terms": data.terms} for data in sets]
 
 
 def _class_figures(run: Path, config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, dict[str, float]]:

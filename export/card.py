@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model card of an exported model: its training, its metrics and its interface."""
 
+import json
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from edgernn.export.rounding import Loss
 from edgernn.model import SequenceModel
 from edgernn.runtime.info import update_words
 
+# number of classes that a card lists
+_CLASSES = 100
+
 
 def card(
     model: SequenceModel,
@@ -23,6 +28,7 @@ def card(
     took: Latency,
     weights: tuple[str, str] = ("float32", "float32"),
     loss: Loss | None = None,
+    notes: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Format the model card of an exported model as Markdown.
 
@@ -35,6 +41,7 @@ def card(
         took: Latency of the exported model, measured on this machine.
         weights: Types of the matrices: the one that the model was trained for, and that of the file, such as int8.
         loss: Metric before and after the weights were rounded, or None if it was not measured.
+        notes: Further rows, as pairs of name and text.
 
     Returns:
         The text of the card.
@@ -45,9 +52,11 @@ def card(
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
     rows = [
         ("task", f"{task['name']} ({settings})" if settings else task["name"]),
-        *([("channels of x", ", ".join(channels))] if (channels := task.get("channels")) else []),
+        *notes,
+        *_interface_rows(model, task),
         ("cell and rule", f"{model.cell_type.name} + {model.rule_type.name}{_groups(model)}, {_sizes(model)}"),
         (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
+        *_detection_rows(task, result),
         (words.skipped, f"{result['skip_percent']:.1f} %"),
         ("parameters", f"{result['parameters']:,}"),
         ("multiply-adds a step, executed / dense", f"{result['macs_executed']:,.0f} / {result['macs']:,}"),
@@ -97,6 +106,36 @@ def card(
         f"`example.npz` holds inputs x {'(N, T)' if reads_words else '(N, T, I)'} and the model's outputs y.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _interface_rows(model: SequenceModel, task: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows about the channels of x and the classes of y."""
+    rows, classes = [], task["classes"] or []
+    if model.vocabulary is None and model.frontend is None:
+        channels = task.get("channels")
+        rows.append(("channels of x", ", ".join(channels) if channels else f"{model.input_size}, without names"))
+    if classes:
+        more = f" and {len(classes) - _CLASSES:,} more" if len(classes) > _CLASSES else ""
+        rows.append(("classes of y", ", ".join(map(_cell, classes[:_CLASSES])) + more))
+    return rows
+
+
+def _cell(name: str) -> str:
+    """Return the name of a class as code in a cell of a Markdown table, with quotes if a reader may not see it."""
+    is_seen = name.isprintable() and name == name.strip() != ""
+    return f"`{(name if is_seen else json.dumps(name)).replace('|', chr(92) + '|')}`"
+
+
+def _detection_rows(task: Mapping[str, Any], result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows about detections in long recordings, if the task measures them."""
+    if "room_false_alarms_an_hour" not in result:
+        return []
+    threshold = task["settings"].get("threshold")
+    where = f"in {result['room_hours']:.2g} h of recordings, threshold {threshold:g}"
+    return [
+        (f"false alarms an hour {where}", f"{result['room_false_alarms_an_hour']:.3g}"),
+        (f"words detected {where}", f"{100 * result['room_hits']:.1f} % of {result['room_words']:,.0f}"),
+    ]
 
 
 def latency_rows(took: Latency) -> list[tuple[str, str]]:

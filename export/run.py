@@ -2,7 +2,7 @@
 """Export of a run directory: the ONNX file, its model card and an example."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ def export_run(
     weights: str | None = None,
     score: Score | None = None,
     *,
+    notes: Sequence[tuple[str, str]] = (),
     allow_code: bool = True,
 ) -> dict[str, Any]:
     """Export the model of a run directory to an ONNX file, and write its card (.md) and example.npz beside it.
@@ -48,6 +49,7 @@ def export_run(
         score: Function that returns a model's metric on the test sequences of the run's task, and True if higher is
             better. It is called if the export rounds weights that the training did not round, to report the change of
             the metric.
+        notes: Further rows of the card, as pairs of name and text, such as the licence of the data.
         allow_code: True if the run's cell.py, the code of a user-defined cell, may be executed.
 
     Returns:
@@ -66,7 +68,7 @@ def export_run(
     weights = weights or model.rounding.weights
     out = out or default_file(run, weights)
     with hold_file(out, *(file for file in run.iterdir() if file.suffix != ".onnx")):
-        return _export(run, model, config, result, out, weights, score)
+        return _export(run, model, config, result, out, weights, score, notes)
 
 
 def default_file(run: Path, weights: str) -> Path:
@@ -125,6 +127,7 @@ def _export(
     out: Path,
     weights: str,
     score: Score | None,
+    notes: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
     x = torch.from_numpy(read_arrays(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1))
     x = x.long() if model.vocabulary is not None else x.float()
@@ -153,7 +156,7 @@ def _export(
         y = y.transpose(0, 1)
     write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
     card_file, took = out.with_suffix(".md"), latency(out, x.numpy())
-    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss))
+    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss, notes))
     return {
         "model": str(out),
         "card": str(card_file),

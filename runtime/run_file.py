@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, output_file, read_arrays, write_arrays, write_bytes, write_text
+from edgernn.runtime.answers import class_names, probabilities
 from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
+# name for the standard output in place of a file
+STDOUT = Path("-")
 # sequences in one call
 CHUNK = 256
 
@@ -23,13 +26,13 @@ CHUNK = 256
 def run_file(
     model: Path,
     source: Path,
-    target: Path,
+    target: Path | None = None,
     *,
     backend: Literal["auto", "native", "portable"] = "auto",
     threads: int = 1,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Run a model on the inputs x in one file, and write the outputs y to another file.
+    """Run a model on the inputs x in a file, and write the outputs y to another file or return them.
 
     The suffix of a file name, in upper or lower case, selects the format: .npz (arrays x and y), .npy or .csv. The
     columns of a csv file with a header are put in the order of the model's channels, by name.
@@ -39,15 +42,17 @@ def run_file(
         source: File with x: one sequence (T, I) or N sequences (N, T, I). A model with a vocabulary reads integer word
             indices (T,) or (N, T); a csv file then has one index per row.
         target: File to write, with the O outputs y: (T, O) or (N, T, O), without the axis T if the model has an output
-            at the last step only.
+            at the last step only. None or "-": no file.
         backend: "native" for edgernn's native library, "portable" for standard ONNX operators, or "auto" for native if
             it is available, else portable.
         threads: Number of threads that ONNX Runtime uses within an operator.
         device: "cpu" or "cuda".
 
     Returns:
-        Dict with the path of the `output` file, the `shape` of y, the `backend`, and `skip_percent`, the percentage of
-        neuron updates that were skipped. The percentage is None for a model that never skips.
+        JSON-compatible dict with the `output` file as given, the `shape` of y, the names of its `axes` except the last
+        ("sequence" and "step"), the `backend`, and `skip_percent`, the percentage of neuron updates that were skipped.
+        The percentage is None for a model that never skips. Without a file, the dict has `y` as well, the names of the
+        `classes` and their `probabilities` in the shape of y; these two are None if y is not the scores of classes.
 
     Raises:
         UsageError: A suffix is not .npz, .npy or .csv, `target` is one of the other files, or x has a wrong shape,
@@ -55,10 +60,12 @@ def run_file(
         EdgernnError: A file cannot be read, a csv file has other columns than the model's channels, or the backend or
             the device is not available.
     """
-    for path in (source, target):
+    is_file = target is not None and target != STDOUT
+    for path in (source, target) if is_file else (source,):
         if path.suffix.lower() not in FORMATS:
             raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; convert or rename it")
-    output_file(target, source, model, option="--output")
+    if is_file:
+        output_file(target, source, model, option="--output")
     session = Session(model, backend=backend, threads=threads, device=device)
     words = session.vocabulary is not None
     channels = session.info.get("channels")
@@ -75,18 +82,30 @@ def run_file(
     if not words:
         warn_of_rounding(str(source), x, channels)
     batches = x[None] if axes == 1 else x
+    per_step = session.info["model"]["head"]["output"] != "last"
     parts, updates = [], []
     for start in range(0, len(batches), CHUNK):
         y = session.run(batches[start : start + CHUNK].swapaxes(0, 1))
-        parts.append(y if session.info["model"]["head"]["output"] == "last" else y.swapaxes(0, 1))
+        parts.append(y.swapaxes(0, 1) if per_step else y)
         if session.updates is not None:
             updates.append(session.updates)
     y = np.concatenate(parts)
     if axes == 1:
         y = y[0]
-    write(target, y)
     skipped = 100 * (1 - float(np.concatenate(updates, 1).mean()) / session.neurons) if updates else None
-    return {"output": str(target), "shape": list(y.shape), "backend": session.backend, "skip_percent": skipped}
+    result = {
+        "output": None if target is None else str(target),
+        "shape": list(y.shape),
+        "axes": [*["sequence"] * (axes == 2), *["step"] * per_step],
+        "backend": session.backend,
+        "skip_percent": skipped,
+    }
+    if is_file:
+        write(target, y)
+        return result
+    classes = class_names(session.info, y.shape[-1])
+    likelihoods = None if classes is None else probabilities(y).tolist()
+    return {**result, "y": y.tolist(), "classes": classes, "probabilities": likelihoods}
 
 
 def run_example(
@@ -196,9 +215,14 @@ def write(path: Path, y: NDArray[Any]) -> None:
         content = io.BytesIO()
         np.save(content, y)
         write_bytes(path, content.getvalue())
-    elif y.ndim > 2:
-        raise UsageError(f"{path}: expected at most two axes for csv, got y of shape {y.shape}; write npz or npy")
     else:
-        text = io.StringIO()
-        np.savetxt(text, np.atleast_2d(y), delimiter=",", fmt="%.9g")
-        write_text(path, text.getvalue())
+        write_text(path, csv_text(path, y))
+
+
+def csv_text(path: Path, y: NDArray[Any]) -> str:
+    """Format outputs y (O,) or (N, O) as csv, without a header; raise UsageError, which names `path`, for more axes."""
+    if y.ndim > 2:
+        raise UsageError(f"{path}: expected at most two axes for csv, got y of shape {y.shape}; write npz or npy")
+    text = io.StringIO()
+    np.savetxt(text, np.atleast_2d(y), delimiter=",", fmt="%.9g")
+    return text.getvalue()

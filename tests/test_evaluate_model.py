@@ -2,6 +2,7 @@
 """Evaluation of trained models with other settings of their task: `edgernn evaluate`."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import edgernn
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export import to_onnx
+from edgernn.export.card import _interface_rows
 from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
 from edgernn.store import load_model
@@ -257,11 +259,11 @@ def test_a_run_without_audio_is_tested_too(tmp_path, monkeypatch):
     assert evaluate_model(tmp_path / "run", {"test_size": 40})["metrics"]["mse"] != metrics["mse"]
 
 
-def recordings(folder, classes, seed, header="a,b"):
-    """Write three files for each class, whose channel a rises for "up" and falls for others; return the labels."""
+def recordings(folder, classes, seed, count=3, header="a,b"):
+    """Write files for each class, whose channel a rises for "up" and falls for others."""
     rng = np.random.default_rng(seed)
     for name in classes:
-        for i in range(3):
+        for i in range(count):
             a = np.linspace(0, 1 if name == "up" else -1, 6)[:, None] + 0.1 * rng.normal(size=(6, 2))
             rows = np.c_[a[:, 0], rng.normal(size=6)]
             folder.joinpath(name).mkdir(parents=True, exist_ok=True)
@@ -273,7 +275,7 @@ def recordings(folder, classes, seed, header="a,b"):
 def own(tmp_path_factory):
     """A run that was trained on csv files of two classes."""
     folder = tmp_path_factory.mktemp("own")
-    recordings(folder / "data", ("down", "up"), 0)
+    recordings(folder / "data", ("down", "up"), 0, count=10)
     settings = {"hidden_size": 8, "epochs": 60, "lr": 0.05}
     with pytest.MonkeyPatch.context() as patch:
         without_pictures(patch)
@@ -303,7 +305,7 @@ def test_data_of_the_training_keep_their_split(own, tmp_path):
     metrics = evaluate_model(own / "run")["metrics"]
     for data in (own / "data", tmp_path / "copy"):
         result = evaluate_model(own / "run", data=data)
-        assert (result["metrics"], result["sequences"], result["data"]) == (metrics, 1, None)
+        assert (result["metrics"], result["sequences"], result["data"]) == (metrics, 2, None)
 
 
 def test_data_of_another_kind_are_refused(own, tmp_path):
@@ -349,3 +351,31 @@ def test_new_sounds_are_tested_with_the_words_of_the_training(tmp_path, monkeypa
     (tmp_path / "new/stop").rename(tmp_path / "new/go")
     with pytest.raises(EdgernnError, match="named after the classes left, stop of the training, got go"):
         evaluate_model(tmp_path / "run", data=tmp_path / "new")
+
+
+def test_the_card_says_what_the_model_is_for(own, run):
+    assert main(["export", str(own / "run")]) == 0
+    card = (own / "run/model.md").read_text()
+    assert "| channels of x | a, b |\n" in card
+    assert "| classes of y | `down`, `up` |\n" in card
+    assert f"| licence of the data | that of {(own / 'data').name} |\n" in card
+    assert "| intended use | Predict the targets of data such as data, from inputs that are recorded" in card
+    assert "false alarms" not in card
+    # a model that detects words in recordings
+    card, (result, _) = (run / "model.md").read_text(), stored(run)
+    assert (
+        "| licence of the data | Arabic Speech Commands, 40 words, 12,000 recordings of one second: CC BY 4.0 |" in card
+    )
+    assert "`_silence_`" in card
+    found = re.search(r"\| false alarms an hour in (\S+) h of recordings, threshold 0\.5 \| (\S+) \|", card)
+    assert float(found[1]) == pytest.approx(result["room_hours"], rel=0.05)
+    assert float(found[2]) == pytest.approx(result["room_false_alarms_an_hour"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"), [("a|b", "`a\\|b`"), ("\n", '`"\\n"`'), (" ", '`" "`'), ("_unknown_", "`_unknown_`")]
+)
+def test_names_of_classes_do_not_break_the_table_of_a_card(name, cell):
+    model = edgernn.SequenceModel("gru", 2, 3, 2)
+    assert _interface_rows(model, {"classes": [name, "b"]})[1] == ("classes of y", f"{cell}, `b`")
+    assert _interface_rows(model, {"classes": ["c"] * 300})[1][1].endswith(" and 200 more")

@@ -205,7 +205,7 @@ def test_a_missing_model_is_named_before_a_missing_option(in_zoo, tmp_path, caps
         (["none.onnx"], 1, "none.onnx: no such file; check the path"),
         (["none.onnx", "--threshold", "0.4"], 1, "none.onnx: no such file; check the path"),
         (["small"], 1, "small: expected a model file, got a folder; pass the file in it: small/model.onnx"),
-        (["small/model.onnx"], 2, "expected both --input FILE"),
+        (["small/model.onnx"], 2, "expected --input FILE"),
     ):
         assert main(["run", *words]) == code
         assert message in capsys.readouterr().err

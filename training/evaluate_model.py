@@ -2,7 +2,7 @@
 """The function `evaluate_model`: test of a trained model with other settings of its task, without training."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,18 @@ from edgernn.files import CONFIG, read_json
 from edgernn.names import check_built_in
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.settings import split_words
-from edgernn.store import load_model
+from edgernn.store import load_model, read_config
 from edgernn.training.evaluate import evaluate, open_task, with_settings
 from edgernn.training.kernels import attach
 from edgernn.training.plan import choose
+from edgernn.training.tasks import find_task
 from edgernn.training.tasks.base import Task
 
 
 def evaluate_model(
     model: Path, settings: Mapping[str, object] | None = None, *, data: Path | None = None
 ) -> dict[str, Any]:
-    """Compute a trained model's metrics on the test data of its task, with other settings of the task.
+    """Compute a trained model's metrics on the test data of its task, with other settings of the task or on new data.
 
     Args:
         model: A run directory; an exported file in a run directory or in a folder of trained models; or the name of a
@@ -33,15 +34,19 @@ def evaluate_model(
         settings: Settings of the task that replace those of the training, as a dict from name to value, such as
             {"room": 10}.
         data: Folder of data sets. Default: that of the training for a run, or the environment variable EDGERNN_DATA.
+            For a run that was trained on a user's own data: new data of the same kind, an npz file or a folder with
+            targets, all of which is the test unless it has a test part. Data of the training keep their split.
 
     Returns:
         JSON-compatible dict: "model" (the run directory or the file), "task", "cell", "rule", "settings" (all settings
-        of the task), "metric" (the name of the main metric), "metrics" (a dict as result.json has them, from name to
-        value) and "series" (a dict from name to a list of numbers, as in series.json).
+        of the task), "data" (the new data, or None), "sequences" (the number of test sequences), "metric" (the name of
+        the main metric), "metrics" (a dict as result.json has them, from name to value) and "series" (a dict from name
+        to a list of numbers, as in series.json).
 
     Raises:
         UsageError: A setting is unknown or invalid, a setting or the data give the task inputs or outputs of another
-            size than the model's, the file has a user-defined cell, or its folder has neither a run nor an entry.json.
+            size than the model's, the file has a user-defined cell, its folder has neither a run nor an entry.json, or
+            new data are of another kind than those of the training.
         EdgernnError: The model, its entry.json or the data cannot be read, or the classes of the data are not those of
             the model.
     """
@@ -49,16 +54,16 @@ def evaluate_model(
     settings = settings or {}
     folder = path if path.is_dir() else path.parent
     if path.is_dir():
-        network, config = load_model(path)
+        network, config = load_model(path, allow_code=True)
         classes = config["task"]["classes"]
     else:
         network, info = read_exported(path)
         classes = info.get("classes")
         classes = classes if isinstance(classes, list) else None
     if (folder / CONFIG).is_file():
-        task = open_task(folder, data, settings)
+        task, data = open_run(folder, data, settings, network.config)
     elif (folder / ENTRY).is_file():
-        task = open_entry(folder / ENTRY, settings, data)
+        task, data = open_entry(folder / ENTRY, settings, data), None
     else:
         raise UsageError(
             f"{model}: expected a file beside a run's {CONFIG} or beside an {ENTRY}, which name its task, got neither; "
@@ -82,10 +87,52 @@ def evaluate_model(
         "cell": network.config.layer.cell.name,
         "rule": network.recurrent_layers()[0].rule.name,
         "settings": asdict(task),  # type: ignore[call-overload]
+        "data": data and str(data),
+        "sequences": len(task.test),
         "metric": task.objective.metric,
         "metrics": metrics,
         "series": series,
     }
+
+
+def open_run(
+    run: Path, data: Path | None, settings: Mapping[str, object], model: ModelConfig
+) -> tuple[Task, Path | None]:
+    """Open the task of a training run on its own test data, or on new data.
+
+    Args:
+        run: The run directory.
+        data: Folder of data sets, or new data if the run was trained on a user's own data; None for those of the
+            training.
+        settings: Settings of the task that replace those of the training, as a dict from name to value.
+        model: Configuration of the model.
+
+    Returns:
+        The task, and `data` if they are new, else None.
+
+    Raises:
+        UsageError: A setting is unknown or invalid, or the new data are of another kind than those of the training.
+        EdgernnError: The data are missing or invalid.
+    """
+    config = read_config(run)
+    trained, source = config["task"], config.get("source")
+    if data is None or source is None or data.resolve() == Path(source).resolve():
+        return open_task(run, data, settings), None
+    if not data.exists():
+        raise EdgernnError(f"data: no such file or folder: {data}; check the path")
+    kind, _ = find_task(str(data.resolve()))
+    if not trained["settings"].keys() <= {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+        raise UsageError(f"data: expected data of the same kind as {source} of the training, got {data}; convert them")
+    task = with_settings(kind, trained["settings"], settings, model)
+    task.classes, task.channels = trained["classes"], trained["channels"]
+    task.open_test(data, model.head.size or 0)
+    if task.fingerprint == trained["fingerprint"]:
+        # most of these sequences were trained on
+        task = with_settings(kind, trained["settings"], settings, model)
+        task.channels = trained["channels"]
+        task.open(data, config["seed"])
+        return task, None
+    return task, data
 
 
 def open_entry(path: Path, settings: Mapping[str, object], data: Path | None = None) -> Task:

@@ -67,8 +67,10 @@ def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
     float32, the file of such a run has the same rounded values: it is larger, but not more accurate.
     """
     from edgernn.export.run import export_run
+    from edgernn.store import read_config
     from edgernn.training.evaluate import scorer
+    from edgernn.training.intended_use import use_rows
 
     if run.is_dir():
         click.echo("exporting, comparing the file with torch, and timing it: this takes some seconds", err=True)
-    return export_run(run, out, weights, scorer(run))
+    return export_run(run, out, weights, scorer(run), notes=use_rows(read_config(run)["task"]))

@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import inference_device
+from edgernn.cli.options import COUNT, inference_device
 
 
 def _text(result: dict[str, Any]) -> str:
+    if result.get("output") == "-":
+        return _csv(result)
     if "detections" in result:
         lines = _detections(result)
     elif "example" in result:
@@ -18,6 +20,8 @@ def _text(result: dict[str, Any]) -> str:
             f"{result['example']}: x {tuple(result['shape'])}; median difference from the stored outputs "
             f"{result['difference']:.1e}"
         ]
+    elif "y" in result:
+        lines = _answers(result)
     else:
         lines = [f"{result['output']}: y {tuple(result['shape'])}"]
     lines[-1] += f" ({result['backend']} backend)"
@@ -37,6 +41,21 @@ def _detections(result: dict[str, Any]) -> list[str]:
     return [*lines, f"{result['recording']}: {len(lines)} words in {result['seconds']:.1f} s"]
 
 
+def _answers(result: dict[str, Any]) -> list[str]:
+    from edgernn.runtime.answers import answer_table
+
+    lines = answer_table(result["axes"], result["probabilities"] or result["y"], result["classes"])
+    return [*lines, f"y {tuple(result['shape'])}"]
+
+
+def _csv(result: dict[str, Any]) -> str:
+    import numpy as np
+
+    from edgernn.runtime.run_file import STDOUT, csv_text
+
+    return csv_text(STDOUT, np.array(result["y"])).rstrip("\n")
+
+
 @json_command(example="edgernn run runs/adding-sarnn/model.onnx --input x.npz --output y.npz", text=_text)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
@@ -45,7 +64,12 @@ def _detections(result: dict[str, Any]) -> list[str]:
     type=click.Path(path_type=Path),
     help="Input file: npz with an array x, npy or csv.",
 )
-@click.option("--output", "target", type=click.Path(path_type=Path), help="Output file to write: npz, npy or csv.")
+@click.option(
+    "--output",
+    "target",
+    type=click.Path(path_type=Path),
+    help="Output file to write: npz, npy or csv; - prints y as csv.  [default: print a table]",
+)
 @click.option(
     "--stream",
     "recording",
@@ -79,7 +103,7 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @inference_device
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=1,
     show_default=True,
     help="Number of threads that ONNX Runtime may use.",
@@ -94,7 +118,7 @@ def command(
     refractory: float | None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run the exported ONNX file MODEL on a file of inputs and write its outputs to a file, or detect words.
+    """Run the exported ONNX file MODEL on a file of inputs and print or write its outputs, or detect words.
 
     MODEL is a file, or a name that `edgernn models` lists. Without options, a model with example.npz in its folder runs
     on that example.
@@ -103,7 +127,8 @@ def command(
     language model reads integer word indices of shape (T,) or (N, T).
 
     The output y has O numbers per sequence: shape (O,) or (N, O). If the model has an output at every step, the shape
-    is (T, O) or (N, T, O).
+    is (T, O) or (N, T, O). Without --output, the numbers are printed, or the three likeliest classes with their
+    probabilities (softmax of y) if y is the scores of classes. With --json, all of them are printed.
 
     With --stream, a keyword model (trained on the task keywords or on your own wav files) reads a recording step by
     step, as in an app. The detected words are printed with their times.
@@ -127,12 +152,11 @@ def command(
         return run_stream(model, recording, PostProcessing(**chosen), **options)
     if source is None and target is None and not chosen and (model.parent / EXAMPLE).is_file() and model.is_file():
         return run_example(model, **options)
-    if source is None or target is None:
+    if source is None:
         # the model may be the misspelled word
         read_model(model)
         raise UsageError(
-            "expected both --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav; add the "
-            "missing option"
+            "expected --input FILE with the inputs x, or --stream FILE.wav with a recording; add one of them"
         )
     if chosen:
         raise UsageError(

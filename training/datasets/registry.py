@@ -6,7 +6,10 @@ so. The checksums of files were computed from files whose content was verified. 
 are published by several public projects.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 # file names of a data set in one of the forms in which it is distributed
 Form = tuple[str, ...]
@@ -379,3 +382,12 @@ SETS: dict[str, DataSet] = {
         ),
     ),
 }
+
+
+def sets_of(task: str, settings: Mapping[str, Any]) -> list[DataSet]:
+    """Return the data sets that a task reads with its settings, by name; none for generated or a user's own data."""
+    return [
+        data
+        for data in SETS.values()
+        if (Path(settings.get(data.setting) or "").name == data.folder if data.setting else task in data.tasks)
+    ]

@@ -13,6 +13,7 @@ from torch.nn import functional
 from edgernn.cells.base import State
 from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
+from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.tasks.sources import Batch, MarkedBatch, Source, Split
 from edgernn.training.tasks.trivial import log_counts
@@ -195,6 +196,22 @@ class Task(abc.ABC):
         Raises:
             EdgernnError: Data is missing or invalid.
         """
+
+    def open_test(self, source: Path, output_size: int) -> None:
+        """Read new data with targets as the test part alone, to test a trained model.
+
+        `classes` and `channels` must be those of the training. Data that are split into parts have a test part, which
+        is read alone.
+
+        Args:
+            source: The user's file or folder, as `open` reads it.
+            output_size: Number of the model's outputs.
+
+        Raises:
+            UsageError: The task has its own data set.
+            EdgernnError: The data are missing or invalid, or have other classes or channels.
+        """
+        raise UsageError(f"task {self.name}: expected no new data, as the task has its own; leave it out")
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
         """Return the model configuration with the changes that the task needs, such as a default imputer.

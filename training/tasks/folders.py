@@ -84,7 +84,7 @@ class Folder(OwnData):
         values = np.concatenate([table.values for table in tables["train"]])
         warn_of_rounding(str(source), values, self.channels)
         x = {part: self._sequences(files[part], part_tables) for part, part_tables in tables.items()}
-        return x, {} if self.predict == NEXT else self._targets(files)
+        return x, {} if self.predict == NEXT else self._targets(source, files)
 
     def _tables(self, source: Path, files: dict[str, _Files]) -> dict[str, list[CsvTable]]:
         """Read the csv files of all parts, with the same channels in the same order and without columns of time."""
@@ -147,17 +147,19 @@ class Folder(OwnData):
             raise EdgernnError(f"{short}: expected at least T={self.T} rows, got {least} ({count}); lower T")
         return torch.stack([finite(str(table.path), table.values)[: self.T] for table in tables])
 
-    def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
+    def _targets(self, source: Path, files: dict[str, _Files]) -> dict[str, Tensor]:
         """Convert the targets of all parts to tensors; if they are class names, set `classes`, the sorted names.
 
         Args:
+            source: The user's folder, for errors.
             files: Dict from part ("train", "validation" or "test") to its files and their targets.
 
         Returns:
             Dict from part to tensor: target numbers float32 (N, O), or indices of classes int64 (N,).
 
         Raises:
-            EdgernnError: The parts have different kinds or numbers of targets, or only one class.
+            EdgernnError: The parts have different kinds or numbers of targets, or only one class, or a class that is
+                not one of the training's `classes`.
         """
         numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
         if len(numbers) == len(files):
@@ -177,7 +179,14 @@ class Folder(OwnData):
                 f"{files['train'].folder.parent}: expected the same kind of targets in all parts, got {kinds}; use "
                 "classes or numbers in all"
             )
-        self.classes = _sorted_names({name for names in labels.values() for name in names})
+        found = {name for names in labels.values() for name in names}
+        if self.classes is None:
+            self.classes = _sorted_names(found)
+        elif unknown := _sorted_names(found.difference(self.classes)):
+            raise EdgernnError(
+                f"{source}: expected the classes {', '.join(self.classes)} of the training, got {', '.join(unknown)}; "
+                "correct the labels"
+            )
         if len(self.classes) == 1:
             raise EdgernnError(
                 f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}; add another class"

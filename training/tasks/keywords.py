@@ -32,6 +32,7 @@ from edgernn.training.tasks.recordings import (
     WAV,
     Audio,
     WordFile,
+    labelled_files,
     noise_parts,
     read_clips,
     unread_files,
@@ -237,12 +238,8 @@ class Words(Task, ABC):
         silent = self.silence > 0 or SILENCE in recorded
         self.classes = (*names, *([UNKNOWN] if others else []), *([SILENCE] if silent else []))
         self.output_size = len(self.classes)
-        noise_folder = root / BACKGROUND if (root / BACKGROUND).is_dir() else None
-        if self.noise_folder is not None:
-            noise_folder = Path(self.noise_folder)
         hop, rate = self.input_size, self._rate
-        length = max(1, round(self.seconds * rate / hop)) * hop
-        noise = noise_parts(noise_folder, length, rate)
+        length, noise = self._noise(root)
         changes = Changes(round(self.shift * rate), self.noisy, self.snr_low, self.snr_high)
         clips = {
             part: self._clips(parts[part], length, noise[part], seed, changes if part == "train" else None)
@@ -253,6 +250,14 @@ class Words(Task, ABC):
             steps, slots = round(self.stream * rate / hop), int(self.stream / self.seconds)
             self.train = Streams(clips["train"], self._acoustics(noise["train"]), steps, slots)
             self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
+
+    def _noise(self, root: Path) -> tuple[int, dict[str, list[Audio]]]:
+        """Return the number of samples of a clip, and the noise of each part; `root` is the folder of the data."""
+        noise_folder = root / BACKGROUND if (root / BACKGROUND).is_dir() else None
+        if self.noise_folder is not None:
+            noise_folder = Path(self.noise_folder)
+        length = max(1, round(self.seconds * self._rate / self.input_size)) * self.input_size
+        return length, noise_parts(noise_folder, length, self._rate)
 
     def _chosen_words(self, root: Path, recorded: Sequence[str]) -> list[str]:
         """Return the words that are classes of their own: those of the setting `words`, or all recorded words.
@@ -398,4 +403,19 @@ class OwnWords(Words):
         if source is None:
             raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")
         self._load(source, seed)
+        warn_of_left_out(source, unread_files(source), WAV)
+
+    def open_test(self, source: Path, output_size: int) -> None:
+        classes, files = self.classes or (), labelled_files(source, self._rate)
+        unknown = sorted({file.word for file in files}.difference(classes)) if UNKNOWN not in classes else []
+        if unknown or not files:
+            raise EdgernnError(
+                f"{source}: expected subfolders with wav files, named after the classes {', '.join(classes)} of the "
+                f"training, got {', '.join(unknown) or 'none'}; correct the names"
+            )
+        self.output_size = output_size
+        length, noise = self._noise(source)
+        self.test = self._clips(files, length, noise["test"], 0, None)
+        if self.stream:
+            self._room = Room(self.test, self._acoustics(noise["test"]), self.room, self.talk)
         warn_of_left_out(source, unread_files(source), WAV)

@@ -71,18 +71,8 @@ class OwnData(Task):
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
             raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")
-        x, y = self._read(source)
-        if self.predict == NEXT:
-            x, y = _next(source, x)
+        x, y = self._examples(source)
         labels = not y["train"].is_floating_point()
-        self.objective = CLASSIFICATION if labels else REGRESSION
-        self.output = "all" if y["train"].ndim == (2 if labels else 3) else "last"
-        if self.background_label is not None and not (labels and self.output == "all"):
-            raise EdgernnError(
-                f"{source}: expected one label per step with background_label={self.background_label}, got other "
-                "targets; leave background_label out"
-            )
-        self.input_size = x["train"].shape[2]
         if labels:
             self.output_size = len(self.classes or ()) or max(int(part.max()) for part in y.values()) + 1
         else:
@@ -96,6 +86,37 @@ class OwnData(Task):
         self.train = Sequences(x["train"], y["train"], seed=seed, per_step=per_step)
         self.validation = Sequences(x["validation"], y["validation"], per_step=per_step)
         self.test = Sequences(x["test"], y["test"], per_step=per_step)
+
+    def open_test(self, source: Path, output_size: int) -> None:
+        x, y = self._examples(source)
+        part = "test" if "test" in x else "train"
+        target = y[part]
+        if target.is_floating_point():
+            self.output_size = target.shape[-1]
+        elif (largest := int(target.max())) >= output_size:
+            raise EdgernnError(
+                f"{source}: expected labels from 0 to {output_size - 1}, as in the training, got {largest}; number the "
+                "classes as in the training"
+            )
+        else:
+            self.output_size = output_size
+        self.test = Sequences(x[part], target, per_step=self.output == "all")
+
+    def _examples(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the inputs and targets of each part as `_read` does, and set `objective`, `output`, `input_size`."""
+        x, y = self._read(source)
+        if self.predict == NEXT:
+            x, y = _next(source, x)
+        labels = not y["train"].is_floating_point()
+        self.objective = CLASSIFICATION if labels else REGRESSION
+        self.output = "all" if y["train"].ndim == (2 if labels else 3) else "last"
+        if self.background_label is not None and not (labels and self.output == "all"):
+            raise EdgernnError(
+                f"{source}: expected one label per step with background_label={self.background_label}, got other "
+                "targets; leave background_label out"
+            )
+        self.input_size = x["train"].shape[2]
+        return x, y
 
     def _warn_of_rare_classes(self, source: Path, y: dict[str, Tensor]) -> None:
         """Warn of classes without a training sequence, and of those of one sequence; `y` has the labels by part."""
