@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite of docs/background/performance.md: `python -m benchmarks.suite --out docs/results`. Each case is timed in a process of its own."""
+"""The suite of docs/background/performance.md: `python -m benchmarks.suite --out docs/results`.
+
+Each case is timed in a process of its own.
+"""
 
 import datetime
 import os
