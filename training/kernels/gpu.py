@@ -250,12 +250,12 @@ def _(
 ) -> list[Tensor]:
     layout = _LAYOUTS[key]
     named = dict(zip(layout.inputs, inputs, strict=True))
-    grads = {name: torch.empty_like(tensor, memory_format=torch.contiguous_format) for name, tensor in named.items()}
+    outs = {name: torch.empty_like(tensor, memory_format=torch.contiguous_format) for name, tensor in named.items()}
     if "a" in named:
         # a part of the gradients of all pre-activations
         T, B, A = named["a"].shape
-        grads["a"] = named["a"].new_empty(T, B, layout.P)[..., :A]
-    return list(grads.values())
+        outs["a"] = named["a"].new_empty(T, B, layout.P)[..., :A]
+    return list(outs.values())
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
