@@ -27,7 +27,7 @@ class CuDnn:
         # our gru has one bias per gate, and a second one of the candidate's recurrent product
         recurrent = torch.cat([b.new_zeros(2 * H), b[3 * H :]])
         start = state[0][None].contiguous()
-        y, last = torch._VF.gru(x, start, [W, R, b[: 3 * H], recurrent], True, 1, 0.0, layer.training, False, False)  # type: ignore[attr-defined]
+        y, last = torch._VF.gru(x, start, [W, R, b[: 3 * H], recurrent], True, 1, 0.0, layer.training, False, False)
         return y, (last[0],), Trace(None, x.new_zeros(()))
 
 

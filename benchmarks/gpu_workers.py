@@ -36,7 +36,8 @@ def measure(handlers: Mapping[str, Handler], item: Item) -> dict[str, Any]:
     Returns:
         The entry of the report: `item`, the handler's result or the reason of its `failure`, and `took` in seconds.
     """
-    entry, begun = {"item": item}, time.perf_counter()
+    entry: dict[str, Any] = {"item": item}
+    begun = time.perf_counter()
     try:
         entry |= handlers[item["do"]](item)
     except Exception as error:

@@ -175,7 +175,7 @@ def test_a_session_asks_for_float32_and_the_stream_it_is_given(gpu):
     [
         (
             {"provides": False},
-            r"has no CUDA provider; pip uninstall onnxruntime onnxruntime-gpu, and then pip install 'edgernn\[gpu\]'$",
+            r"CUDA provider; pip uninstall onnxruntime onnxruntime-gpu, and then pip install 'onnxruntime-gpu>=1\.19'$",
         ),
         ({"starts": False}, r"cannot start its CUDA provider, .* pip install 'onnxruntime-gpu\[cuda,cudnn\]'$"),
     ],

@@ -258,7 +258,7 @@ def test_missing_or_damaged_runtime_is_one_sentence(monkeypatch):
     with pytest.raises(edgernn.EdgernnError, match=words):
         library.onnxruntime()
     monkeypatch.setattr(library, "find_spec", lambda name: None)
-    with pytest.raises(edgernn.EdgernnError, match=r"ONNX Runtime is not installed: pip install 'edgernn\[cpu\]'"):
+    with pytest.raises(edgernn.EdgernnError, match=r"ONNX Runtime is not installed: pip install 'onnxruntime>=1\.19'"):
         library.onnxruntime()
 
 
