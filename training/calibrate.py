@@ -21,6 +21,7 @@ from edgernn.progress import Progress, Silent
 from edgernn.rules import Delta
 from edgernn.store import load_model
 from edgernn.training.evaluate import evaluate
+from edgernn.training.intended_use import use_rows
 from edgernn.training.score import open_task
 from edgernn.training.tasks.base import Task
 from edgernn.training.threshold_search import (
@@ -219,7 +220,7 @@ def calibrate(
         metrics = evaluate(calibration.model, task, task.test)
         share = metrics["macs_executed"] / trained["macs"]
         result = trained | metrics | {"rule": Delta.name}
-        exported = export_model(run, calibration.model, config, result, out)
+        exported = export_model(run, calibration.model, config, result, out, use_rows)
     return {
         "metric": metric,
         "higher_is_better": higher,
