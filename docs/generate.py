@@ -204,6 +204,8 @@ def results() -> str:
         "*within*: the 95 % interval of our mean overlaps the printed number ± its printed interval, or ± half a unit "
         "of its last digit if that is more. *above* or *below*: our interval lies beyond. Few seeds have a wide "
         "interval, which overlaps easily, so *within* does not show that two figures are equal.",
+        "Bars in the pictures are 95 % confidence intervals over the seeds, cut at the limits of a figure: 0 and "
+        "100 %.",
     ]
     parts += ['<div class="overview" markdown>', "\n".join(overview_table(overview([RESULTS]))), "</div>"]
     for name in table_names():

@@ -3,11 +3,15 @@
 
 from itertools import product
 
-import torch
-from torch import Tensor, nn
+from edgernn.extras import needed_by
 
-from edgernn.errors import UsageError
-from edgernn.model import SequenceModel
+with needed_by("edgernn.convert"):
+    import torch
+    from torch import Tensor, nn
+    from torch.nn.utils import parametrize
+
+    from edgernn.errors import UsageError
+    from edgernn.model import SequenceModel
 
 _MODULES: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -16,25 +20,31 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
     """Convert a recurrent module of torch.nn to a model with the cell rnn, gru or lstm.
 
     torch's two biases are added into one, except for the candidate state n of gru, which keeps both. If the module has
-    no biases, those of the model are zero. The model reads x (T, B, I) even if the module has batch_first. The module
-    has one tensor (layers·directions, B, H) for each state, h or c. The model has a tensor (B, H) for each state of
-    each layer and direction.
+    no biases, those of the model are zero. The model reads x (T, B, I). The module has one tensor
+    (layers·directions, B, H) for each state, h or c. The model has a tensor (B, H) for each state of each layer and
+    direction.
 
     Args:
-        module: The module to convert, without relu, proj_size and dropout.
+        module: The module to convert, without relu, proj_size, dropout and batch_first.
 
     Returns:
         A model without a head that returns the outputs of all steps (output="all").
 
     Raises:
-        UsageError: The module is of another class, or has nonlinearity="relu", proj_size or dropout.
+        UsageError: The module is of another class, has nonlinearity="relu", proj_size, dropout or batch_first, or
+            computes its weights anew in each call, as pruning and weight normalisation do.
     """
     names = {kind: name for name, kind in _MODULES.items()}
     if type(module) not in names:
-        raise UsageError(
-            f"module: expected torch.nn.RNN, GRU or LSTM, got {type(module).__name__}; edgernn converts no other class"
-        )
+        kind = f"{type(module).__module__}.{type(module).__qualname__}"
+        raise UsageError(f"module: expected torch.nn.RNN, GRU or LSTM, got {kind}; {_remedy(module)}")
     cell = names[type(module)]
+    check_permanent(module)
+    if module.batch_first:
+        raise UsageError(
+            "batch_first: expected False, got True, but the model reads (T, B, I); set module.batch_first = False, "
+            "convert it, and call the model with x.transpose(0, 1)"
+        )
     if cell == "rnn" and module.nonlinearity != "tanh":
         raise UsageError(
             f"nonlinearity: expected tanh, got {module.nonlinearity}, which edgernn's rnn does not have; convert a "
@@ -67,6 +77,29 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
     return model.train(module.training)
 
 
+def check_permanent(module: nn.Module) -> None:
+    """Refuse weights that a call of the module computes from others, so that they may be outdated between calls.
+
+    Args:
+        module: A module or a whole model.
+
+    Raises:
+        UsageError: A weight is pruned or normalised by the hooks of torch.nn.utils.
+    """
+    computed = [
+        f"{path}.{name}".removeprefix(".")
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, Tensor) and {f"{name}_orig", f"{name}_g"} & part._parameters.keys()
+    ]
+    if computed:
+        raise UsageError(
+            f"weights: expected parameters, got {', '.join(computed)} computed from others at each call; make them "
+            "permanent first: torch.nn.utils.prune.remove(module, name) after pruning, or "
+            "torch.nn.utils.remove_weight_norm(module, name)"
+        )
+
+
 def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     """Convert the recurrent layers of a model to a module of torch.nn.
 
@@ -83,8 +116,9 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     Raises:
         UsageError: torch.nn has no such module: the cell is not rnn, gru or lstm, an update rule skips neurons, the
             layers differ in size, or the model has an imputer, an audio front end, residual blocks, low-rank weights
-            or a normalisation, or standardises its input.
+            or a normalisation, standardises its input, or computes its weights anew in each call.
     """
+    check_permanent(model)
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
         raise UsageError(
@@ -147,6 +181,17 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
             b_hh.zero_()
             b_hh[merged:].copy_(layer.cell.b[len(b_ih) :])
     return module.train(model.training)
+
+
+def _remedy(module: nn.Module) -> str:
+    """Return what to do with a module that `from_torch` does not convert."""
+    if parametrize.is_parametrized(module):
+        return "call torch.nn.utils.parametrize.remove_parametrizations(module, name) for each of its weights first"
+    if "quantized" in type(module).__module__:
+        return "convert the module from which it was quantised"
+    if isinstance(module, nn.RNNBase):
+        return "its forward may differ: load its state_dict into a module of torch.nn, and convert that one"
+    return "edgernn converts no other class"
 
 
 def _suffixes(module: nn.RNNBase) -> list[str]:

@@ -4,14 +4,19 @@
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from edgernn.extras import needed_by
 
-from edgernn.errors import EdgernnError
-from edgernn.export.check import Check, check
-from edgernn.export.graph import build
-from edgernn.export.rounding import check_goes_with, rounded
-from edgernn.files import replacing
-from edgernn.model import SequenceModel
+with needed_by("edgernn.export"):
+    import torch
+    from torch import Tensor
+
+    from edgernn.convert import check_permanent
+    from edgernn.errors import EdgernnError, UsageError
+    from edgernn.export.check import Check, check
+    from edgernn.export.graph import build
+    from edgernn.export.rounding import check_goes_with, rounded
+    from edgernn.files import replacing
+    from edgernn.model import SequenceModel
 
 __all__ = ["Check", "check", "to_onnx"]
 
@@ -35,7 +40,7 @@ def to_onnx(
         model: The model.
         path: The file to write.
         metadata: JSON-compatible dict of values to add to the file's metadata.
-        example: Input (T, B, I) or word indices (T, B) for the check, in addition to random input.
+        example: Input (T, B, I) or word indices (T, B) for the check, in place of random input.
         weights: Type of stored matrices, "float32", "bfloat16" or "int8". The native library computes with this type.
             Without the library, the matrices are converted to float32 when the file is loaded. Default: the value of
             the training setting `weights`. For another type, the matrices are rounded first to the type of
@@ -47,15 +52,20 @@ def to_onnx(
 
     Raises:
         EdgernnError: The outputs differ from those of torch with the same weights. No file is written.
-        UsageError: The type of weights is unknown, or the model cannot be exported with it.
+        UsageError: The type of weights is unknown, the model cannot be exported with it, its weights are no finite
+            float32 numbers, or `path` is a folder.
     """
     path = Path(path)
+    if path.is_dir():
+        raise UsageError(f"path: expected a file to write, got the folder {path}; pass {path / 'model.onnx'}")
+    check_permanent(model)
     weights = weights or model.rounding.weights
     was_training = model.training
     model.eval()
     try:
         check_goes_with(model.recurrent_layers(), weights)
         exported = rounded(model, weights)
+        _check_numbers(exported)
         proto = build(exported, metadata, weights)
         with replacing(path) as temporary:
             temporary.write_bytes(proto.SerializeToString())
@@ -68,3 +78,18 @@ def to_onnx(
             "report a bug"
         )
     return results
+
+
+def _check_numbers(model: SequenceModel) -> None:
+    """Raise UsageError unless all weights of a model are finite float32 numbers."""
+    for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+        if not weight.is_floating_point():
+            continue
+        if weight.dtype != torch.float32:
+            got = str(weight.dtype).removeprefix("torch.")
+            raise UsageError(f"dtype: expected float32 weights, got {got} in {name}; use model.float()")
+        if not (finite := weight.isfinite()).all():
+            raise UsageError(
+                f"weights: expected finite numbers, got {weight[~finite][0].item()} in {name}; train the model again, "
+                "with a lower learning rate if it diverged"
+            )

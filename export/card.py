@@ -145,7 +145,10 @@ def latency_rows(took: Latency) -> list[tuple[str, str]]:
     rows = [(f"a call with a sequence, T={took.steps:,}", whole)]
     if took.step is not None:
         rows.append(("a call with a step, T=1", microseconds(took.step)))
-    return [*rows, ("measured on", f"{took.processor}, one thread, {on}, from Python")]
+    return [
+        *rows,
+        ("measured on", f"{took.processor}, one thread, {on}, from Python, one call after the other: caches are warm"),
+    ]
 
 
 def _taken(model: SequenceModel) -> str:

@@ -64,7 +64,8 @@ def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, floa
     graph.node.extend(builder.nodes)
     graph.initializer.extend(builder.weights)
     remove_unused(graph, {recurrent.input(name) for recurrent in operators.nodes for name in "WRB"})
-    result.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    if all(opset.domain != DOMAIN for opset in result.opset_import):
+        result.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     result.functions.extend(define_functions(dict.fromkeys(functions)))
     result.ir_version = max(result.ir_version, IR_VERSION)
     return result
@@ -147,15 +148,29 @@ def watching(proto: onnx.ModelProto, layers: Sequence[Layer]) -> tuple[onnx.Mode
     """
     result = onnx.ModelProto()
     result.CopyFrom(proto)
-    graph, names = result.graph, []
-    known = {value.name for value in [*graph.output, *graph.input]}
+    names = []
     for layer in layers:
-        node = graph.node[layer.index]
+        node = result.graph.node[layer.index]
         if not node.output[0]:
             node.output[0] = f"{layer.name}.Y.watched"
         names.append((node.input[0], node.output[0]))
-        for value in names[-1]:
-            if value not in known:
-                known.add(value)
-                graph.output.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, None))
-    return result, names
+    return with_outputs(result, [value for pair in names for value in pair]), names
+
+
+def with_outputs(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """Copy a model, and add these values of floats to the outputs of the copy.
+
+    Args:
+        proto: The model. It is not changed.
+        names: Names of values of the graph; its inputs and outputs are not added again.
+
+    Returns:
+        The copy.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    known = {value.name for value in [*result.graph.output, *result.graph.input]}
+    for name in dict.fromkeys(names):
+        if name not in known:
+            result.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    return result

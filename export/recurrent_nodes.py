@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the operators GRU and LSTM of any ONNX file, and converts their weights to edgernn's cells."""
 
-from collections.abc import Sequence
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper, version_converter
+from onnx import TensorProto, helper, numpy_helper, version_converter
 from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
@@ -22,23 +22,33 @@ from edgernn.runtime.onnx_gates import to_cell_order
 Array = NDArray[Any]
 # names of the domain of ONNX's own operators
 _STANDARD = ("", "ai.onnx")
-# operators that hand numbers on without changing them; an initial state that comes from an input through these alone is
-# carried from call to call
-_MOVES = (
-    "Identity",
-    "Slice",
-    "Split",
-    "Gather",
-    "Squeeze",
-    "Unsqueeze",
-    "Reshape",
-    "Transpose",
-    "Concat",
-    "Expand",
-    "If",
-)
+# operators that move, mask or convert numbers; an initial state that comes from an input through these alone is carried
+# from call to call
+_MOVES = {
+    *(
+        "Identity",
+        "Slice",
+        "Split",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Squeeze",
+        "Unsqueeze",
+        "Reshape",
+        "Flatten",
+    ),
+    *("Transpose", "Concat", "Expand", "Tile", "Pad", "ScatterElements", "ScatterND", "If"),
+    *("Mul", "Div", "Add", "Sub", "Sum", "Neg", "Where", "Clip", "Min", "Max", "Dropout", "Cast", "CastLike"),
+}
+# types of a carried state
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 # activations of the operators, the default
 _ACTIVATIONS = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+# other recurrent operators, and why no cell computes them
+_UNREADABLE = {
+    "DynamicQuantizeLSTM": "which quantize_dynamic wrote; calibrate the float32 file from which it was made",
+    "RNN": "which edgernn does not convert",
+}
 # inputs of the operators, in their order; a node may leave out the last ones
 _INPUTS = {
     "GRU": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
@@ -84,11 +94,14 @@ class RecurrentNodes:
         proto: The model, converted to the operator set of edgernn's functions.
         nodes: Operators that can be replaced, in the order of the graph.
         left: For each other operator, its name and the reason why it cannot be replaced.
+        restarted: Names of the operators whose initial state the graph computes from its inputs, so that it may be
+            carried from call to call, but the states of the rule start at 0 in each call.
     """
 
     proto: onnx.ModelProto
     nodes: list[RecurrentNode] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    restarted: list[str] = field(default_factory=list)
 
 
 def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
@@ -105,7 +118,7 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         UsageError: The model has edgernn's operators, its operator set cannot be converted, or no operator can be
             replaced.
     """
-    if any(opset.domain == DOMAIN for opset in proto.opset_import):
+    if _reads_domain(proto):
         raise UsageError(
             f"{path}: expected a file with ONNX's operators GRU or LSTM, or one that edgernn exported, got another "
             "with edgernn's operators, such as a result of `edgernn calibrate`; calibrate the original file"
@@ -116,6 +129,8 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     for i, node in enumerate(graph.node):
         title = node.name or f"{node.op_type} number {i}"
         operators.left += [f"{title}: {text}" for text in _hidden(node)]
+        if (reason := _UNREADABLE.get(node.op_type)) is not None:
+            operators.left.append(f"{title}: expected GRU or LSTM, got {node.op_type}, {reason}")
         if not _is_recurrent(node):
             continue
         weights = _refusal(node) or _weights(operators.proto, node)
@@ -127,8 +142,11 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
             name += "_"
         names.add(name)
         recurrent = RecurrentNode(name, i, node, _cell(node, weights), False)
-        starts = (recurrent.input(f"initial_{state}") for state in recurrent.cell.states)
-        recurrent.carried = any(_is_carried(graph, start) for start in starts)
+        starts = [recurrent.input(f"initial_{state}") for state in recurrent.cell.states]
+        others = {other.op_type for other in graph.node} - {"Shape", "Size"}
+        recurrent.carried = any(_comes_from_input(graph, start, _MOVES) for start in starts)
+        if not recurrent.carried and any(_comes_from_input(graph, start, others) for start in starts):
+            operators.restarted.append(name)
         operators.nodes.append(recurrent)
     for function in operators.proto.functions:
         if any(map(_is_recurrent, function.node)):
@@ -137,6 +155,17 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         reasons = "".join(f"; {text}" for text in operators.left)
         raise UsageError(f"{path}: expected an operator GRU or LSTM that can be calibrated, got none{reasons}")
     return operators
+
+
+def _reads_domain(proto: onnx.ModelProto) -> bool:
+    """Return True if a model has nodes or functions of edgernn; ONNX Runtime may list their domain without any."""
+    nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    while nodes:
+        node = nodes.pop()
+        if node.domain == DOMAIN:
+            return True
+        nodes += [inner for body in _bodies(node) for inner in body.node]
+    return any(function.domain == DOMAIN for function in proto.functions)
 
 
 def _is_recurrent(node: onnx.NodeProto) -> bool:
@@ -261,7 +290,7 @@ def _constant(proto: onnx.ModelProto, name: str) -> Array | None:
 
 
 def _ancestors(
-    graph: onnx.GraphProto, name: str, through: Sequence[str] | None = None
+    graph: onnx.GraphProto, name: str, through: Container[str] | None = None
 ) -> tuple[list[onnx.NodeProto], set[str]]:
     """Find what a value of a graph depends on.
 
@@ -319,10 +348,7 @@ def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
     return cell.eval()
 
 
-def _is_carried(graph: onnx.GraphProto, name: str) -> bool:
-    """Return True if a value is an input of the graph, or the result of operators that only move an input's numbers.
-
-    Such operators are Slice and Reshape, for example.
-    """
-    inputs = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
-    return bool(_ancestors(graph, name, _MOVES)[1] & inputs)
+def _comes_from_input(graph: onnx.GraphProto, name: str, through: Container[str]) -> bool:
+    """Return True if a value is an input of floats of the graph, or computed from one by these operators alone."""
+    inputs = {value.name for value in graph.input if value.type.tensor_type.elem_type in _FLOATS}
+    return bool(_ancestors(graph, name, through)[1] & (inputs - {tensor.name for tensor in graph.initializer}))

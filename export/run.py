@@ -2,7 +2,7 @@
 """Export of a run directory: the ONNX file, its model card and an example."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ _NUMBERS = 1 << 22
 
 # returns a model's metric on the test sequences, and True if higher is better
 Score = Callable[[SequenceModel], tuple[float, bool]]
+# returns rows of a card, pairs of name and text, from the key "task" of config.json
+Notes = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 
 
 def export_run(
@@ -35,7 +37,7 @@ def export_run(
     weights: str | None = None,
     score: Score | None = None,
     *,
-    notes: Sequence[tuple[str, str]] = (),
+    notes: Notes | None = None,
     allow_code: bool = True,
 ) -> dict[str, Any]:
     """Export the model of a run directory to an ONNX file, and write its card (.md) and example.npz beside it.
@@ -49,7 +51,7 @@ def export_run(
         score: Function that returns a model's metric on the test sequences of the run's task, and True if higher is
             better. It is called if the export rounds weights that the training did not round, to report the change of
             the metric.
-        notes: Further rows of the card, as pairs of name and text, such as the licence of the data.
+        notes: Function that returns further rows of the card, such as the licence of the data. Default: none.
         allow_code: True if the run's cell.py, the code of a user-defined cell, may be executed.
 
     Returns:
@@ -98,7 +100,12 @@ def read_result(run: Path) -> dict[str, Any]:
 
 
 def export_model(
-    run: Path, model: SequenceModel, config: dict[str, Any], result: dict[str, Any], out: Path
+    run: Path,
+    model: SequenceModel,
+    config: dict[str, Any],
+    result: dict[str, Any],
+    out: Path,
+    notes: Notes | None = None,
 ) -> dict[str, Any]:
     """Export a modified model of a run to an ONNX file, and write its card and example.npz.
 
@@ -112,11 +119,12 @@ def export_model(
         config: Content of the run's config.json.
         result: Content of the run's result.json, but with the metrics and costs of the modified model.
         out: The ONNX file to write.
+        notes: As for `export_run`.
 
     Returns:
         Dict with the same keys as that of `export_run`.
     """
-    return _export(run, model, config, result, out, model.rounding.weights, None)
+    return _export(run, model, config, result, out, model.rounding.weights, None, notes)
 
 
 def _export(
@@ -127,7 +135,7 @@ def _export(
     out: Path,
     weights: str,
     score: Score | None,
-    notes: Sequence[tuple[str, str]] = (),
+    notes: Notes | None,
 ) -> dict[str, Any]:
     x = torch.from_numpy(read_arrays(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1))
     x = x.long() if model.vocabulary is not None else x.float()
@@ -155,8 +163,9 @@ def _export(
     if model.output == "all":
         y = y.transpose(0, 1)
     write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
+    rows = [] if notes is None else notes(config["task"])
     card_file, took = out.with_suffix(".md"), latency(out, x.numpy())
-    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss, notes))
+    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss, rows))
     return {
         "model": str(out),
         "card": str(card_file),

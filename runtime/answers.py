@@ -29,8 +29,9 @@ def class_names(info: Mapping[str, Any], count: int) -> list[str] | None:
 
 def probabilities(y: NDArray[Any]) -> NDArray[np.float64]:
     """Compute the probabilities of classes from their scores (logits) y (..., O): softmax over the last axis."""
-    exponents = np.exp(y.astype(np.float64) - y.max(-1, keepdims=True))
-    return exponents / exponents.sum(-1, keepdims=True)
+    exponents: NDArray[np.float64] = np.exp(y.astype(np.float64) - y.max(-1, keepdims=True))
+    likelihoods: NDArray[np.float64] = exponents / exponents.sum(-1, keepdims=True)
+    return likelihoods
 
 
 def answer_table(axes: Sequence[str], y: ArrayLike, classes: Sequence[str] | None) -> list[str]:

@@ -60,12 +60,12 @@ def run_file(
         EdgernnError: A file cannot be read, a csv file has other columns than the model's channels, or the backend or
             the device is not available.
     """
-    is_file = target is not None and target != STDOUT
-    for path in (source, target) if is_file else (source,):
+    file = None if target == STDOUT else target
+    for path in (source,) if file is None else (source, file):
         if path.suffix.lower() not in FORMATS:
             raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; convert or rename it")
-    if is_file:
-        output_file(target, source, model, option="--output")
+    if file is not None:
+        output_file(file, source, model, option="--output")
     session = Session(model, backend=backend, threads=threads, device=device)
     words = session.vocabulary is not None
     channels = session.info.get("channels")
@@ -100,8 +100,8 @@ def run_file(
         "backend": session.backend,
         "skip_percent": skipped,
     }
-    if is_file:
-        write(target, y)
+    if file is not None:
+        write(file, y)
         return result
     classes = class_names(session.info, y.shape[-1])
     likelihoods = None if classes is None else probabilities(y).tolist()

@@ -9,10 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from edgernn.progress import Progress, Silent
 
 # (call, count) -> seconds of `count` successive calls
 Clock = Callable[[Callable[[], Any], int], float]
+# bytes that `at_rate` overwrites before each call
+OVERWRITTEN = 64 << 20
 
 
 def wall(call: Callable[[], Any], count: int) -> float:
@@ -29,6 +33,30 @@ def wall(call: Callable[[], Any], count: int) -> float:
     for _ in itertools.repeat(None, count):
         call()
     return time.perf_counter() - start
+
+
+def at_rate(call: Callable[[], Any], rate: float, count: int) -> list[float]:
+    """Time calls of a function at the rate of a sensor, with cold caches.
+
+    Before each call, OVERWRITTEN bytes of other memory are written, so that little of the function's data is left in
+    the caches, and the process sleeps until the call is due.
+
+    Args:
+        call: The function.
+        rate: Calls per second.
+        count: Number of calls.
+
+    Returns:
+        Duration of each call in seconds.
+    """
+    others = np.zeros(OVERWRITTEN, np.uint8)
+    seconds, due = [], time.perf_counter()
+    for _ in range(count):
+        others += 1
+        due += 1 / rate
+        time.sleep(max(0.0, due - time.perf_counter()))
+        seconds.append(wall(call, 1))
+    return seconds
 
 
 @dataclass(frozen=True)

@@ -232,12 +232,13 @@ def mingru(p: Parameters, x: Array, state: State) -> State:
 
 
 def minlstm(p: Parameters, x: Array, state: State) -> State:
-    # arXiv:2410.01201, section 3.2, with the gates divided by their sum, which the cell keeps above 0
+    # arXiv:2410.01201, section 3.2, with the logarithms of the gates, which may underflow
     (h,) = state
     H = h.shape[-1]
     f, i, candidate = (x @ rows(p["W"], k, H).T + rows(p["b"], k, H) for k in range(3))
-    f, i = (1 / (1 + np.exp(-np.clip(v, -80, 80))) for v in (f, i))
-    return (f / (f + i) * h + i / (f + i) * candidate,)
+    log_f, log_i = (-np.logaddexp(0, -v) for v in (f, i))
+    both = np.logaddexp(log_f, log_i)
+    return (np.exp(log_f - both) * h + np.exp(log_i - both) * candidate,)
 
 
 def lru(p: Parameters, x: Array, state: State) -> State:

@@ -4,6 +4,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from edgernn.export import to_onnx
 from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.random_models import random_model
 from edgernn.rules import RULES, Kind
-from edgernn.runtime import Session, library_path
+from edgernn.runtime import Session, library_path, timing
 from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
 from edgernn.runtime.timing import Rounds
@@ -42,6 +43,11 @@ from tests.use_mutants import MODELS
 
 RESULTS = Path(__file__).parent.parent / "docs/results/performance.json"
 QUICK = Settings(rounds=2, warmup=0, block_ms=1, steps=20)
+
+
+@pytest.fixture(autouse=True)
+def few_cold_calls(monkeypatch):
+    monkeypatch.setattr("edgernn.bench.measure._COLD_CALLS", 2)
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -57,6 +63,47 @@ def test_weights_of_fewer_bytes_are_measured(name):
     verified = bench(MODELS / f"{name}.onnx", QUICK)["verified"]
     assert ("against ONNX Runtime LSTM" in verified) == (name == "words")
     assert max(verified.values()) < 1e-5
+
+
+def test_calls_at_a_rate_are_due_one_period_apart_after_other_memory_was_written(monkeypatch):
+    now, called, written = [100.0], [], []
+
+    class Clock:
+        perf_counter = staticmethod(lambda: now[0])
+
+        @staticmethod
+        def sleep(seconds):
+            # 5 ms of the period went into the memory
+            written.append(seconds)
+            now[0] += seconds
+
+    class Memory:
+        def __iadd__(self, _):
+            now[0] += 0.005
+            return self
+
+    monkeypatch.setattr(timing, "time", Clock)
+    monkeypatch.setattr(timing.np, "zeros", lambda size, dtype: Memory())
+
+    def call():
+        called.append(now[0])
+        now[0] += 0.25e-3
+
+    assert timing.at_rate(call, 50.0, 3) == pytest.approx([0.25e-3] * 3)
+    assert called == pytest.approx([100.02, 100.04, 100.06])
+    assert written == pytest.approx([0.015, 0.01475, 0.01475])
+
+
+def test_a_step_is_timed_at_the_rate_of_its_sensor():
+    step = bench(exported("gru")[1], QUICK)["step"]
+    assert (step["rate"], min(step.values()) > 0) == (50, True)
+    assert bench(exported("gru")[1], replace(QUICK, rate=400.0))["step"]["rate"] == 400
+    whole = bench(exported("lstm", layers=2, bidirectional=True, output="all")[1], QUICK)
+    assert whole["step"] is None
+    assert "Session.step" not in markdown(whole)
+    heard = bench(RESULTS.parents[2] / "models/english-room-delta/model.onnx", QUICK)
+    assert heard["step"]["rate"] == 50
+    assert "| 50 calls a second; 64 MB of other memory are written" in markdown(heard)
 
 
 def test_report_holds_every_figure(tmp_path):

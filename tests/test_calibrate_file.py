@@ -12,7 +12,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.export import recurrent_nodes
 from edgernn.export.delta_graph import with_delta
 from edgernn.export.recurrent_nodes import find_recurrent_nodes
 from edgernn.runtime.library import library_path
@@ -333,6 +334,145 @@ def test_a_file_of_torch_is_calibrated(dynamo, tmp_path):
         assert np.sqrt(np.square(y - expected).mean() / np.square(expected).mean()) <= 0.051
 
 
+def masked(*nodes, inputs=(), weights=None):
+    """Make a model whose GRU reads the initial state s, which these nodes compute from the input h0."""
+    proto = operator("GRU", linear_before_reset=1)
+    node = proto.graph.node[0]
+    node.input[5] = "s"
+    for i, one in enumerate(nodes):
+        proto.graph.node.insert(i, one)
+    proto.graph.input.extend(inputs)
+    for name, value in (weights or {}).items():
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+    return proto
+
+
+def keep(kind=TensorProto.FLOAT):
+    return helper.make_tensor_value_info("keep", kind, [1, "B", 1])
+
+
+ZERO = {"zero": np.zeros((1, 1, 1), np.float32)}
+MASKS = {
+    "product": ([helper.make_node("Mul", ["h0", "keep"], ["s"])], [keep()], {}),
+    "choice": ([helper.make_node("Where", ["keep", "h0", "zero"], ["s"])], [keep(TensorProto.BOOL)], ZERO),
+    "sum with a reset state": (
+        [helper.make_node("Mul", ["h0", "keep"], ["kept"]), helper.make_node("Add", ["kept", "zero"], ["s"])],
+        [keep()],
+        ZERO,
+    ),
+    "half precision": (
+        [helper.make_node("Cast", ["h0"], ["half"], to=10), helper.make_node("Cast", ["half"], ["s"], to=1)],
+        [],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_a_masked_state_is_carried(case):
+    nodes, inputs, weights = MASKS[case]
+    operators = find_recurrent_nodes(masked(*nodes, inputs=inputs, weights=weights), "m.onnx")
+    assert (operators.nodes[0].carried, operators.restarted) == (True, [])
+    added = [v.name for v in with_delta(operators, [(0.1, 0.1)], False).graph.input if v.name.startswith("gru0.")]
+    assert len(added) == 4
+
+
+def test_a_state_that_the_graph_computes_is_named_and_one_of_zeros_is_not():
+    product = helper.make_node("MatMul", ["h0", "V2"], ["s"])
+    operators = find_recurrent_nodes(masked(product, weights={"V2": np.eye(H, dtype=np.float32)}), "m.onnx")
+    assert (operators.nodes[0].carried, operators.restarted) == (False, ["gru0"])
+    zeros = [helper.make_node("Shape", ["h0"], ["size"]), helper.make_node("ConstantOfShape", ["size"], ["s"])]
+    operators = find_recurrent_nodes(masked(*zeros), "m.onnx")
+    assert (operators.nodes[0].carried, operators.restarted) == (False, [])
+
+
+def test_a_domain_without_nodes_is_no_result_of_a_calibration():
+    """ONNX Runtime lists edgernn's domain in files that it saves while the library is registered."""
+    proto = operator("GRU", initial=False)
+    proto.opset_import.append(helper.make_opsetid("ai.edgernn", 1))
+    changed = with_delta(find_recurrent_nodes(proto, "m.onnx"), [(0.0, 0.0)], False)
+    assert [opset.domain for opset in changed.opset_import] == ["", "ai.edgernn"]
+    np.testing.assert_allclose(run(changed, data())["out"], run(proto, data())["out"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("DynamicQuantizeLSTM", "which quantize_dynamic wrote; calibrate the float32 file"),
+        ("RNN", "which edgernn does"),
+    ],
+)
+def test_other_recurrent_operators_are_named(kind, reason):
+    proto = operator("GRU")
+    proto.graph.node[0].op_type = kind
+    with pytest.raises(UsageError, match=f"number 0: expected GRU or LSTM, got {kind}, {reason}"):
+        find_recurrent_nodes(proto, "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("kind", "array"),
+    [
+        (TensorProto.INT64, np.full((T, B), 0.5)),
+        (TensorProto.UINT8, np.full((T, B), 300)),
+        (TensorProto.INT32, np.full((T, B), -(2**40))),
+        (TensorProto.BOOL, np.full((T, B), 2)),
+    ],
+    ids=["fractions", "too large", "too small", "no flags"],
+)
+def test_numbers_that_an_integer_input_does_not_hold_are_refused(kind, array, tmp_path):
+    proto = operator("GRU", initial=False)
+    proto.graph.input.append(helper.make_tensor_value_info("words", kind, ["T", "B"]))
+    model, npz = store(tmp_path, proto, words=array, **data())
+    with pytest.raises(EdgernnError, match=r"words: expected whole numbers of the type \w+, got \w+ with values that"):
+        calibrate_file(model, npz)
+
+
+@pytest.mark.parametrize(("to", "name"), [(TensorProto.FLOAT16, "half"), (TensorProto.FLOAT, "scaled")])
+def test_rounding_of_the_output_is_no_bug(to, name, tmp_path):
+    """Outputs in half precision, or scaled up by operators behind the layer, differ by rounding alone."""
+    proto = operator("GRU", initial=False, linear_before_reset=1)
+    first = helper.make_node("ReduceMax", ["out"], ["top"], keepdims=1)
+    nodes = [first, helper.make_node("Sub", ["out", "top"], ["d"]), helper.make_node("Mul", ["d", "big"], ["large"])]
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32(1e4 if name == "scaled" else 1), "big"))
+    proto.graph.node.extend([*nodes, helper.make_node("Cast", ["large"], ["end"], to=to)])
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("end", to, None))
+    model, npz = store(tmp_path, proto, **data(steps=60, batch=8))
+    assert calibrate_file(model, npz, loss=20.0)["chosen"]["executed"] < 1
+
+
+def test_a_wrong_layer_is_reported_after_a_comparison_with_float64(tmp_path, monkeypatch):
+    model, npz = store(tmp_path, operator("GRU", initial=False, linear_before_reset=1), **data(steps=20, batch=2))
+    right = recurrent_nodes._cell
+
+    def wrong(node, arrays):
+        cell = right(node, arrays)
+        with torch.no_grad():
+            cell.R[0] += 0.1
+        return cell
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recurrent_nodes, "_cell", wrong)
+        with pytest.raises(EdgernnError, match="nothing was written") as error:
+            calibrate_file(model, npz, loss=20.0)
+    assert "float64; report a bug" in str(error.value)
+    assert not (tmp_path / "m-delta.onnx").exists()
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["steps", "batch"])
+def test_a_length_that_the_file_keeps_is_warned_of(axis, tmp_path):
+    """The file declares T and B as variable, but a Reshape has the length of the example."""
+    proto = operator("GRU", initial=False, outputs=("Y",))
+    shape = [8, 1, -1, H] if axis == 0 else [-1, 1, 4, H]
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(shape), "shape"))
+    proto.graph.node.append(helper.make_node("Reshape", ["Y", "shape"], ["end"]))
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("end", TensorProto.FLOAT, ["T", 1, "B", H]))
+    model, npz = store(tmp_path, proto, **data(steps=8, batch=4))
+    with pytest.warns(EdgernnWarning, match=f"declares the axis of length {(8, 4)[axis]} as variable, but with"):
+        calibrate_file(model, npz, loss=50.0)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -373,6 +513,12 @@ def test_results_and_other_files_are_refused(tmp_path):
         ({"z": np.zeros((T, B, I), np.float32)}, "expected the arrays X, which are the inputs of the graph"),
         ({"x": np.zeros((T, B, I + 1), np.float32)}, "does not run with these arrays"),
         ({"x": np.zeros((1, B, I), np.float32)}, "expected sequences of at least 2 steps, got 1"),
+        (
+            {"x": np.zeros((T, 0, I), np.float32)},
+            r"X: expected at least one step and one sequence, got shape .9, 0, 3.",
+        ),
+        ({"x": np.zeros((T, B, I)) + 1j}, "X: expected finite numbers of the type float32, got complex128"),
+        ({"x": np.full((T, B, I), 1e300)}, "X: expected finite numbers of the type float32, got float64"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(arrays, message, tmp_path):

@@ -12,8 +12,8 @@ import torch
 import edgernn
 from edgernn.cell_program import cell_program
 from edgernn.cells import CELLS, Cell, Gate, Vector
-from edgernn.errors import UsageError
-from edgernn.export import to_onnx
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export import check, to_onnx
 from edgernn.export.graph import build
 from edgernn.export.kernels import without_kernel
 from edgernn.names import COMBINATIONS
@@ -60,11 +60,11 @@ MATRIX = [c if c in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in
 def test_torch_equals_function_equals_native(cell, rule, stack):
     model, _, checks = exported(cell, rule, **STACKS[stack])
     assert [c.backend for c in checks] == ["portable", "native"]
-    for check in checks:
-        assert check.worst <= FLOAT32
-        assert check.steps > 300 or model.bidirectional
-        assert check.sequences > 0
-        assert check.ties < 10
+    for one in checks:
+        assert one.worst <= FLOAT32
+        assert one.steps > 300 or model.bidirectional
+        assert one.sequences > 0
+        assert one.ties < 10
 
 
 @pytest.mark.parametrize("rule", [*NATIVE_RULES, "skip", "delta"])
@@ -334,3 +334,55 @@ def test_export_does_not_change_the_model(tmp_path):
     to_onnx(model, tmp_path / "m.onnx")
     assert model.training
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def large(scale=8.5):
+    """Make a chaotic model: its recurrent weights amplify the rounding of each step."""
+    torch.manual_seed(3)
+    model = edgernn.SequenceModel("gru", 4, 64, 2, output="all")
+    torch.nn.init.uniform_(model.recurrent_layers()[0].cell.R, -scale, scale)
+    return model
+
+
+def test_large_recurrent_weights_are_compared_with_the_rounding_of_torch(tmp_path):
+    checks = to_onnx(large(), tmp_path / "m.onnx")
+    assert all(c.step_error < 1e-4 < c.sequence_error for c in checks)
+    wrong = large()
+    with torch.no_grad():
+        wrong.recurrent_layers()[0].cell.b[0] += 0.5
+    with pytest.raises(
+        EdgernnError, match=r"differs from torch in float64 by .*, and torch in float32 by .*report a bug"
+    ):
+        check(wrong, tmp_path / "m.onnx")
+
+
+def test_an_example_takes_the_place_of_noise(tmp_path):
+    model = edgernn.SequenceModel("rnn", 3, 8, 2)
+    checks = to_onnx(model, tmp_path / "m.onnx", example=torch.randn(5, 2, 3))
+    assert {(c.steps, c.sequences) for c in checks} == {(10, 2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.double(), r"dtype: expected float32 weights, got float64 in .*; use model\.float\(\)"),
+        (lambda model: model.head.bfloat16(), r"dtype: expected float32 weights, got bfloat16 in head\.weight"),
+        (lambda model: model.head.bias.data.fill_(torch.nan), r"expected finite numbers, got nan in head\.bias"),
+        (
+            lambda model: model.recurrent_layers()[0].cell.b.data.fill_(-torch.inf),
+            r"expected finite numbers, got -inf in layers\.0\.cell\.b; train the model again",
+        ),
+    ],
+    ids=["double", "one part", "NaN", "infinite"],
+)
+def test_weights_that_are_no_finite_float32_numbers_are_refused(change, message, tmp_path):
+    model = edgernn.SequenceModel("rnn", 3, 8, 2)
+    change(model)
+    with pytest.raises(UsageError, match=message):
+        to_onnx(model, tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_is_no_file_to_write(tmp_path):
+    with pytest.raises(UsageError, match=r"path: expected a file to write, got the folder .*; pass .*model\.onnx"):
+        to_onnx(edgernn.SequenceModel("rnn", 3, 8, 2), tmp_path)

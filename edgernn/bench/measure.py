@@ -2,6 +2,7 @@
 """Check an exported model, then time it beside ONNX Runtime's GRU and LSTM, in shuffled order in each round."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,15 @@ from edgernn.runtime.info import frontend, kernels, read_model
 from edgernn.runtime.library import no_native
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.session import Session
-from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.runtime.timing import Rounds, at_rate, interleaved
 from edgernn.runtime.weights import parse, read_weights
 from edgernn.tolerance import TOLERANCE, WHOLE_NUMBERS, allowed_error
 
 Array = NDArray[np.float32]
 NATIVE, PORTABLE, GRU, LSTM = "edgernn native", "edgernn portable", "ONNX Runtime GRU", "ONNX Runtime LSTM"
+
+# calls of a step at the rate of a sensor
+_COLD_CALLS = 50
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Settings:
         rounds: Number of interleaved rounds.
         warmup: Warm-up calls before the first round.
         block_ms: Approximate time of the calls of one runtime in a round, in milliseconds.
+        rate: Calls of a step per second for the time with cold caches. Default: the rate of the steps of a model with
+            an audio front end, else 50.
     """
 
     batch: int = 1
@@ -46,6 +52,7 @@ class Settings:
     rounds: int = 15
     warmup: int = 3
     block_ms: float = 20.0
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -108,10 +115,36 @@ def bench(
         "input": source,
         "native_missing": missing,
         "verified": {**verified, **baselines_verified},
+        "step": _step_times(skipping, x, settings, plan),
         "skip_percent": 100 * (1 - rate),
         "costs": _costs(info, rate, executed, skipping.backend),
         "timings": _summary(timings, x.shape[0] * x.shape[1], x.shape[0]),
     }
+
+
+def _step_times(session: Session, x: NDArray[Any], settings: Settings, plan: Rounds) -> dict[str, float] | None:
+    """Time calls of `Session.step`; return None for a model that needs whole sequences.
+
+    Returns:
+        Medians in µs: "warm_us", of calls one after the other; "cold_us", of calls with cold caches at the `rate`.
+    """
+    if not session.info["streaming"]:
+        return None
+    times = itertools.count()
+
+    def step() -> None:
+        t = next(times) % len(x)
+        if t == 0:
+            session.reset()
+        session.step(x[t])
+
+    audio = frontend(session.info)
+    rate = settings.rate or (50.0 if audio is None else audio["sample_rate"] / audio["hop"])
+    warm = interleaved({"step": step}, plan)["step"]
+    cold = at_rate(step, rate, _COLD_CALLS)
+    session.reset()
+    medians = [np.median(block) for block in warm]
+    return {"rate": rate, "warm_us": 1e6 * float(np.median(medians)), "cold_us": 1e6 * float(np.median(cold))}
 
 
 def read_example(path: Path) -> NDArray[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from edgernn.files import write_json, write_text
 from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import block, layer_sizes, update_words
+from edgernn.runtime.timing import OVERWRITTEN
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -42,6 +43,13 @@ def markdown(report: dict[str, Any]) -> str:
             f"| {t['call_p50_us']:.4g} | {t['call_p90_us']:.4g} | {t['call_p99_us']:.4g} "
             f"| {t['steps_per_second']:,.0f} | {t['times_faster_than_gru']:.2f} x |"
         )
+    lines += ["", "µs/step: a call with all T steps, divided by T. Calls follow one another: caches are warm."]
+    # reports of earlier versions lack it
+    if step := report.get("step"):
+        written = f"{OVERWRITTEN >> 20} MB of other memory are written before each: caches are cold"
+        lines += ["", "| one call of `Session.step` | µs, median |", "|---|---:|"]
+        lines += [f"| one after the other: caches are warm | {step['warm_us']:.3g} |"]
+        lines += [f"| {step['rate']:g} calls a second; {written} | {step['cold_us']:.3g} |"]
     if block(info):
         lines += ["", "ONNX Runtime's GRU and LSTM are timed without the blocks around the layers."]
     lines += ["", "| cost of a step | |", "|---|---:|"]

@@ -43,7 +43,7 @@ class MinLSTM(Cell):
     h_t = (f_t ⊙ h_{t-1} + i_t ⊙ n_t) / (f_t + i_t)
 
     Shapes: x (B, I), h (B, H), W (3H, I) and b (3H,) for f, i, n. Gates: f, i, n. h_0 = 0.
-    The pre-activations of f and i are clamped to ±80, so that f_t + i_t cannot be 0.
+    Where both gates underflow, the step still takes the limit of i_t / (f_t + i_t).
     The authors' code for training by a parallel scan replaces n_t by a positive function, as for `mingru`.
     Source: Feng et al., "Were RNNs All We Needed?", 2024, section 3.2, https://arxiv.org/abs/2410.01201
     """
@@ -54,6 +54,7 @@ class MinLSTM(Cell):
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
-        # where both gates are near 0 their sum must stay above 0
-        f, i = (torch.sigmoid(gate.clamp(-80.0, 80.0)) for gate in (p.f, p.i))
-        return (torch.lerp(h, p.n, i / (f + i)),)
+        # i / (f + i) = (1 + e^-f) / (2 + e^-f + e^-i), times e^most: the largest exponent becomes 0
+        most = torch.minimum(p.f, p.i).clamp(max=0.0)
+        one, f, i = torch.exp(most), torch.exp(most - p.f), torch.exp(most - p.i)
+        return (torch.lerp(h, p.n, (one + f) / (2 * one + f + i)),)

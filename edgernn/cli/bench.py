@@ -28,7 +28,7 @@ def _text(result: dict[str, Any]) -> str:
 # options that are read only with --cell
 _OF_CELL = ("rule", "input_size", "skip")
 # options that are not read with --target
-_OF_TIMES = ("batch", "threads", "rounds", "warmup")
+_OF_TIMES = ("batch", "threads", "rounds", "warmup", "rate")
 
 
 def _refuse(where: str, names: tuple[str, ...]) -> None:
@@ -83,6 +83,12 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     default=3,
     show_default=True,
     help="Number of untimed calls before the first round.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=1),
+    help="Calls of a step per second, as a sensor gives them, for the time with cold caches.  [default: the rate of "
+    "the steps of an audio model, else 50]",
 )
 @click.option(
     "--example",
@@ -147,7 +153,8 @@ def command(
     ONNX operators. The check compares the outputs of these two implementations.
 
     Each round times every implementation, in random order. The report shows medians over the rounds; each ratio
-    compares times of the same round. To time calls of a single step, give --steps 1.
+    compares times of the same round. The time of a step is that of a call with --steps steps, divided by them. The
+    report also has the time of one call of one step: with warm caches, and with cold ones at the --rate of a sensor.
 
     With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.
@@ -172,6 +179,8 @@ def command(
         _refuse("without --cell", _OF_CELL)
     if target is not None:
         _refuse("with --target", _OF_TIMES)
+    if device == "cuda":
+        _refuse("with --device cuda", ("rate",))
     model = find_model(Path(words[0])) if cell is None else None
     if cell is not None:
         from edgernn.cell_files import label

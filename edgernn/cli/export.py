@@ -28,7 +28,9 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(f"torch against {check['backend']}: worst error {check['worst']:.1e} ({compared})")
     if result["native_missing"]:
         lines.append(f"not verified with the native library: {result['native_missing']}")
-    lines.append(f"{_latency(result['latency'])}, on one thread of {result['latency']['processor']}")
+    lines.append(
+        f"{_latency(result['latency'])}; from Python, caches warm, one thread of {result['latency']['processor']}"
+    )
     lines.append(f"model card: {result['card']}")
     return "\n".join([*lines, f"next: {shlex.join(['edgernn', 'bench', result['model']])} --device cpu"])
 
@@ -37,7 +39,7 @@ def _latency(latency: dict[str, Any]) -> str:
     from edgernn.export.latency import microseconds
 
     text = f"a call takes {microseconds(latency['sequence'])} with {latency['steps']:,} steps"
-    return text if latency["step"] is None else f"{text}, {microseconds(latency['step'])} with one"
+    return text if latency["step"] is None else f"{text}, a call with one step {microseconds(latency['step'])}"
 
 
 @json_command(example="edgernn export runs/adding-sarnn", text=_text)
@@ -67,10 +69,9 @@ def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
     float32, the file of such a run has the same rounded values: it is larger, but not more accurate.
     """
     from edgernn.export.run import export_run
-    from edgernn.store import read_config
     from edgernn.training.evaluate import scorer
     from edgernn.training.intended_use import use_rows
 
     if run.is_dir():
         click.echo("exporting, comparing the file with torch, and timing it: this takes some seconds", err=True)
-    return export_run(run, out, weights, scorer(run), notes=use_rows(read_config(run)["task"]))
+    return export_run(run, out, weights, scorer(run), notes=use_rows)

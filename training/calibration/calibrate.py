@@ -29,6 +29,7 @@ from edgernn.training.calibration.threshold_search import (
     search_thresholds,
 )
 from edgernn.training.evaluate import evaluate, open_task
+from edgernn.training.intended_use import use_rows
 from edgernn.training.tasks.base import Task
 
 
@@ -218,7 +219,7 @@ def calibrate(
         metrics = evaluate(calibration.model, task, task.test)
         share = metrics["macs_executed"] / trained["macs"]
         result = trained | metrics | {"rule": Delta.name}
-        exported = export_model(run, calibration.model, config, result, out)
+        exported = export_model(run, calibration.model, config, result, out, use_rows)
     return {
         "metric": metric,
         "higher_is_better": higher,

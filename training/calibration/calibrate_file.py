@@ -2,6 +2,7 @@
 """Search of thresholds of the update rule delta for the recurrent layers of an ONNX file."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.export.delta_graph import with_outputs
 from edgernn.files import output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.progress import Progress, Silent
@@ -28,6 +30,8 @@ from edgernn.training.formats.npz import read_npz
 
 # mean squared error of float labels, as a share of their mean square, below which they are the outputs themselves
 _EQUAL = 1e-8
+# allowed error of the outputs with thresholds of 0, in terms of the difference between the kernels and the functions
+_ROUNDING = 8
 _CHANGE, _ACCURACY, _ERROR = "relative change of the outputs", "accuracy", "mse"
 
 
@@ -63,8 +67,9 @@ def calibrate_file(
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "metric" (its name), "dense" (the metric
         of the dense model), "curve" (all thresholds that were tried and gave a finite metric, each a dict of
         `MeasuredPoint`), "chosen" (the dict of the thresholds in the new file), "layers" (name, cell, sizes and
-        thresholds of each layer), "left" (the reasons why other GRU and LSTM operators were not replaced), and "states"
-        (names of added inputs of the graph).
+        thresholds of each layer), "left" (the reasons why other GRU and LSTM operators were not replaced), "states"
+        (names of added inputs of the graph), and "restarted" (names of layers whose states of the rule start at 0 in
+        each call, although their initial state depends on inputs of the graph).
 
     Raises:
         UsageError: The file has no layer that can get the rule, `loss` is not above 0, or another process is writing
@@ -81,6 +86,7 @@ def calibrate_file(
     limit = dense + loss / 100 * {_ACCURACY: -1.0, _CHANGE: 1.0, _ERROR: abs(dense)}[metric]
     with hold_file(out):
         file.check()
+        file.check_axes()
         try:
             best, curve = search_thresholds(
                 file.measure,
@@ -109,6 +115,7 @@ def calibrate_file(
         "layers": [described(node.name, node.cell, pair) for node, pair in zip(graph.nodes, chosen, strict=True)],
         "left": list(graph.left),
         "states": [value.name for value in result.graph.input if value.name not in known],
+        "restarted": list(graph.restarted),
     }
 
 
@@ -156,24 +163,108 @@ class _File:
 
     def measure(self, scales: Scales) -> tuple[float, float]:
         """Return the share of the multiply-adds that is executed, and the metric, for thresholds `scales` · `units`."""
-        outputs, macs = self._outputs(scaled(scales, self.units))
+        outputs, macs = self._outputs(scaled(scales, self.units), self._library)
         return macs / self._macs, self.score(outputs)
 
     def check(self) -> None:
-        """Raise EdgernnError if the new layers, with thresholds of 0, differ from the layers that they replace."""
-        outputs, _ = self._outputs([(0.0, 0.0)] * len(self.units))
-        for name, y, expected in zip(self._names, outputs, self.expected, strict=True):
+        """Raise EdgernnError if the new layers, with thresholds of 0, differ from the layers that they replace.
+
+        A difference is accepted if it is a few times that between the kernels and the portable functions of the new
+        layers, which round otherwise. A file with large recurrent weights, or with operators that scale its outputs
+        up, amplifies rounding.
+        """
+        zero = [(0.0, 0.0)] * len(self.units)
+        outputs, _ = self._outputs(zero, self._library)
+        portable: list[Array] = []
+        for i, (name, y, expected) in enumerate(zip(self._names, outputs, self.expected, strict=True)):
             if not _is_float(expected):
                 continue
-            error = float(np.abs(_differences(y, expected)).max(initial=0))
-            largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=1))
-            # not <=, so that NaN is an error
-            if not error <= self._graph.tolerance * largest:
+            error, limit = _largest_difference(y, expected), self._graph.tolerance
+            limit = max(limit, 4 * float(np.finfo(expected.dtype).eps))
+            limit *= float(np.abs(expected[np.isfinite(expected)]).max(initial=1))
+            if error <= limit:
+                continue
+            portable = portable or self._outputs(zero, None)[0]
+            limit = max(limit, _ROUNDING * _largest_difference(y, portable[i]))
+            # not >, so that NaN is an error
+            if not error <= limit:
                 raise EdgernnError(
-                    f"{self._path}: output {name}: expected a difference of at most "
-                    f"{self._graph.tolerance * largest:.3g} between the original file and the new layers with "
-                    f"thresholds of 0, got {error:.3g}; nothing was written; report a bug"
+                    f"{self._path}: output {name}: expected a difference of at most {limit:.3g} between the original "
+                    f"file and the new layers with thresholds of 0, got {error:.3g}; nothing was written; "
+                    f"{self._reason()}"
                 )
+
+    def _reason(self) -> str:
+        """Say whether a new layer with thresholds of 0 differs from float64, or else the file amplifies rounding."""
+        names = self._graph.layer_values()
+        changed = self._graph.with_delta([(0.0, 0.0)] * len(self.units), True)
+        original, new = (
+            feeds | self._run(with_outputs(proto, names), self._library, feeds)
+            for proto, feeds in ((p, self._feeds | self._zeros(p)) for p in (self._graph.proto, changed))
+        )
+        if wrong := self._graph.wrong_layers(original, new):
+            return f"the new layers {', '.join(wrong)} are wrong in comparison with float64; report a bug"
+        return "its operators amplify rounding too much; use data or weights of smaller values"
+
+    def check_axes(self) -> None:
+        """Warn if the file declares an axis of its inputs as variable, but computes one length of it alone.
+
+        The original file is run on inputs that have twice the length, or half of it. Axes of the same length in the
+        data are changed together, as they may be one.
+        """
+        lengths = {self._feeds[value.name].shape[axis] for value, axis in self._variable_axes()}
+        for length in sorted(lengths):
+            tries = [2 * length, length // 2][: 1 + (length > 1)]
+            problems = [self._run_resized(length, new) for new in tries]
+            if all(problems):
+                warnings.warn(
+                    f"{self._path}: declares the axis of length {length} as variable, but {problems[-1]}. It is right "
+                    "for this length alone, and so is the new file; export it so that it keeps the axis, as with "
+                    "torch.onnx.export(..., dynamo=False, dynamic_axes=...)",
+                    EdgernnWarning,
+                    stacklevel=3,
+                )
+
+    def _variable_axes(self) -> list[tuple[onnx.ValueInfoProto, int]]:
+        """List the axes of the graph's inputs that have no fixed length."""
+        values = [value for value in self._graph.proto.graph.input if value.name in self._feeds]
+        return [
+            (value, axis)
+            for value in values
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+            if not dim.HasField("dim_value")
+        ]
+
+    def _run_resized(self, length: int, new: int) -> str | None:
+        """Run the original file with variable axes of another length; return what is wrong with its outputs, or None.
+
+        Args:
+            length: Length of the axes in the data.
+            new: The new length.
+
+        Returns:
+            That ONNX Runtime fails, or which output has another shape than the declared one, or None.
+        """
+        feeds, names = dict(self._feeds), {}
+        for value, axis in self._variable_axes():
+            array, name = feeds[value.name], value.type.tensor_type.shape.dim[axis].dim_param
+            if array.shape[axis] == length:
+                feeds[value.name] = array = array.take(np.arange(new) % length, axis)
+            names[name] = array.shape[axis]
+        names.pop("", None)
+        try:
+            outputs = self._run(self._graph.proto, self._library, feeds)
+        except EdgernnError:
+            return f"ONNX Runtime fails with {new}"
+        for value in self._graph.proto.graph.output:
+            shape, dims = outputs[value.name].shape, value.type.tensor_type.shape.dim
+            expected = [
+                dim.dim_value if dim.HasField("dim_value") else names.get(dim.dim_param, n)
+                for dim, n in zip(dims, shape, strict=False)
+            ]
+            if dims and list(shape) != expected:
+                return f"with {new} its output {value.name} has the shape {shape}, expected {tuple(expected)}"
+        return None
 
     def check_final(self, proto: onnx.ModelProto, best: MeasuredPoint, allowed: float) -> None:
         """Raise EdgernnError if the metric of the final file differs between runs with and without the native library.
@@ -192,14 +283,15 @@ class _File:
         if not abs(value - best.value) <= allowed + 0.1 * abs(best.value):
             raise EdgernnError(
                 f"{self._path}: expected the same {self.metric} with and without the native library, got "
-                f"{best.value:.5g} and {value:.5g}, so nothing was written; report a bug"
+                f"{best.value:.5g} and {value:.5g}, so nothing was written: rounding flips decisions of the rule; "
+                "use more data, or another --loss"
             )
 
-    def _outputs(self, thresholds: list[tuple[float, float]]) -> tuple[list[Array], int]:
+    def _outputs(self, thresholds: list[tuple[float, float]], library: str | None) -> tuple[list[Array], int]:
         """Return the outputs with these thresholds, and the multiply-adds executed by delta layers."""
         candidate = self._graph.with_delta(thresholds, True)
         feeds = self._feeds | self._zeros(candidate)
-        values = self._run(candidate, self._library, feeds)
+        values = self._run(candidate, library, feeds)
         macs = sum(int(values[f"{node.name}.macs"].sum()) for node in self._graph.nodes)
         return [self._graph.arranged(values[name]) for name in self._names], macs
 
@@ -234,6 +326,10 @@ def _differences(y: Array, expected: Array) -> Array:
     with np.errstate(invalid="ignore"):
         difference = y.astype(np.float64) - expected
     return np.where((y == expected) | (np.isnan(y) & np.isnan(expected)), 0.0, difference)
+
+
+def _largest_difference(y: Array, expected: Array) -> float:
+    return float(np.abs(_differences(y, expected)).max(initial=0))
 
 
 def _change(expected: list[Array], data: Path) -> Callable[[list[Array]], float]:

@@ -2,19 +2,23 @@
 """ONNX files whose recurrent layers can get the update rule delta: those of other tools, and those of edgernn."""
 
 import abc
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 
 from edgernn.cells import Cell
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.delta_graph import watching, with_delta
 from edgernn.export.exported_layers import find_exported_layers, is_exported, with_delta_rule
-from edgernn.export.recurrent_nodes import find_recurrent_nodes
+from edgernn.export.recurrent_nodes import RecurrentNode, find_recurrent_nodes
+from edgernn.layer import RecurrentLayer
+from edgernn.rules import Always
 from edgernn.runtime.info import read_model
 from edgernn.runtime.input_check import InputCheck
 from edgernn.runtime.weights import parse
@@ -54,6 +58,8 @@ class LayerGraph(abc.ABC):
         proto: The model, dense: all layers compute every product at every step.
         nodes: The recurrent layers, in the order of the graph.
         left: For each other recurrent operator, why it cannot get the rule.
+        restarted: Names of the layers whose states of the rule start at 0 in each call, although their initial state
+            depends on inputs of the graph.
         outputs: Names of the outputs that are compared with those of the dense model. The first one has the labels.
         is_stack: True if the layers are those of a stack. The mean changes of the first one are then the units of the
             thresholds of all of them. Otherwise, each layer has units of its own.
@@ -63,6 +69,7 @@ class LayerGraph(abc.ABC):
     proto: onnx.ModelProto
     nodes: Sequence[GraphLayer]
     left: Sequence[str] = ()
+    restarted: Sequence[str] = ()
     outputs: list[str]
     is_stack: bool = False
     tolerance: float = _TOLERANCE
@@ -106,6 +113,22 @@ class LayerGraph(abc.ABC):
         """Return an output of the graph with the axes of the labels."""
         return y
 
+    def layer_values(self) -> list[str]:
+        """Return the names of the values of the graph that `wrong_layers` compares."""
+        return []
+
+    def wrong_layers(self, original: dict[str, Array], changed: dict[str, Array]) -> list[str]:
+        """Compare layers with float64, each on its own inputs.
+
+        Args:
+            original: The `layer_values` of the dense model.
+            changed: The same values of the model with the rule delta and thresholds of 0.
+
+        Returns:
+            Names of the layers whose values of one model alone differ from float64 by more than rounding.
+        """
+        return []
+
 
 def open_graph(path: Path) -> LayerGraph:
     """Open an ONNX file whose recurrent layers can get the rule delta.
@@ -138,6 +161,7 @@ class OperatorGraph(LayerGraph):
     def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
         self._operators = find_recurrent_nodes(proto, str(path))
         self.proto, self.nodes, self.left = self._operators.proto, self._operators.nodes, self._operators.left
+        self.restarted = self._operators.restarted
         self.outputs = [value.name for value in self.proto.graph.output]
 
     def with_delta(self, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
@@ -145,6 +169,19 @@ class OperatorGraph(LayerGraph):
 
     def final(self, thresholds: Sequence[tuple[float, float]], result: dict[str, Any]) -> onnx.ModelProto:
         return self.with_delta(thresholds, False)
+
+    def layer_values(self) -> list[str]:
+        names = [name for layer in self._operators.nodes for name in (*_starts(layer), *layer.node.output)]
+        return [name for name in (*names, *(layer.input("X") for layer in self._operators.nodes)) if name]
+
+    def wrong_layers(self, original: dict[str, Array], changed: dict[str, Array]) -> list[str]:
+        wrong = []
+        for layer in self._operators.nodes:
+            errors = [_error_in_float64(layer, values) for values in (original, changed)]
+            # chaotic weights amplify both errors; wrong weights have only the first one, wrong kernels the second
+            if not max(errors) <= max(self.tolerance, 8 * min(errors)):
+                wrong.append(layer.name)
+        return wrong
 
     def read(self, arrays: dict[str, Array], data: Path) -> tuple[dict[str, Array], Array | None]:
         graph = self.proto.graph
@@ -159,14 +196,47 @@ class OperatorGraph(LayerGraph):
                 f"{data}: expected the arrays {', '.join(inputs)}, which are the inputs of the graph, and perhaps "
                 f"labels {LABELS}, got {', '.join(arrays) or 'none'}; store them with numpy.savez"
             )
-        feeds = {}
-        for name, value in inputs.items():
-            feeds[name] = arrays[name].astype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-            if feeds[name].dtype.kind == "f" and not np.isfinite(feeds[name]).all():
-                raise EdgernnError(
-                    f"{data}: {name}: expected finite numbers, got a NaN or an infinity; correct the array"
-                )
-        return feeds, labels
+        return {name: _converted(arrays[name], value, data) for name, value in inputs.items()}, labels
+
+
+def _starts(layer: RecurrentNode) -> list[str]:
+    return [layer.input(f"initial_{state}") for state in layer.cell.states]
+
+
+def _error_in_float64(layer: RecurrentNode, values: dict[str, Array]) -> float:
+    """Return the largest error of a layer's outputs in `values`, relative to the largest output if that is above 1."""
+    cell = copy.deepcopy(layer.cell)
+    exact = RecurrentLayer(cell, Always(cell.input_size, cell.hidden_size)).double().eval()
+    x = torch.from_numpy(values[layer.input("X")]).double()
+    zero = torch.zeros(x.shape[1], cell.hidden_size, dtype=torch.float64)
+    state = tuple(torch.from_numpy(values[name][0]).double() if name else zero for name in _starts(layer))
+    with torch.no_grad():
+        y, last, _ = exact(x, state)
+    expected = [y.unsqueeze(1), *(value.unsqueeze(0) for value in last)]
+    pairs = [(values[name], e.numpy()) for name, e in zip(layer.node.output, expected, strict=False) if name]
+    return max(float(np.abs(got - e).max() / max(1.0, np.abs(e).max())) for got, e in pairs)
+
+
+def _converted(array: Array, value: onnx.ValueInfoProto, data: Path) -> Array:
+    """Return an array in the type of an input of a graph; raise EdgernnError if it is empty or a number changes."""
+    if 0 in array.shape:
+        raise EdgernnError(
+            f"{data}: {value.name}: expected at least one step and one sequence, got shape {array.shape}; store more"
+        )
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    if dtype.kind == "O":
+        return array.astype(dtype)
+    # bfloat16 is no kind of NumPy's own
+    is_float = dtype.kind in "fV"
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype) if array.dtype.kind in ("fiubV" if is_float else "iub") else None
+    if converted is None or not (np.isfinite(converted) if is_float else converted == array).all():
+        numbers = "finite numbers" if is_float else "whole numbers"
+        raise EdgernnError(
+            f"{data}: {value.name}: expected {numbers} of the type {dtype}, got {array.dtype} with values that it does "
+            "not hold; correct the array"
+        )
+    return converted
 
 
 class ExportedGraph(LayerGraph):

@@ -165,7 +165,7 @@ def _points(report: dict[str, Any]) -> list[Point]:
     ]
 
 
-def _export(report: dict[str, Any], out: Path, allow_code: bool) -> list[Path]:
+def _export(report: dict[str, Any], out: Path, allow_code: bool = False) -> list[Path]:
     """Export the best run of each row on a Pareto front, and copy its model files to the folder front/ROW of `out`.
 
     Args:

@@ -18,6 +18,7 @@ from edgernn.runtime.probes import streamed
 from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.store import WEIGHTS
+from edgernn.training.intended_use import use_rows
 from edgernn.training.run_directory import LATENCY, RESULT
 
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
@@ -118,7 +119,7 @@ def exported(run: Path, *, allow_code: bool = False) -> Path:
     files = [run / RESULT, model, model.with_suffix(".md")]
     times = [file.stat().st_mtime_ns for file in files if file.is_file()]
     if len(times) < len(files) or times != sorted(times):
-        export_run(run, model, allow_code=allow_code)
+        export_run(run, model, notes=use_rows, allow_code=allow_code)
     return model
 
 

@@ -124,13 +124,15 @@ struct ColumnProduct {
     }
     for (; i < end; ++i) Add<MB>(row, block, i, p[0]);
     const std::int64_t gates = product.gates * kLanes;
-    const float* const b = product.b + block * gates;
     for (int m = 0; m < MB; ++m) {
       float* const to = sums + ((row + m) * product.blocks + block) * gates;
       for (int g = 0; g < kGates; ++g) {
         const std::int64_t at = product.places.at[g] * kLanes;
         for (int s = 1; s < kSets; ++s) p[0][m][g] = p[0][m][g] + p[s][m][g];
-        Store(to + at, Load(((product.from_bias >> g & 1) != 0 ? b : to) + at) + p[0][m][g]);
+        // without a bias, b is null
+        const float* const from =
+            (product.from_bias >> g & 1) != 0 ? product.b + block * gates + at : to + at;
+        Store(to + at, Load(from) + p[0][m][g]);
       }
     }
   }
