@@ -136,8 +136,8 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
     """
     if text is None:
         raise EdgernnError(
-            f"{path}: expected a file that `edgernn export` wrote, got one without edgernn metadata; export the "
-            "model again"
+            f"{path}: expected a file that `edgernn export` wrote, got one without edgernn metadata; run a file "
+            "of another tool, or what `edgernn calibrate` made of one, in ONNX Runtime itself"
         )
     try:
         info: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)

@@ -196,7 +196,10 @@ BROKEN = {
     "no value": (lambda c: c.__setitem__(slice(2, None), ["--task"]), "a value after --task, got none"),
     "seed": (set_option("--seed", "one"), "a whole number after --seed, got 'one'"),
     "long seed": (set_option("--seed", "9" * 5000), "a whole number after --seed, got '999"),
-    "negative seed": (set_option("--seed", "-1"), "command: seed: expected a whole number from 0 to 2^63 - 1, got -1"),
+    "negative seed": (
+        set_option("--seed", "-1"),
+        r"command: seed: expected a whole number from 0 to 2\^63 - 1, got -1",
+    ),
     "task": (set_option("--task", "memorisation"), "command: unknown task 'memorisation'"),
     "setting": (lambda c: c.append("bitz=2"), "command: unknown setting 'bitz'"),
     "no setting": (lambda c: c.append("bits"), "command: settings: expected KEY=VALUE"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make check-mcu`: the C files of models equal torch and the native library, here and on emulated microcontrollers."""
 
+import copy
 import functools
 import subprocess
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.firmware import CHECKED, HARNESS, STRICT, step_in_c, write_files
 from tests.models import contractive, packed_alone
 from tests.native import VARIANTS
 from tests.own_cells_oracle import CASE_RULES, CASES
+from tests.test_extreme_inputs import streams
 from tests.test_frontends import BEGINNINGS, DEFINITIONS, NORMALISATIONS, beginnings, model_of, room
 from tests.test_own_cells import case_model, case_truth
 from tests.test_packed import random_input, steps, torch_outputs
@@ -149,6 +151,20 @@ def test_the_audio_front_end(normalise, definition):
     np.testing.assert_array_equal(got.updates, updates[:, 0])
     # features of torch differ by its transform
     np.testing.assert_allclose(got.y, torch_outputs(model, x[:, None])[:, 0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_on_extreme_inputs_is_close_to_float64(cell):
+    options = DECAYNET if cell == "decaynet" else {}
+    model = contractive(cell, hidden_size=9, output_size=None, output="all", **options)
+    # one stream of the scales one after the other
+    x = streams(model.input_size).transpose(1, 0, 2).reshape(-1, model.input_size)
+    with torch.no_grad():
+        expected = copy.deepcopy(model).double()(torch.from_numpy(x[:, None]).double())[0][:, 0].numpy()
+    got = step_in_c(packed_alone(model), x).y
+    largest = np.maximum(1, np.abs(expected).max(1))
+    allowed = 2e-5 * largest + 1e-6 * np.maximum.accumulate(np.abs(x).max(1))
+    assert (np.abs(got - expected).max(1) <= allowed).all()
 
 
 @pytest.mark.parametrize("normalise", NORMALISATIONS)
