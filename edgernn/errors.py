@@ -18,11 +18,7 @@ class CodeError(UsageError):
 
 
 class MissingPackageError(UsageError, ImportError):
-    """Missing Python package. The message says how to install it. The command line exits with 2.
-
-    Attributes:
-        remedy: What is missing, and how to install it.
-    """
+    """Missing Python package of the code `user`; `remedy` says how to install it. The command line exits with 2."""
 
     def __init__(self, user: str, remedy: str) -> None:
         super().__init__(f"{user}: {remedy}")

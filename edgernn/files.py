@@ -41,7 +41,7 @@ def output_file(path: Path, *inputs: Path, option: str = "--out") -> Path:
 
     Args:
         path: The file to create or replace.
-        inputs: Files that the command reads, which it must not replace.
+        *inputs: Files that the command reads, which it must not replace.
         option: Command line option that names `path`, for the error message.
 
     Returns:

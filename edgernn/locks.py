@@ -47,7 +47,7 @@ def hold_file(file: Path, *inputs: Path) -> Iterator[None]:
 
     Args:
         file: The file.
-        inputs: Files that the block reads, which `file` must not replace.
+        *inputs: Files that the block reads, which `file` must not replace.
 
     Yields:
         None, while the lock is held.

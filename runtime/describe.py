@@ -68,12 +68,7 @@ def _recorded(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a model's settings as metadata and config.json have them, a nested dict.
-
-    Returns:
-        A dict with the keys cell, rule, input, output, layers (neurons of each), bidirectional, and, for audio,
-        sample_rate.
-    """
+    """Return the cell, rule, sizes and sample rate of a model from its settings in metadata or config.json."""
     audio = frontend({"model": model})
     return {
         "cell": model["layer"]["cell"]["name"],

@@ -217,7 +217,7 @@ def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
 
 def listening():
     """The addresses, as in /proc/net/tcp, at which this process waits for connections."""
-    sockets = {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+    sockets = {str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
     lines = [
         line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{kind}").read_text().split("\n")
     ]
@@ -288,9 +288,9 @@ def test_the_other_processes_import_nothing_from_the_working_directory(tmp_path,
     monkeypatch.chdir(tmp_path)
     for name in ("click", "json", "socket"):
         Path(f"{name}.py").write_text("open('imported', 'w')")
-    with pytest.raises(EdgernnError, match="process 1 ended with status 2 .edgernn: error: unknown command 'trian'"):
-        with launched(2, ["edgernn", "trian"]):
-            pass
+    message = r"process 1 ended with status 2 .edgernn: error: unknown command 'trian'"
+    with pytest.raises(EdgernnError, match=message), launched(2, ["edgernn", "trian"]):
+        pass
     assert not Path("imported").exists()
 
 

@@ -123,10 +123,9 @@ def bench(
 
 
 def _step_times(session: Session, x: NDArray[Any], settings: Settings, plan: Rounds) -> dict[str, float] | None:
-    """Time calls of `Session.step`; return None for a model that needs whole sequences.
+    """Return the times of calls of `Session.step`, or None for a model that needs whole sequences.
 
-    Returns:
-        Medians in µs: "warm_us", of calls one after the other; "cold_us", of calls with cold caches at the `rate`.
+    They are medians in µs: "warm_us" of calls one after the other, "cold_us" of calls with cold caches at the "rate".
     """
     if not session.info["streaming"]:
         return None
