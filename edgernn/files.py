@@ -180,6 +180,23 @@ def check_content(path: Path, content: bytes | bytearray, expected: str) -> None
         raise EdgernnError(f"{path}: expected {expected}, got a pointer of Git LFS; get the content with: git lfs pull")
 
 
+def check_regular(path: Path, expected: str) -> None:
+    """Refuse a path that is no regular file, such as a FIFO or /dev/zero, which a reader would read without end.
+
+    Args:
+        path: The file.
+        expected: What the file should be, such as "a wav file", for the error.
+
+    Raises:
+        EdgernnError: The path is a folder, a FIFO, a socket or a device, or a link to one.
+        FileNotFoundError: There is no such file.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+        raise EdgernnError(f"{path}: expected {expected}, got {kind}; give a regular file")
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes to a file, atomically.
 
@@ -203,9 +220,12 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file; raise EdgernnError if it is missing or not JSON."""
     try:
+        check_regular(path, "a JSON file")
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
+    except EdgernnError:
+        raise
     # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
     except (ValueError, RecursionError) as error:
         raise EdgernnError(
@@ -238,6 +258,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, 
     import numpy as np
 
     try:
+        check_regular(path, "an npz file")
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             hint = f"numpy.savez({path.stem!r}, {names[0]}=array)"

@@ -13,7 +13,7 @@ from torch import Tensor
 from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
 from edgernn.config import ModelConfig
 from edgernn.errors import CodeError, EdgernnError
-from edgernn.files import CONFIG, read_json, write_bytes
+from edgernn.files import CONFIG, check_regular, read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.settings import load
 
@@ -28,6 +28,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name; raise EdgernnError if it is missing or damaged."""
     try:
+        check_regular(path, "a safetensors file")
         tensors: dict[str, Tensor] = load_file(path)
         return tensors
     except FileNotFoundError:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, output_file, read_arrays, write_arrays, write_bytes, write_text
+from edgernn.files import EXAMPLE, check_regular, output_file, read_arrays, write_arrays, write_bytes, write_text
 from edgernn.runtime.answers import class_names, probabilities
 from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
 from edgernn.runtime.input_check import warn_of_rounding
@@ -136,6 +136,12 @@ def run_example(
     example = model.parent / EXAMPLE
     session = Session(model, backend=backend, threads=threads, device=device)
     arrays = read_arrays(example, ("x", "y"))
+    axes, kind = 2 + len(session.channels), arrays["y"].dtype.kind
+    if arrays["x"].ndim != axes or kind not in "fiu":
+        raise EdgernnError(
+            f"{example}: expected x of shape {session.shape('N', 'T')} and numbers y, got x of shape "
+            f"{arrays['x'].shape} and y of dtype {arrays['y'].dtype}; export the run directory again"
+        )
     y = session.run(arrays["x"].swapaxes(0, 1))
     if session.info["model"]["head"]["output"] == "all":
         y = y.swapaxes(0, 1)
@@ -172,11 +178,14 @@ def read(path: Path, channels: Sequence[str] | None = None, count: int | None = 
     if suffix == ".npz":
         return read_arrays(path, ("x",))["x"]
     try:
+        check_regular(path, f"a {suffix} file")
         if suffix == ".npy":
             return np.asarray(np.load(path, allow_pickle=False))
         content = path.read_bytes()
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
+    except EdgernnError:
+        raise
     # NumPy raises errors of many types, such as SyntaxError and MemoryError
     except Exception as error:
         raise EdgernnError(

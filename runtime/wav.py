@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
-from edgernn.files import check_content, write_bytes
+from edgernn.files import check_content, check_regular, write_bytes
 
 _BYTES = 2
 # formats of samples in a chunk "fmt "; an extensible one has the format in its first two bytes after 24 others
@@ -45,14 +45,13 @@ def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.in
         EdgernnError: The file is missing, truncated, empty, above 2 GiB, or not a wav file of this kind and rate.
     """
     try:
+        check_regular(path, "a wav file")
         if path.stat().st_size > LIMIT:
             raise EdgernnError(f"{path}: expected at most {LIMIT:,} bytes, got a larger file; split the recording")
         # a header that claims more samples than there are allocates nothing here
         content = path.read_bytes()
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
-    except IsADirectoryError:
-        raise EdgernnError(f"{path}: expected a wav file, got a folder; name a file in it") from None
     check_content(path, content, "a wav file")
     try:
         header = _read_header(content)

@@ -23,6 +23,8 @@ FILES = {"float32": MODEL, "int8": "model-int8.onnx"}
 # values of entry.json that the list of models shows, and figures of the whole test or of a part of it
 _FIELDS = {"task": str, "cell": str, "rule": str, "metric": str, "macs": int, "files": dict}
 _FIGURES = ("value", "skip_percent", "macs_executed")
+# a larger number in entry.json is damage, and too large for a float
+_LARGEST = 1e300
 # end of the name of a model with int8 weights
 INT8 = "-int8"
 
@@ -84,13 +86,18 @@ def _missing(entry: Any) -> str | None:
     parts = entry.get("parts", {})
     all_figures = [entry, *parts.values()] if isinstance(parts, dict) else [None]
     for figures in all_figures:
-        if not isinstance(figures, dict) or not all(isinstance(figures.get(name), int | float) for name in _FIGURES):
+        if not isinstance(figures, dict) or not all(_is_number(figures.get(name)) for name in _FIGURES):
             return f"the numbers {', '.join(_FIGURES)}"
         interval = figures.get("interval", {})
-        if interval is not None and not (isinstance(interval, dict) and {"low", "high"} <= interval.keys()):
+        if interval is not None and not (
+            isinstance(interval, dict) and all(_is_number(interval.get(name)) for name in ("low", "high"))
+        ):
             return "an interval with low and high, or null"
-    if not all(isinstance(file, dict) and {"weights", "bytes"} <= file.keys() for file in entry["files"].values()):
-        return "the weights and bytes of each file"
+    for file in entry["files"].values():
+        if not isinstance(file, dict) or not isinstance(file.get("weights"), str) or not _is_number(file.get("bytes")):
+            return "the weights and bytes of each file"
+    if "seeds" in entry and not isinstance(entry.get("higher_is_better"), bool):
+        return "the value 'higher_is_better'"
     if "seeds" in entry and not _has_seeds(entry["seeds"]):
         return "seeds with the seed of the model and the validation and test metric of each seed"
     return None
@@ -103,7 +110,12 @@ def _has_seeds(seeds: Any) -> bool:
     splits = [split for name in ("validation", "test") if isinstance(split := seeds.get(name), dict)]
     if len(splits) < 2 or splits[0].keys() != splits[1].keys() or seeds["model"] not in splits[0]:
         return False
-    return all(isinstance(value, int | float) for split in splits for value in split.values())
+    return all(_is_number(value) for split in splits for value in split.values())
+
+
+def _is_number(value: Any) -> bool:
+    """Return True for a number that is not NaN, and that a float can hold."""
+    return isinstance(value, int | float) and abs(value) < _LARGEST
 
 
 def seed_mean(entry: Mapping[str, Any]) -> float | None:

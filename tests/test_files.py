@@ -20,6 +20,8 @@ from edgernn.files import CONFIG, output_file, read_arrays, read_json, replacing
 from edgernn.locks import hold_file
 from edgernn.runtime.run_file import read
 from edgernn.runtime.wav import read_wav
+from edgernn.store import read_tensors
+from edgernn.training.formats.byte_source import read_all
 from edgernn.training.tables.toml_settings import read_toml
 from tests.training_helpers import leftovers
 
@@ -102,6 +104,27 @@ def test_what_is_not_a_regular_file_is_not_replaced(tmp_path, monkeypatch, kind)
     after = os.lstat("special")
     assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "special"]
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device")
+def test_a_file_without_an_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    readers = [
+        read_json,
+        read,
+        read_tensors,
+        read_all,
+        lambda path: read_arrays(path, ("x",)),
+        lambda p: read_wav(p, 8),
+    ]
+    for kind, target in (("a FIFO", "fifo"), ("a device", "/dev/zero"), ("a folder", ".")):
+        link = tmp_path / f"{kind}.csv"
+        link.symlink_to(target)
+        for reader in readers:
+            with pytest.raises(
+                EdgernnError, match=f"^{link}: expected an? [^ ]* ?file, got {kind}; give a regular file$"
+            ):
+                reader(link)
 
 
 def test_a_device_is_not_replaced():

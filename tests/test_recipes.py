@@ -186,6 +186,14 @@ def test_all_rows_share_a_search_and_may_add_to_it(file):
     assert load_recipe("t/a").search == {"lr": [0.3], "lambda": [0.0, 1.0]}
 
 
+@pytest.mark.parametrize("name", ["../../elsewhere", "..", "a/b", "/tmp", ""])
+def test_the_name_of_a_row_does_not_lead_out_of_the_folder_of_runs(tmp_path, name):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'[rows."{name}"]\ntask = "adding"\ncell = "gru"\n')
+    with pytest.raises(EdgernnError, match="rows: expected names without slashes, got"):
+        load_recipe(str(path))
+
+
 def test_a_file_of_ones_own_needs_only_rows_with_task_and_cell(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('[rows.a]\ntask = "adding"\ncell = "gru"\n')

@@ -284,7 +284,7 @@ def test_a_long_recording_is_read_in_blocks(model, tmp_path, monkeypatch):
 def test_a_missing_and_a_short_recording(model, tmp_path):
     with pytest.raises(EdgernnError, match=r"none\.wav: no such file"):
         run_stream(model, tmp_path / "none.wav", PostProcessing())
-    with pytest.raises(EdgernnError, match="expected a wav file, got a folder; name a file in it"):
+    with pytest.raises(EdgernnError, match="expected a wav file, got a folder; give a regular file"):
         run_stream(model, tmp_path, PostProcessing())
     path = write_wav(tmp_path / "r.wav", np.ones(100))
     with pytest.raises(UsageError, match=r"expected at least 320 samples, one step of the model, got 100; record more"):

@@ -19,6 +19,7 @@ from edgernn.cli.models import model_rows, seed_notes
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.rules import RULES
 from edgernn.runtime.info import update_words
+from edgernn.runtime.run_file import run_example
 from edgernn.runtime.zoo import entries, find_model, seed_note, zoo_folder
 from edgernn.training import train
 from edgernn.training.tasks.adding import Adding
@@ -265,7 +266,14 @@ def test_a_damaged_entry_is_named(zoo, tmp_path):
         ({"parts": {"words": {**part, "macs_executed": None}}}, "the numbers value, skip_percent, macs_executed"),
         ({"parts": []}, "the numbers value, skip_percent, macs_executed"),
         ({"interval": [0, 1]}, "an interval with low and high, or null"),
+        ({"value": 10**400}, "the numbers value, skip_percent, macs_executed"),
+        ({"interval": {"low": "a", "high": "b"}}, "an interval with low and high, or null"),
         ({"files": {"model.onnx": {"bytes": 1}}}, "the weights and bytes of each file"),
+        ({"files": {"model.onnx": {"bytes": "1", "weights": "int8"}}}, "the weights and bytes of each file"),
+        (
+            {"seeds": several_seeds("0", {"0": 1.0}, {"0": 1.0}), "higher_is_better": None},
+            "the value 'higher_is_better'",
+        ),
         *(
             ({"seeds": seeds}, "seeds with the seed of the model and the validation and test metric of each seed")
             for seeds in (
@@ -283,6 +291,22 @@ def test_a_damaged_entry_is_named(zoo, tmp_path):
             entries(tmp_path / "zoo")
     (tmp_path / "zoo/small/entry.json").write_text(json.dumps({**entry, "parts": {"words": part}}))
     assert len(model_rows(entries(tmp_path / "zoo"))) == 2
+
+
+def test_a_name_in_an_entry_does_not_command_the_terminal(zoo, tmp_path, capsys):
+    shutil.copytree(zoo, tmp_path / "zoo")
+    path = tmp_path / "zoo/small/entry.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "task": "\x1b[31mred\x07"}))
+    assert main(["models", "list", "--folder", str(tmp_path / "zoo")]) == 0
+    assert "?[31mred?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arrays", [{"x": np.zeros(3), "y": np.zeros(1)}, {"x": np.zeros((1, 2, 2)), "y": ["a"]}])
+def test_a_damaged_example_is_named(zoo, tmp_path, arrays):
+    shutil.copytree(zoo, tmp_path / "zoo")
+    np.savez(tmp_path / "zoo/small/example.npz", **arrays)
+    with pytest.raises(EdgernnError, match=r"example\.npz: expected x of shape \(N, T, 2\) and numbers y, got x of"):
+        run_example(tmp_path / "zoo/small/model.onnx")
 
 
 def several_seeds(model, validation, test):

@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -180,7 +181,9 @@ def json_command(
             with contextlib.redirect_stdout(sys.stderr):
                 result = function(**options)
             if result is not None:
-                click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else text(result))
+                click.echo(
+                    json.dumps(result, indent=2, allow_nan=False) if as_json else _without_controls(text(result))
+                )
 
         command: Command = click.command(cls=Command)(_json(_debug(run)))
         command.example, command.sections = example, sections
@@ -225,7 +228,7 @@ def _open_closed_streams() -> None:
 def _show(default: Callable[..., None], message: Warning | str, category: type[Warning], *location: Any) -> None:
     """Replace `warnings.showwarning`: print an EdgernnWarning in one line, and pass other warnings to `default`."""
     if issubclass(category, EdgernnWarning):
-        print(f"edgernn: warning: {_one_line(str(message))}", file=sys.stderr)
+        print(_without_controls(f"edgernn: warning: {_one_line(str(message))}"), file=sys.stderr)
     else:
         default(message, category, *location)
 
@@ -263,7 +266,12 @@ def _main(words: list[str]) -> int:
 def _tell(text: str) -> None:
     """Print a line to standard error; a full disk or a closed pipe there does not change the exit status."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(_without_controls(text), file=sys.stderr, flush=True)
+
+
+def _without_controls(text: str) -> str:
+    """Replace control characters except tab and line feed, with which a name in a file could command the terminal."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
 
 
 def _explain(error: Exception) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgernn.errors import EdgernnError
-from edgernn.files import check_content
+from edgernn.files import check_content, check_regular
 
 # suffixes of the compressions that every reader accepts
 SUFFIXES = ("", ".gz", ".xz")
@@ -46,6 +46,7 @@ def opened(path: Path) -> Iterator[Any]:
     body of the statement reads corrupt data.
     """
     with unpacking(path):
+        check_regular(path, "a data file")
         with path.open("rb") as packed:
             check_content(path, packed.read(100) or b" ", "a data file")
         with _open(path) as file:

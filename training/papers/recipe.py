@@ -264,6 +264,9 @@ def _read_table(path: Path) -> Table:
     settings = {**{key: values[0] for key, values in file.vary.items()}, **file.settings}
     rows = []
     for name, content in file.rows.items():
+        # the name is a part of the default of --out
+        if Path(name).name != name or name in ("", ".."):
+            raise EdgernnError(f"{path}: rows: expected names without slashes, got {name!r}; rename the row")
         row = parse(_Row, {**names, **content}, f"{path}: rows.{name}")
         merged = {
             "settings": over(settings, row.settings),
