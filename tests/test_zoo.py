@@ -296,9 +296,9 @@ def test_a_damaged_entry_is_named(zoo, tmp_path):
 def test_a_name_in_an_entry_does_not_command_the_terminal(zoo, tmp_path, capsys):
     shutil.copytree(zoo, tmp_path / "zoo")
     path = tmp_path / "zoo/small/entry.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "task": "\x1b[31mred\x07"}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "task": "\x1b[31mred\x07\ud800"}))
     assert main(["models", "list", "--folder", str(tmp_path / "zoo")]) == 0
-    assert "?[31mred?" in capsys.readouterr().out
+    assert "?[31mred??" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arrays", [{"x": np.zeros(3), "y": np.zeros(1)}, {"x": np.zeros((1, 2, 2)), "y": ["a"]}])

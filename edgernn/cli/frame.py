@@ -270,8 +270,8 @@ def _tell(text: str) -> None:
 
 
 def _without_controls(text: str) -> str:
-    """Replace control characters except tab and line feed, with which a name in a file could command the terminal."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
+    """Replace control characters except tab and line feed, which command a terminal, and what UTF-8 cannot encode."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "?", text)
 
 
 def _explain(error: Exception) -> tuple[str, int]:
