@@ -39,7 +39,7 @@ from edgernn.runtime.weights import Weights
 from edgernn.settings import record
 
 # metadata about the quality and the work of the model before it got new thresholds
-_OUTDATED = ("metric", "metric_value", "metric_float32", "metric_bfloat16", "skip_percent")
+_OUTDATED = ("metric", "metric_value", "metric_float32", "metric_bfloat16", "skip_percent", "macs_executed")
 # outputs of the graph that count work
 _COUNTERS = ("updates", "macs")
 

@@ -147,6 +147,7 @@ def _export(
         "metric": result["metric"],
         "metric_value": result[result["metric"]],
         "skip_percent": result["skip_percent"],
+        "macs_executed": result["macs_executed"],
         "seed": config["seed"],
     }
     loss = None

@@ -51,13 +51,12 @@ def _onnx(content: bytes, path: Path) -> dict[str, Any]:
         "streaming": info["streaming"],
         "parameters": int(info["cost"]["parameters"]),
         "macs": int(info["macs"]),
-        "macs_executed": info["cost"]["macs_executed"],
     }
 
 
 def _recorded(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values in a file's metadata that an export may leave out."""
-    recorded = {key: info.get(key) for key in ("task", "metric", "skip_percent", "weights", "seed")}
+    recorded = {key: info.get(key) for key in ("task", "metric", "skip_percent", "macs_executed", "weights", "seed")}
     return {
         **recorded,
         "value": info.get("metric_value"),

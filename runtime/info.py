@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from edgernn.errors import EdgernnError
@@ -116,6 +117,11 @@ def read_model(path: Path) -> bytes:
     """Return the content of a model file; raise EdgernnError if the file is missing or the path is a folder."""
     if (path / MODEL).is_file():
         raise EdgernnError(f"{path}: expected a model file, got a folder; pass the file in it: {path / MODEL}")
+    if path.is_dir():
+        raise EdgernnError(
+            f"{path}: expected a model file, got a folder without {MODEL}; for a run directory, write the file with: "
+            f"edgernn export {quote(str(path))}"
+        )
     if not path.is_file():
         raise EdgernnError(f"{path}: no such file; check the path")
     return path.read_bytes()

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
+from edgernn.export.run import export_run
 from edgernn.model import SequenceModel
 from edgernn.runtime import Session
 from edgernn.runtime.describe import describe_file
@@ -86,6 +87,19 @@ def test_a_run_directory_says_how_it_was_trained_and_executes_nothing(tmp_path, 
     Path("run/result.json").unlink()
     assert described("run", capsys=capsys)["state"] == "not finished"
     assert not Path("executed").exists()
+    with pytest.raises(EdgernnError, match=r"run: expected a model file, got a folder .* edgernn export run"):
+        Session("run")
+
+
+def test_an_exported_file_has_the_work_that_the_test_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    without_pictures(monkeypatch)
+    result = train("adding", "sarnn", out="run", settings={**SMALL, "steps": 3})
+    export_run(Path("run"))
+    shown = described("run/model.onnx", capsys=capsys)
+    assert shown["macs_executed"] == result["macs_executed"] < shown["macs"] == result["macs"]
+    to_onnx(SequenceModel("gru", 2, 4, 1, rule="selective"), Path("plain.onnx"))
+    assert described("plain.onnx", capsys=capsys)["macs_executed"] is None
 
 
 def test_a_trained_model_is_known_by_its_name_in_python_too(file, tmp_path, monkeypatch, capsys):
