@@ -6,10 +6,11 @@ One step becomes the body of a Scan. A trace takes seconds; half of this time is
 call therefore traces both parts, and layers that differ only in the values of their weights share a trace.
 """
 
+import io
 import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import numpy as np
@@ -104,16 +105,15 @@ class _Functional(nn.Module):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress all warnings of torch.onnx.export within a `with` block, such as those about unused packages."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Suppress what torch.onnx.export prints within a `with` block: warnings, and the graph of a trace that failed."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)
 
 
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
@@ -121,17 +121,24 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
     with torch.no_grad(), _quiet():
-        program = torch.onnx.export(
-            functional,
-            (parameters, list(inputs.values())),
-            input_names=[*functional.names, *inputs],
-            dynamic_shapes=([None] * len(parameters), list(axes)),
-            opset_version=OPSET,
-            dynamo=True,
-            optimize=True,
-            verbose=False,
-            custom_translation_table=TRANSLATIONS,
-        )
+        try:
+            program = torch.onnx.export(
+                functional,
+                (parameters, list(inputs.values())),
+                input_names=[*functional.names, *inputs],
+                dynamic_shapes=([None] * len(parameters), list(axes)),
+                opset_version=OPSET,
+                dynamo=True,
+                optimize=True,
+                verbose=False,
+                custom_translation_table=TRANSLATIONS,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise EdgernnError(
+                f"a layer cannot be exported ({reason}); use other torch operators in its cell or rule, such as "
+                "torch.where in place of a branch"
+            ) from error
     if program is None:
         raise EdgernnError("torch.onnx.export could not trace a layer; use other torch operators in its cell or rule")
     model = program.model_proto

@@ -13,7 +13,9 @@ import pytest
 from edgernn.cell_files import KEPT, load_cell
 from edgernn.cli.frame import main
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
+from edgernn.export import to_onnx
 from edgernn.files import write_bytes
+from edgernn.model import SequenceModel
 from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training import train
@@ -292,6 +294,24 @@ def test_a_kill_before_config_json_can_be_resumed():
     write_bytes(Path("other", KEPT), b"something else")
     with pytest.raises(UsageError, match="expected a new or empty directory"):
         train("adding", "my_cells.py:Mine", out="other", settings=STEPS)
+
+
+@pytest.mark.parametrize(
+    ("new_state", "message"),
+    [
+        ("(torch.tanh(p.n) if p.f.sum() > 0 else h,)", "a layer cannot be exported (Could not guard"),
+        ("(torch.tanh(p.n) * torch.rand_like(p.n),)", "check: a second run in torch gives other results"),
+    ],
+    ids=["branch", "random"],
+)
+def test_a_cell_that_no_file_can_repeat_is_not_exported(new_state, message, capfd):
+    Path("odd.py").write_text(cell_source(new_state))
+    model = SequenceModel(load_cell("odd.py:Mine"), 2, 4, 1)
+    with pytest.raises(EdgernnError, match=re.escape(message)):
+        to_onnx(model, Path("odd.onnx"))
+    assert not Path("odd.onnx").exists()
+    # torch prints the graph of a trace that failed
+    assert "def forward" not in "".join(capfd.readouterr())
 
 
 def test_a_cell_without_a_program_trains_with_a_warning():
