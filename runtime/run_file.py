@@ -13,7 +13,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, check_regular, output_file, read_arrays, write_arrays, write_bytes, write_text
 from edgernn.runtime.answers import class_names, probabilities
 from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
-from edgernn.runtime.input_check import warn_of_rounding
+from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -81,6 +81,8 @@ def run_file(
         raise UsageError(f"{source}: expected {'whole ' * words}numbers, got dtype {x.dtype}; convert x")
     if not words:
         warn_of_rounding(str(source), x, channels)
+    # the index in the error message is that of the file, (N, T, I); the session reads (T, B, I)
+    InputCheck(session.info, model).converted(x, ("N", "T"))
     batches = x[None] if axes == 1 else x
     per_step = session.info["model"]["head"]["output"] != "last"
     parts, updates = [], []

@@ -384,6 +384,14 @@ def test_run_file_names_what_is_wrong(name, content, message, tmp_path):
     assert not (tmp_path / "y.npz").exists()
 
 
+def test_run_file_gives_the_index_of_an_invalid_value_in_the_file(tmp_path):
+    x = np.zeros((300, 4, 3), np.float32)
+    x[290, 2, 1] = np.inf
+    np.savez(tmp_path / "x.npz", x=x)
+    with pytest.raises(edgernn.UsageError, match=r"got inf at index \(290, 2, 1\)"):
+        run_file(exported("gru")[1], tmp_path / "x.npz")
+
+
 def test_an_array_without_a_name_is_refused(tmp_path):
     with (tmp_path / "x.npz").open("wb") as file:
         np.save(file, np.zeros((2, 3), np.float32))
