@@ -161,8 +161,9 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), delimiter:
             if value is None:
                 column = f"column {i + 1}" + (f" ({names[i]})" if names else "")
                 hint = "" if names or line > first else ", or give it a header: a row without any number"
+                remedy = "correct the line" if row[i].strip() else "fill the gap, such as with the value before it"
                 raise EdgernnError(
-                    f"{path}: line {line}, {column}: expected a number, got {row[i][:40]!r}; correct the line{hint}"
+                    f"{path}: line {line}, {column}: expected a number, got {row[i][:40]!r}; {remedy}{hint}"
                 )
             values.append(value)
     if not count:

@@ -32,7 +32,7 @@ def test_a_path_is_an_npz_file_or_a_folder(tmp_path):
             UsageError, match=r"expected the name of a task, an \.npz file, a folder of csv files, or a folder"
         ):
             find_task(name)
-    for name in (str(tmp_path / "none.npz"), "some/where", "x.npy"):
+    for name in (str(tmp_path / "none.npz"), "some/where", "nowhere/", "x.npy"):
         with pytest.raises(EdgernnError, match=f"task: no such file or folder: {name}"):
             find_task(name)
     with pytest.raises(UsageError, match="unknown task 'adings': did you mean 'adding'"):

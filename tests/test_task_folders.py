@@ -288,7 +288,7 @@ BAD_FOLDERS = {
     ),
     "gap": (
         {"f04.csv": "1,2,\n1,2,3\n", "labels.csv": ROWS},
-        r"f04\.csv: line 1, column 3: expected a number, got ''; correct the line, or give it a header",
+        r"f04\.csv: line 1, column 3: expected a number, got ''; fill the gap, .*, or give it a header",
     ),
     "names": (
         {"f04.csv": "a,b,d\n" + "1,2,3\n" * 5, "labels.csv": ROWS},

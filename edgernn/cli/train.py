@@ -196,6 +196,7 @@ def command(
         raise UsageError("--allow-code: expected together with --recipe; leave it out")
     for name in ("task", "cell"):
         if options[name] is None:
-            raise UsageError(f"Missing option '--{name}'; give it, or a --recipe")
+            hint = ", or --resume and --out alone, without settings" if resume else ""
+            raise UsageError(f"Missing option '--{name}'; give it, or a --recipe{hint}")
     result = train(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
     return result if leads() else None

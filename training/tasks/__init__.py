@@ -85,7 +85,7 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
         )
     if (file := path.with_suffix(".npz")).is_file():
         raise UsageError(f"task: no task has the name {name}; to train on your file, give --task {file}")
-    if path.suffix or len(path.parts) > 1:
+    if path.suffix or "/" in str(name):
         raise EdgernnError(f"task: no such file or folder: {name}; check the path")
     raise nearest("task", name, TASKS)
 
