@@ -67,6 +67,18 @@ def output_file(path: Path, *inputs: Path, option: str = "--out") -> Path:
     return target
 
 
+def default_output(path: Path) -> Path:
+    """Return the path that a command writes to if the user names none; UsageError is raised if a link stands there.
+
+    A link beside a model of somebody else may lead anywhere.
+    """
+    if path.is_symlink():
+        raise UsageError(
+            f"{path}: expected a new or regular file or folder, got a link; choose another place with --out"
+        )
+    return path
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that writes a file atomically: write to a temporary file, which replaces `path` at the end.
@@ -242,6 +254,10 @@ def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> No
     write_bytes(path, content.getvalue())
 
 
+# bytes of unpacked data that are read of a file, unless the file itself is larger
+LARGEST = 1 << 31
+
+
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, Any]"]:
     """Read arrays by their names from an npz file.
 
@@ -267,6 +283,12 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, 
             if missing := [name for name in names if name not in file]:
                 raise EdgernnError(
                     f"{path}: expected the arrays {', '.join(names)}, got none named {', '.join(missing)}; add them"
+                )
+            sizes = {info.filename.removesuffix(".npy"): info.file_size for info in file.zip.infolist()}
+            # arrays that are 1000 times as large as the file would take minutes and gigabytes
+            if (size := sum(sizes[name] for name in names)) > max(LARGEST, path.stat().st_size):
+                raise EdgernnError(
+                    f"{path}: expected arrays of at most {LARGEST:,} bytes, got {size:,}; split the file"
                 )
             return {name: file[name] for name in names}
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgernn.cli.frame import COMMANDS, main
+from edgernn.cli.frame import COMMANDS, json_command, main
 from edgernn.runtime import Session
 from tests.models import exported
 
@@ -120,6 +120,16 @@ def test_json_is_one_document_and_nothing_else(verb, tmp_path, monkeypatch, capf
     capfd.readouterr()
     assert main([verb, *words[verb], "--json"]) == 0
     assert json.loads(capfd.readouterr().out)
+
+
+def test_numbers_that_json_lacks_are_null(capsys):
+    @json_command(example="edgernn odd", text=str)
+    def odd():
+        """Return numbers."""
+        return {"y": [1.0, float("nan")], "rows": ({"loss": float("inf")},)}
+
+    odd.main(["--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out) == {"y": [1.0, None], "rows": [{"loss": None}]}
 
 
 def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 """Atomic writes: files are whole, temporary files of killed processes are removed, and those of others are kept."""
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import CONFIG, output_file, read_arrays, read_json, replacing, write_text
 from edgernn.locks import hold_file
@@ -23,6 +25,7 @@ from edgernn.runtime.wav import read_wav
 from edgernn.store import read_tensors
 from edgernn.training.formats.byte_source import read_all
 from edgernn.training.tables.toml_settings import read_toml
+from tests.source_tree import ROOT
 from tests.training_helpers import leftovers
 
 WRITE = """
@@ -143,6 +146,37 @@ def test_a_link_stays_and_its_target_is_written(tmp_path):
         assert (tmp_path / f"{name}.json").is_symlink()
         assert (tmp_path / f"elsewhere/{name}.json").read_text() == "text"
     assert not leftovers(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("link", "command"),
+    [
+        ("model.edgernn", ["pack", "model.onnx"]),
+        ("model", ["pack", "model.onnx", "--target", "c"]),
+        ("bench.json", ["bench", "model.onnx"]),
+        ("model-delta.onnx", ["calibrate", "model.onnx", "--data", "x.npz"]),
+    ],
+)
+def test_a_link_where_no_output_was_named_is_refused(link, command, tmp_path, monkeypatch, capsys):
+    """A folder of somebody else may hold such links, with or without a config.json."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "models" / "adding-sarnn" / "model.onnx", "model.onnx")
+    np.savez("x.npz", x=np.zeros((5, 2, 2), np.float32), y=np.zeros((2, 1), np.float32))
+    Path("mine").mkdir()
+    Path("mine/precious").write_text("text")
+    Path(link).symlink_to("mine" if link == "model" else "mine/precious")
+    assert main(command) == 2
+    assert f"{link}: expected a new or regular file or folder, got a link" in capsys.readouterr().err
+    assert [path.name for path in Path("mine").iterdir()] == ["precious"]
+    assert Path("mine/precious").read_text() == "text"
+
+
+def test_arrays_far_larger_than_their_file_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgernn.files.LARGEST", 10_000)
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(9_000, np.int8), bomb=np.zeros(20_000, np.int8))
+    assert read_arrays(tmp_path / "x.npz", ("x",))["x"].shape == (9_000,)
+    with pytest.raises(EdgernnError, match="expected arrays of at most 10,000 bytes, got 20,128; split the file"):
+        read_arrays(tmp_path / "x.npz", ("bomb",))
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])

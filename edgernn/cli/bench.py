@@ -167,6 +167,7 @@ def command(
     import tempfile
 
     from edgernn.bench import Settings, bench, read_example, save
+    from edgernn.files import default_output
     from edgernn.runtime.zoo import find_model
 
     if target is not None and (device != "cpu" or out is not None):
@@ -201,6 +202,9 @@ def command(
     # a model of the zoo keeps the report of its card
     named = model is not None and model != Path(words[0])
     report_folder = out or (model.parent if model is not None and not named else Path("bench"))
+    if out is None:
+        for file in ("bench.json", "bench.md", "cuda.json", "cuda.md"):
+            default_output(report_folder / file)
     with tempfile.TemporaryDirectory() as folder:
         if model is None:
             from edgernn.export import to_onnx

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -155,6 +156,19 @@ def group() -> None:
     """
 
 
+def _json_text(result: Any) -> str:
+    """Format a result as JSON, which has no NaN and no infinity: these become null."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(entry) for key, entry in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(entry) for entry in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(result), indent=2, allow_nan=False)
+
+
 def json_command(
     example: str, text: Callable[[Any], str], sections: Sections | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
@@ -181,9 +195,7 @@ def json_command(
             with contextlib.redirect_stdout(sys.stderr):
                 result = function(**options)
             if result is not None:
-                click.echo(
-                    json.dumps(result, indent=2, allow_nan=False) if as_json else _without_controls(text(result))
-                )
+                click.echo(_json_text(result) if as_json else _without_controls(text(result)))
 
         command: Command = click.command(cls=Command)(_json(_debug(run)))
         command.example, command.sections = example, sections

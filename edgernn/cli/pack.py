@@ -62,6 +62,7 @@ def command(
     With --target c, the result is a folder of C99 files for a microcontroller: the weights, which stay in flash, and
     the code that this model needs. The code calls no library and allocates no memory.
     """
+    from edgernn.files import default_output
     from edgernn.runtime.zoo import find_model
 
     named, model = model, find_model(model)
@@ -71,7 +72,9 @@ def command(
     if target == "c":
         from edgernn.runtime.firmware import pack_folder
 
-        return pack_folder(model, out or model.with_suffix(""), name or "model", on_nonfinite or "error")
+        return pack_folder(
+            model, out or default_output(model.with_suffix("")), name or "model", on_nonfinite or "error"
+        )
     if name is not None:
         raise UsageError("--name: expected only together with --target c; add --target c, or leave out --name")
     if on_nonfinite is not None:
@@ -81,4 +84,4 @@ def command(
         )
     from edgernn.runtime.packed import pack_file
 
-    return pack_file(model, out or model.with_suffix(".edgernn"))
+    return pack_file(model, out or default_output(model.with_suffix(".edgernn")))

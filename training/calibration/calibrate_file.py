@@ -12,7 +12,7 @@ import onnx
 
 from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.export.delta_graph import with_outputs
-from edgernn.files import output_file, write_bytes
+from edgernn.files import default_output, output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
@@ -78,7 +78,7 @@ def calibrate_file(
             than `loss`.
     """
     progress = progress or Silent()
-    out = out or path.with_name(f"{path.stem}-delta.onnx")
+    out = out or default_output(path.with_name(f"{path.stem}-delta.onnx"))
     output_file(out, path, data)
     graph = open_graph(path)
     file = _File(path, data, graph)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgernn.errors import EdgernnError
-from edgernn.files import check_content, check_regular
+from edgernn.files import LARGEST, check_content, check_regular
 
 # suffixes of the compressions that every reader accepts
 SUFFIXES = ("", ".gz", ".xz")
 # default limit of unpacked bytes, above the size of all data sets here
-LIMIT = 1 << 31
+LIMIT = LARGEST
 _CHUNK = 1 << 20
 # errors of the standard library's unpackers for corrupt data
 CORRUPT = (
