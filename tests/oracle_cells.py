@@ -236,9 +236,9 @@ def minlstm(p: Parameters, x: Array, state: State) -> State:
     (h,) = state
     H = h.shape[-1]
     f, i, candidate = (x @ rows(p["W"], k, H).T + rows(p["b"], k, H) for k in range(3))
-    log_f, log_i = (-np.logaddexp(0, -v) for v in (f, i))
-    both = np.logaddexp(log_f, log_i)
-    return (np.exp(log_f - both) * h + np.exp(log_i - both) * candidate,)
+    log_f, log_i = (-np.logaddexp(0, -np.maximum(v, -1e30)) for v in (f, i))
+    share = 1 / (1 + np.exp(log_f - log_i))
+    return ((1 - share) * h + share * candidate,)
 
 
 def lru(p: Parameters, x: Array, state: State) -> State:

@@ -14,11 +14,14 @@ from edgernn.files import read_json
 from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.tasks.binary_addition import BinaryAddition
 from edgernn.training.papers.tasks.brits import Mortality
+from edgernn.training.papers.tasks.draw import DrawImages
+from edgernn.training.papers.tasks.l2l import LearningToLearn
 from edgernn.training.papers.tasks.memorization import Memorization
+from edgernn.training.papers.tasks.ptb import NextWord
+from edgernn.training.papers.tasks.sentence_vae import SentenceCodes
 from edgernn.training.tables.jobs import Job
 from edgernn.training.tables.table_text import baseline_lines
 from edgernn.training.tables.trivial_baselines import baselines
-from edgernn.training.tasks import DrawImages, LearningToLearn, NextWord, SentenceCodes
 from edgernn.training.tasks.activity import Activity
 from edgernn.training.tasks.adding import Adding
 from edgernn.training.tasks.arrays import Arrays

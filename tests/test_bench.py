@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import edgernn
+from benchmarks import load, training_steps
 from benchmarks.compare_libraries import main as compare_libraries
 from benchmarks.skip_curve import GROUP_SIZES, SKIPS
 from benchmarks.skip_curve import main as skip_curve
@@ -23,7 +24,7 @@ from benchmarks.skip_work import DENSE
 from benchmarks.skip_work import main as skip_work
 from benchmarks.suite import CASES, OWN_CASES
 from benchmarks.worst_steps import main as worst_steps
-from edgernn.bench import Settings, bench, load, markdown, save, training_steps
+from edgernn.bench import Settings, bench, markdown, save
 from edgernn.bench.baseline import parameters
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig

@@ -164,11 +164,11 @@ def test_clips_and_streams_do_not_replace_each_other(run, data, tmp_path, monkey
 
 
 def test_inputs_of_another_size_are_refused(bits, monkeypatch):
-    monkeypatch.setattr("edgernn.training.tasks.Memorization.input_size", 7)
+    monkeypatch.setattr("edgernn.training.papers.tasks.memorization.Memorization.input_size", 7)
     with pytest.raises(UsageError, match=r"input_size: expected 1, .* got 7; give the data set of the training"):
         evaluate_model(bits)
-    monkeypatch.setattr("edgernn.training.tasks.Memorization.input_size", 1)
-    monkeypatch.setattr("edgernn.training.tasks.Memorization.vocabulary", 9)
+    monkeypatch.setattr("edgernn.training.papers.tasks.memorization.Memorization.input_size", 1)
+    monkeypatch.setattr("edgernn.training.papers.tasks.memorization.Memorization.vocabulary", 9)
     with pytest.raises(UsageError, match=r"vocabulary: expected None, .* got 9"):
         evaluate_model(bits)
 

@@ -48,12 +48,13 @@ def test_forbidden_imports_inside_functions_are_found(tmp_path):
         assert output in report, output
         module = "edgernn." + file.removesuffix(".py").replace("/", ".")
         # each by its direct import, not through another module
-        assert file == "mine.py" or f"{module} -> {imported} (l." in report, file
+        cycle = "- .tasks -> .run_directory (1 import)" in report
+        assert file == "mine.py" or (cycle if "cycles" in output else f"{module} -> {imported} (l." in report), file
 
 
 def test_public_names_are_listed_and_declared_for_type_checkers():
     source = Path(edgernn.__file__).read_text(encoding="utf-8")
-    (block,) = [node for node in ast.parse(source).body if isinstance(node, ast.If) and node.test.id == "TYPE_CHECKING"]
+    (block,) = [node for node in ast.parse(source).body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
     declared = [alias.asname for line in block.body for alias in line.names]
     assert sorted([*declared, "__version__"]) == sorted(edgernn.__all__)
     assert set(edgernn.__all__) <= set(dir(edgernn))

@@ -84,5 +84,7 @@ def test_a_card_has_the_size_of_its_file_and_its_latency(weights, tmp_path, monk
     assert whole, card
     assert step, card
     assert f"| measured on | {processor()}, one thread, the native library (" in card
-    output = f"a call takes {whole[1]} with 10 steps, {step[1]} with one, on one thread of {processor()}"
-    assert output in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert whole[1] in output
+    assert step[1] in output
+    assert f"from Python, caches warm, one thread of {processor()}" in output

@@ -24,7 +24,8 @@ SMALL = Case("Small", ModelConfig.of("gru", 2, 8), 4, targets=(Target("roofline"
 
 
 def figures(case, **times):
-    return described(case, {name: np.array(values, float) for name, values in times.items()}, {"edgernn": 1e-7})
+    peers = {"ONNX Runtime", "JAX", "PyTorch", "OpenVINO", "ncnn"}
+    return described(case, {name: np.array(values, float) for name, values in times.items()}, {"edgernn": 1e-7}, peers)
 
 
 @pytest.mark.slow
@@ -86,7 +87,7 @@ def test_ratios_are_taken_within_a_round():
         "g", ModelConfig.of("gru", 2, 8), targets=(Target("roofline", 1.5), Target(BEST, 1.0), Target("absent", 1.0))
     )
     times = {"edgernn": [1, 2, 8], "ONNX Runtime": [2, 4, 4], "JAX": [0.5, 1.5, 10], "roofline": [1, 1, 4]}
-    described_case = described(case, {n: np.array(t, float) for n, t in times.items()}, {"edgernn": 1e-7})
+    described_case = figures(case, **times)
     ratios = {name: each["ratio"] for name, each in described_case["contenders"].items()}
     assert ratios == {"edgernn": 1, "ONNX Runtime": 0.5, "JAX": pytest.approx(4 / 3), "roofline": 2}
     assert described_case["contenders"]["ONNX Runtime"]["us"] == 4

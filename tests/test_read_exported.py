@@ -202,7 +202,7 @@ def set_hidden_size(proto, info):
 def test_a_large_size_in_the_metadata_takes_no_memory(tmp_path):
     """Weights of this size are larger than the memory of this machine."""
     _, path, _ = exported("gru", layers=2)
-    with pytest.raises(EdgernnError, match=r"layer0\.W: expected shape \(90000, 3\), got \(99, 3\)"):
+    with pytest.raises(EdgernnError, match="damaged: 60003 channels and states cannot fit in a file of"):
         read_exported(changed(path, tmp_path, set_hidden_size))
 
 

@@ -163,12 +163,14 @@ ON_CPU = [(name, "cpu") for name in LAYERS if name != "imputer"]
 
 
 @pytest.mark.parametrize(("name", "device"), [*ON_CPU, ("gru", "cuda"), ("gru, selective", "cuda")])
-def test_kernels_see_the_rounded_weights(name, device):
+def test_kernels_see_the_rounded_weights(name, device, monkeypatch):
     if device == "cuda":
         pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
         if os.environ.get("TRITON_INTERPRET") != "1":
             pytest.skip("TRITON_INTERPRET=1 is not set: the kernels need a GPU")
     model, x = make(name)
+    # products in float32, as in the loop
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model.rounding.ramp(17, 30)
     assert attach(model, "torch", "cpu") == "torch"
     y, loop = model(x)[0], gradients(model, x)

@@ -8,7 +8,7 @@ import pytest
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
-from edgernn.training.sweep import run_sweep
+from edgernn.training.sweep import run as run_sweep
 from edgernn.training.sweep.plan import load_sweep
 from edgernn.training.tables.jobs import Outcome
 from edgernn.training.tables.table import trained

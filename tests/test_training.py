@@ -125,7 +125,13 @@ def test_the_config_repeats_the_run(finished):
     assert config["train"]["lambda"] == 1e-3
     settings = {"T": 10, "epoch_steps": 100, "values": "uniform", "delta2": None, "markers": "any", "silence": None}
     settings |= {"train_size": None, "test_size": 1000}
-    assert config["task"] == {"name": "adding", "settings": settings, "fingerprint": None, "classes": None}
+    assert config["task"] == {
+        "name": "adding",
+        "settings": settings,
+        "fingerprint": None,
+        "classes": None,
+        "channels": None,
+    }
     assert config["torch"] == torch.__version__
 
 

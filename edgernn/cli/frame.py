@@ -35,7 +35,7 @@ COMMANDS = {
     "reproduce": "Train the runs of a paper's table and compare the figures.",
     "sweep": "Train all combinations of cells, rules and settings.",
     "plot": "Plot training runs: learning curves, updates, trade-offs.",
-    "evaluate": "Test a trained model on new data, or with other settings of its task.",
+    "evaluate": "Test a trained model on new data, or with other settings.",
     "export": "Export a run as one ONNX file and verify it.",
     "calibrate": "Make a trained dense model cheaper without training.",
     "pack": "Convert an ONNX file to a packed model for C programs.",
