@@ -216,6 +216,6 @@ class Delta(UpdateRule):
     @torch.no_grad()
     def force(self, rate: float) -> None:
         # `random_model` then searches thresholds for other rates, as they depend on the cell
-        theta = -1.0 if rate == 1 else 1 - rate if rate else math.inf
+        theta = -1.0 if rate == 1 else 1 - rate if rate else 1e30
         self.rule_theta_x.fill_(theta)
         self.rule_theta_h.fill_(theta)

@@ -84,7 +84,9 @@ class Selective(UpdateRule):
         nn.init.normal_(self.rule_W)
         self.rule_W.div_(self.rule_W.norm(dim=1, keepdim=True))
         self.rule_d.zero_()
-        self.rule_b.fill_(math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * rate - 1, dtype=torch.float64))))
+        score = math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * rate - 1, dtype=torch.float64)))
+        # finite, as an exported weight must be
+        self.rule_b.fill_(max(-1e30, min(score, 1e30)))
 
     def macs(self) -> int:
         return self.groups * self.input_size + self.groups + self._additions
