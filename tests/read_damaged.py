@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,13 @@ def _read_with(*readers: Callable[[], Any], agree: bool = False) -> None:
 
 
 def _task(name: str, file: str = "") -> Callable[[Path], None]:
-    """Return a reader of the data of a task, which may be in a file of the folder."""
+    """Return a reader of the data of a task MODULE:CLASS, which may be in a file of the folder."""
 
     def read_data(folder: Path) -> None:
-        from edgernn.training import tasks
         from tests.task_helpers import opened
 
-        opened(getattr(tasks, name)(), folder / file)
+        module, _, task = name.partition(":")
+        opened(getattr(import_module(f"edgernn.training.{module}"), task)(), folder / file)
 
     return read_data
 
@@ -333,13 +334,13 @@ def _read_state(folder: Path) -> None:
 
 
 KINDS = {
-    "npz": Kind(_npz, _task("Arrays", "own.npz")),
+    "npz": Kind(_npz, _task("tasks.arrays:Arrays", "own.npz")),
     "inputs of run": Kind(_inputs, _read_input),
-    "csv files": Kind(_csv_folder, _task("Folder")),
-    "wav files": Kind(_words, _task("OwnWords")),
+    "csv files": Kind(_csv_folder, _task("tasks.folders:Folder")),
+    "wav files": Kind(_words, _task("tasks.keywords:OwnWords")),
     "idx": Kind(_mnist, _read_idx),
     "mat": Kind(_svhn, _read_svhn),
-    "stays": Kind(_physionet, _task("Mortality")),
+    "stays": Kind(_physionet, _task("papers.tasks.brits:Mortality")),
     "ECG": Kind(_heart, _read_heart),
     "recipe": Kind(_recipe, _read_recipe),
     "sweep": Kind(_sweep, _read_sweep),
