@@ -42,7 +42,9 @@ def wheel(tmp_path_factory):
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
     for name in names:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_symlink():
+            (copy / name).symlink_to((ROOT / name).readlink())
+        elif (ROOT / name).is_file():
             (copy / name).write_bytes((ROOT / name).read_bytes())
             # another umask
             (copy / name).chmod(0o600)
