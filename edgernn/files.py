@@ -36,6 +36,12 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a so
 _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
+def _special_kind(path: Path) -> str | None:
+    """Return what a path is that is no regular file, such as "a FIFO"; None for a regular file, also behind a link."""
+    mode = path.stat().st_mode
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "a special file")
+
+
 def output_file(path: Path, *inputs: Path, option: str = "--out") -> Path:
     """Follow the links of a path that a command writes to, and refuse to replace what is not a regular file.
 
@@ -55,11 +61,10 @@ def output_file(path: Path, *inputs: Path, option: str = "--out") -> Path:
     if path.is_symlink() and (path.parent / CONFIG).exists() and not target.is_relative_to(path.parent.resolve()):
         raise UsageError(f"{path}: expected a file in the run directory, got a link to {target}; remove the link")
     try:
-        mode = target.stat().st_mode
+        kind = _special_kind(target)
     except (FileNotFoundError, NotADirectoryError):
         return target
-    if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+    if kind is not None:
         raise UsageError(f"{option}: expected a regular file or a new one, got {kind}, {path}; give another name")
     for source in inputs:
         if source.exists() and target.samefile(source):
@@ -203,9 +208,7 @@ def check_regular(path: Path, expected: str) -> None:
         EdgernnError: The path is a folder, a FIFO, a socket or a device, or a link to one.
         FileNotFoundError: There is no such file.
     """
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+    if (kind := _special_kind(path)) is not None:
         raise EdgernnError(f"{path}: expected {expected}, got {kind}; give a regular file")
 
 

@@ -137,10 +137,10 @@ class Program:
         """Compute the results in float64 from `values`, one array per argument; the results have their common shape."""
         if len(values) != len(self.arguments):
             raise ProgramError(f"values: expected {len(self.arguments)} arrays, one per argument, got {len(values)}")
-        given = [np.asarray(value, np.float64) for value in values]
+        arrays = [np.asarray(value, np.float64) for value in values]
         with np.errstate(all="ignore"):
-            results = self.evaluate([*given, *self.constants], {name: op.compute for name, op in OPS.items()})
-        shape = np.broadcast_shapes(*(value.shape for value in given))
+            results = self.evaluate([*arrays, *self.constants], {name: op.compute for name, op in OPS.items()})
+        shape = np.broadcast_shapes(*(value.shape for value in arrays))
         return tuple(np.broadcast_to(result, shape) for result in results)
 
     def evaluate(self, values: Sequence[Any], functions: Mapping[str, Callable[..., Any]]) -> tuple[Any, ...]:
