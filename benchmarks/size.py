@@ -4,9 +4,9 @@
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks import ROOT
+
 CODE = {".py", ".c", ".cc", ".cu", ".h", ".in", ".js", ".json", ".mjs", ".toml", ".ts"}
 PRODUCT, APART = ("edgernn", "export", "runtime", "training"), ("training/papers", "benchmarks")
 # prints the number of edgernn's modules after a training of two steps

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import ROOT
 from edgernn.bench.measure import Settings, bench
 from edgernn.bench.report import save
 from edgernn.export.card import latency_rows
@@ -32,8 +33,6 @@ from edgernn.training.evaluate_model import open_entry
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.sources import Split
 from edgernn.zoo_entry import as_dict, card_sections, part_figures, with_intervals
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def from_session(file: Path, task: Task, split: Split) -> float:

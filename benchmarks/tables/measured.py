@@ -5,16 +5,15 @@ import json
 import statistics
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from benchmarks import ROOT
 from edgernn.cli.models import model_rows, seed_notes
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
 from edgernn.training.tables.statistics import Difference, mean_difference
 from edgernn.training.tables.table_text import shown_baselines
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
 WASM = RESULTS / "wasm.json"

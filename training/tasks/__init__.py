@@ -31,8 +31,8 @@ class _Tasks(Mapping[str, type[Task]]):
 
     def __getitem__(self, name: str) -> type[Task]:
         module, _, task = (PLACES.get(name) or self._of_papers()[name]).partition(":")
-        found: type[Task] = getattr(import_module(module), task)
-        return found
+        cls: type[Task] = getattr(import_module(module), task)
+        return cls
 
     def __iter__(self) -> Iterator[str]:
         yield from PLACES

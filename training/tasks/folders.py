@@ -179,10 +179,10 @@ class Folder(OwnData):
                 f"{files['train'].folder.parent}: expected the same kind of targets in all parts, got {kinds}; use "
                 "classes or numbers in all"
             )
-        found = {name for names in labels.values() for name in names}
+        classes = {name for names in labels.values() for name in names}
         if self.classes is None:
-            self.classes = _sorted_names(found)
-        elif unknown := _sorted_names(found.difference(self.classes)):
+            self.classes = _sorted_names(classes)
+        elif unknown := _sorted_names(classes.difference(self.classes)):
             raise EdgernnError(
                 f"{source}: expected the classes {', '.join(self.classes)} of the training, got {', '.join(unknown)}; "
                 "correct the labels"
