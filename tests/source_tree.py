@@ -31,6 +31,13 @@ def load_script(path):
     return module
 
 
+def first_sequence(folder):
+    """Write the first sequence of examples/adding.csv, which an empty line ends, into a folder; return its path."""
+    path = folder / "x.csv"
+    path.write_text((ROOT / "examples" / "adding.csv").read_text(encoding="utf-8").partition("\n\n")[0] + "\n")
+    return path
+
+
 def generator():
     """Import the script runtime/csrc/generate.py as a module."""
     return load_script(ROOT / "runtime" / "csrc" / "generate.py")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edgernn.runtime import library_path
-from tests.source_tree import ROOT, python_without_editable_install, run
+from tests.source_tree import ROOT, first_sequence, python_without_editable_install, run
 from tests.test_packaging import USE
 
 NATIVE = "x86_64-linux-gnu"
@@ -131,8 +131,7 @@ def test_light_install_steps_a_model(light):
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )
 def test_light_install_runs_what_needs_no_training(command, files, light, tmp_path):
-    # the first of the sequences of the apps, which an empty line separates
-    (tmp_path / "x.csv").write_text((ROOT / "examples" / "adding.csv").read_text().partition("\n\n")[0] + "\n")
+    first_sequence(tmp_path)
     assert run(light / "edgernn", *shlex.split(command), cwd=tmp_path)
     assert all((tmp_path / file).is_file() for file in files)
 

@@ -25,7 +25,7 @@ from tests.apps import ROOT, need, run
 from tests.checks.arm import DOTS, PLAIN, SAME
 from tests.foreign import ARM, COMPILERS, INCLUDE, LINUX, WINDOWS, compiled, instruction_sets, output
 from tests.models import contractive, packed_alone
-from tests.source_tree import load_script
+from tests.source_tree import first_sequence, load_script
 from tests.test_packed import random_input, steps
 
 BUILD = ROOT / "cmake" / "build.py"
@@ -152,7 +152,7 @@ def test_the_wheel_installs_and_runs_a_model_without_a_compiler(light, tmp_path)
     assert not [
         tool for tool in ("cc", "gcc", "g++", "clang", "ld", "cmake", "make") if shutil.which(tool, path=light["PATH"])
     ]
-    source, target = ROOT / "examples" / "adding.csv", tmp_path / "y.csv"
+    source, target = first_sequence(tmp_path), tmp_path / "y.csv"
     words = [Path(light["PATH"], "edgernn"), "run", MODEL, "--input", source, "--output", target]
     process = run(*words, environment=light)
     assert process.returncode == 0, process.stderr
@@ -239,7 +239,7 @@ def test_a_damaged_model_is_refused(target, processor, names, tmp_path):
 def test_the_python_code_runs_without_what_windows_lacks(light, tmp_path):
     """A stand-in for a test of the wheel on Windows, whose Python has neither these modules nor SIGHUP."""
     code = "import signal, sys; del signal.SIGHUP; sys.modules.update(dict.fromkeys(['termios', 'fcntl', 'resource']))"
-    words = ["run", MODEL, "--input", ROOT / "examples" / "adding.csv", "--output", tmp_path / "y.csv"]
+    words = ["run", MODEL, "--input", first_sequence(tmp_path), "--output", tmp_path / "y.csv"]
     process = run("python", "-P", "-c", f"{code}; from edgernn.__main__ import run; run()", *words, environment=light)
     assert process.returncode == 0, process.stderr
     assert (tmp_path / "y.csv").is_file()
