@@ -84,6 +84,19 @@ def test_parts_have_users_of_their_own_and_every_labelled_step(tmp_path):
     assert np.allclose(task.mean, mean, atol=1e-6)
 
 
+def test_folds_validate_every_user_once(tmp_path):
+    write_activity(tmp_path)
+    tasks = [opened(Activity(window=50, lead=10, folds=4), tmp_path, seed) for seed in range(5)]
+    validation = [task.validation.x.unique(dim=0) for task in tasks]
+    assert torch.equal(tasks[0].validation.x, tasks[4].validation.x)
+    assert len(torch.cat(validation[:4]).unique(dim=0)) == sum(map(len, validation[:4]))
+    for task in tasks:
+        rows = torch.cat([task.train.x, task.validation.x])
+        assert len(rows) == len(tasks[0].train.x) + len(tasks[0].validation.x)
+    with pytest.raises(EdgernnError, match="folds: expected at most 4, one for each training group, got 5; lower it"):
+        opened(Activity(window=50, lead=10, folds=5), tmp_path)
+
+
 def test_background_is_unlabelled_or_rest(tmp_path):
     write_activity(tmp_path)
     task, resting = (opened(Activity(window=50, lead=10, rest=rest), tmp_path) for rest in (False, True))

@@ -16,8 +16,16 @@ from edgernn.training.datasets.registry import SETS
 from edgernn.training.formats import read_hapt
 from edgernn.training.tasks.base import Tally, Task
 from edgernn.training.tasks.confusion import IGNORED, LABELLED_STEPS, Confusion
-from edgernn.training.tasks.parts import Array, check_apart, check_offsets, checked_array, finite, standardisation
-from edgernn.training.tasks.sources import Sequences, Split, random_split
+from edgernn.training.tasks.parts import (
+    Array,
+    Folds,
+    check_apart,
+    check_offsets,
+    checked_array,
+    finite,
+    standardisation,
+)
+from edgernn.training.tasks.sources import Sequences, Split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 # labels 1 to 6 of the data; 7 to 12 are transitions between postures, 0 is unlabelled
@@ -29,7 +37,7 @@ _VALIDATION = 7
 
 
 @dataclass
-class Activity(Task):
+class Activity(Folds, Task):
     """Activity recognition: label each step of a stream of acceleration (g) and angular velocity (rad/s) at 50 Hz.
 
     x (window, B, 6): acceleration and angular velocity along three axes each. target (window, B): index of the activity
@@ -38,9 +46,9 @@ class Activity(Task):
     first of a stream begins with `lead` or more steps of the window before it. These repeated steps are left out of
     loss and metrics, so that every labelled step counts once.
 
-    The split is the publisher's, by user: 21 users for training, of whom the seed chooses 3 for validation, and 9 for
-    the test. Background steps, at which nothing happens, are the steps without a label. With rest=true, the steps of
-    sitting, standing and lying are background steps, too.
+    The split is the publisher's, by user: 21 users for training and 9 for the test. Of the 21, the seed or the setting
+    `folds` chooses those for validation, 3 by default. Background steps, at which nothing happens, are the steps
+    without a label. With rest=true, the steps of sitting, standing and lying are background steps, too.
 
     Metrics, over all labelled steps of a split: accuracy, cross_entropy, macro_f1, and recall and precision of each
     class, such as recall_walking.
@@ -50,6 +58,7 @@ class Activity(Task):
     - `window`: Number of steps in a window.
     - `lead`: Number of steps at the start of a window that repeat the window before it and are not counted again.
     - `rest`: Count sitting, standing and lying as background, too.
+    - `folds`: See `Folds`; the groups are users.
 
     Files: hapt.npz, or the folders RawData, Train and Test of the publisher's archive. hapt.npz has x (N, 6), the rows
     of all streams; label (N,), from 0 to 12 as in the data set's activity_labels.txt; offset (streams + 1,), the first
@@ -82,10 +91,10 @@ class Activity(Task):
         x, target, offset, user, train, test = _read(paths)
         if len(train) < 2:
             raise EdgernnError(f"{path}: train_users: expected at least 2 users, got {len(train)}; get the file again")
-        chosen = random_split(len(train), [max(1, len(train) // _VALIDATION)], seed)
+        training, validation = self.split_groups(path, len(train), _VALIDATION, seed)
         background = np.isin(target, [IGNORED, *(_POSTURES if self.rest else ())])
         parts = {}
-        for part, users in (("train", train[chosen[0]]), ("validation", train[chosen[1]]), ("test", test)):
+        for part, users in (("train", train[training]), ("validation", train[validation]), ("test", test)):
             streams = np.flatnonzero(np.isin(user, users))
             if not len(streams):
                 raise EdgernnError(

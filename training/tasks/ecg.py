@@ -19,8 +19,8 @@ from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import Objective, Predictor, Tally, Task
 from edgernn.training.tasks.confusion import masked_cross_entropy
 from edgernn.training.tasks.heartbeats import CLASSES, RATE, HeartRecord, count_beats, read_records, step_targets
-from edgernn.training.tasks.parts import Array, standardisation
-from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+from edgernn.training.tasks.parts import Array, Folds, standardisation
+from edgernn.training.tasks.sources import Batch, Sequences, Split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 NO_BEAT = "none"
@@ -117,7 +117,7 @@ class BeatTally(Tally):
 
 
 @dataclass
-class Ecg(Task):
+class Ecg(Folds, Task):
     """Heart beats in an electrocardiogram (ECG): find them, and classify them as N, S or V.
 
     The classes are those of the AAMI, the Association for the Advancement of Medical Instrumentation: normal (N),
@@ -137,10 +137,10 @@ class Ecg(Task):
     since the beat before, the seconds until the next beat, the mean of the last 10 intervals between beats up to this
     beat, and the first number divided by that mean. target (B,): 0, 1 or 2 (N, S, V). No step is background.
 
-    DS1 and DS2 are the two sets of records of de Chazal et al. A fifth of the records of DS1, chosen by the seed, is
-    for validation; the others are for training. The records of DS2 are for the test. No patient is in both sets, except
-    for the patient of records 201 (DS1) and 202 (DS2). Fusion beats, unknown beats and ventricular flutter are left out
-    of loss and metrics. Beats that are detected there are not counted either.
+    DS1 and DS2 are the two sets of records of de Chazal et al. Of the records of DS1, the seed or the setting `folds`
+    chooses those for validation, a fifth by default; the others are for training. The records of DS2 are for the test.
+    No patient is in both sets, except for the patient of records 201 (DS1) and 202 (DS2). Fusion beats, unknown beats
+    and ventricular flutter are left out of loss and metrics. Beats that are detected there are not counted either.
 
     Loss: cross entropy with a weight for each class: its share of the training targets to the power of -balance, scaled
     so that the mean weight of a target is 1. Metrics over all beats of a split: macro_f1, the mean F1 of the three
@@ -157,6 +157,7 @@ class Ecg(Task):
     - `width`: Number of steps that are labelled with a beat.
     - `balance`: Exponent of the class weights, from 0 (each target has weight 1) to 1 (the targets of each class have
       the same total weight).
+    - `folds`: See `Folds`; the groups are records.
 
     File: the folder that PhysioNet's archive unpacks to, or mit-bih-mlii.npz, with these arrays. `first` (records,):
     the value of the first sample of each record. `difference` (records, samples - 1): the differences of successive
@@ -198,8 +199,9 @@ class Ecg(Task):
                 f"{path}: expected 2 or more training records (ds1) and 1 or more test records (ds2), "
                 f"got {len(ds1)} and {len(ds2)}; add records"
             )
-        chosen = random_split(len(ds1), [max(1, len(ds1) // _VALIDATION)], seed)
-        training, validation = ([ds1[i] for i in sorted(part.tolist())] for part in chosen)
+        training, validation = (
+            [ds1[i] for i in sorted(part)] for part in self.split_groups(path, len(ds1), _VALIDATION, seed)
+        )
         self.train, self.validation, self.test = (
             self._part(path, records, seed) for records in (training, validation, ds2)
         )

@@ -4,12 +4,14 @@
 import sys
 import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, EdgernnWarning
@@ -146,6 +148,43 @@ def standardisation(x: Tensor) -> tuple[list[float], list[float]]:
     std, mean = torch.std_mean(x.double(), (0, 1), correction=0)
     changes = std > 1e-12 * mean.abs().clamp(min=1e-20)
     return mean.float().tolist(), torch.where(changes, std, 1.0).float().tolist()
+
+
+@dataclass
+class Folds:
+    """Split of a task's training groups, such as users, into a training and a validation part; a base of tasks.
+
+    Settings:
+
+    - `folds`: Number of folds into which the training groups are dealt, alike for every seed. A training with the seed
+      s validates on fold s modulo `folds`, so that as many seeds validate on every group once. Default: none, and the
+      seed draws the validation groups.
+    """
+
+    folds: Annotated[int | None, Field(ge=2)] = None
+
+    def split_groups(self, path: Path, count: int, one_in: int, seed: int) -> tuple[list[int], list[int]]:
+        """Return the indices of the training and of the validation groups.
+
+        Args:
+            path: The file of the data, for errors.
+            count: Number of groups.
+            one_in: Without folds, one in so many groups is for validation, and at least one.
+            seed: Random seed of the training.
+
+        Raises:
+            EdgernnError: There are fewer groups than folds.
+        """
+        if self.folds is None:
+            training, validation = random_split(count, [max(1, count // one_in)], seed)
+            return training.tolist(), validation.tolist()
+        if self.folds > count:
+            raise EdgernnError(
+                f"{path}: folds: expected at most {count}, one for each training group, got {self.folds}; lower it"
+            )
+        order = random_split(count, [], 0)[0].tolist()
+        fold = seed % self.folds
+        return [group for i, group in enumerate(order) if i % self.folds != fold], order[fold :: self.folds]
 
 
 def balanced_parts(label: Array, groups: Array, seed: int) -> list[Tensor]:

@@ -15,8 +15,8 @@ from edgernn.errors import EdgernnError
 from edgernn.training.datasets.find import find_files
 from edgernn.training.formats import read_text
 from edgernn.training.tasks.base import Objective, Tally, Task
-from edgernn.training.tasks.parts import HELD_OUT, Array, finite, standardisation
-from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+from edgernn.training.tasks.parts import HELD_OUT, Array, Folds, finite, standardisation
+from edgernn.training.tasks.sources import Batch, Sequences, Split
 
 FILES = ["train_FD001.txt", "test_FD001.txt", "RUL_FD001.txt"]
 # columns: engine, cycle, then 3 settings and 21 sensors
@@ -51,7 +51,7 @@ class _LifeTally(Tally):
 
 
 @dataclass
-class RemainingLife(Task):
+class RemainingLife(Folds, Task):
     """Remaining life of simulated turbofan engines (C-MAPSS FD001), in cycles.
 
     x (window, B, 24): 3 settings and 21 sensors of successive cycles of an engine. target (B, 1): the number of cycles
@@ -59,14 +59,16 @@ class RemainingLife(Task):
     replaced by 1: the sensors of an engine with more than `cap` cycles left show no wear from which the number could be
     predicted. The model's output times `cap` is a number of cycles.
 
-    Every window of the training engines is a sequence. A tenth of these engines, chosen by the seed, is for validation.
-    The test part has the last window of each test engine. Metrics in cycles: rmse, the root mean squared error with the
-    true remaining life capped at `cap` as in the loss; rmse_uncapped, the same without the cap.
+    Every window of the training engines is a sequence. Of these engines, the seed or the setting `folds` chooses those
+    for validation, a tenth by default. The test part has the last window of each test engine. Metrics in cycles: rmse,
+    the root mean squared error with the true remaining life capped at `cap` as in the loss; rmse_uncapped, the same
+    without the cap.
 
     Settings:
 
     - `window`: Number of cycles of a sequence, at most 31, the number of cycles of the shortest test engine.
     - `cap`: Number of cycles at which the remaining life is capped in the loss; 125 in Li et al.
+    - `folds`: See `Folds`; the groups are engines.
 
     Files: train_FD001.txt, test_FD001.txt, RUL_FD001.txt.
 
@@ -107,8 +109,8 @@ class RemainingLife(Task):
                     f"{path}: expected at least window={self.window} cycles per engine, got {got}; lower the setting "
                     "window"
                 )
-        chosen = random_split(len(engines), [max(1, len(engines) // HELD_OUT)], seed)
-        self.train, self.validation = (self._windows([engines[i] for i in part.tolist()], seed) for part in chosen)
+        chosen = self.split_groups(paths[0], len(engines), HELD_OUT, seed)
+        self.train, self.validation = (self._windows([engines[i] for i in part], seed) for part in chosen)
         last = np.stack([engine[-self.window :] for engine in tested])
         self.test = Sequences(torch.from_numpy(last), torch.from_numpy(left[:, None] / np.float32(self.cap)))
         self.mean, self.std = standardisation(self.train.x)
