@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.library import CUDA, CUDA_OPTION, cuda_library_path, library_missing, library_path
+from edgernn.runtime.library import CUDA_FILE, CUDA_OPTION, cuda_library_path, library_missing, library_path
 
 
 def find_or_build(seconds: float) -> str:
@@ -49,6 +49,6 @@ def find_or_build(seconds: float) -> str:
                 "cannot build the CUDA library; correct the error that follows and try again: "
                 f"{' '.join(words)} failed: {(done.stderr or done.stdout)[-500:]}"
             )
-    target = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA)
-    shutil.copy2(folder / CUDA, target)
+    target = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA_FILE)
+    shutil.copy2(folder / CUDA_FILE, target)
     return cuda_library_path()

@@ -9,50 +9,10 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.imputers import Imputer
+from edgernn.layer_trace import COUNT, LAST, Trace, joined
 from edgernn.rules.base import Decision, Kind, UpdateRule, blend
 
-# name of the state with the previous input, for cells that read it
-LAST = "x_last"
-# name of the state with the number of steps, for cells that count them
-COUNT = "t"
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Values that one forward pass of a layer records besides its output, for losses and statistics.
-
-    Attributes:
-        decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step. A rule such
-            as delta (`Kind.COLUMN`) updates every neuron, but keeps older values in products; the mask is then True
-            where the products R h read the new value of h.
-        budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
-        imputed: The F features of the input (T, B, F) with missing values filled in, or None without an imputer.
-        imputation_loss: Loss of the imputer, or None without an imputer.
-        background: Mask (T, B), True at the steps that the task marks as background (no event), or None.
-        sent_inputs: With a rule such as delta (`Kind.COLUMN`): mask (T, B, columns of W), True where the product
-            W x reads the new value of x and not an older one. With any other rule: None.
-    """
-
-    decisions: Tensor | None
-    budget: Tensor
-    imputed: Tensor | None = None
-    imputation_loss: Tensor | None = None
-    background: Tensor | None = None
-    sent_inputs: Tensor | None = None
-
-
-def joined(traces: list[Trace]) -> Trace:
-    """Merge the records (`Trace`) of a layer that ran over consecutive parts of a sequence.
-
-    The merged record has the masks of all steps and the sum of the penalties. Its other fields are None.
-    """
-    decisions = [trace.decisions for trace in traces if trace.decisions is not None]
-    sent = [trace.sent_inputs for trace in traces if trace.sent_inputs is not None]
-    return Trace(
-        torch.cat(decisions) if decisions else None,
-        torch.stack([trace.budget for trace in traces]).sum(),
-        sent_inputs=torch.cat(sent) if sent else None,
-    )
+__all__ = ["COUNT", "LAST", "RecurrentLayer", "Step", "Trace", "Unroller", "joined"]
 
 
 @dataclass(frozen=True)

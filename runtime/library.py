@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
+from edgernn.libraries import OPS, TRAIN, find_library, library_folders
 from edgernn.runtime.cuda import CudaLibrary
 
 DOMAIN = "ai.edgernn"
@@ -17,9 +18,8 @@ SCHEMA = 2
 OP = "Recurrent"
 # number of names under which the library registers the op
 MOST_OPS = 16
-TRAIN = "libedgernn_train"
-_NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib", "libedgernn_ops.dll")
-CUDA = "libedgernn_cuda.so"
+_CUDA = "libedgernn_cuda"
+CUDA_FILE = f"{_CUDA}.so"
 # CMake option
 CUDA_OPTION = "EDGERNN_CUDA"
 
@@ -33,7 +33,7 @@ def library_path() -> str:
     Raises:
         EdgernnError: The library is not installed, because it was not built.
     """
-    return _find(_NAMES, "the native library libedgernn_ops", "build it with: pip install .")
+    return _find(OPS, "the native library libedgernn_ops", "build it with: pip install .")
 
 
 def cuda_library_path() -> str:
@@ -46,19 +46,14 @@ def cuda_library_path() -> str:
         EdgernnError: The library is not installed, because it was not built.
     """
     remedy = f"on a machine with nvcc, build it with: pip install . -C cmake.define.{CUDA_OPTION}=ON"
-    return _find((CUDA,), "the CUDA library libedgernn_cuda", remedy)
+    return _find(_CUDA, "the CUDA library libedgernn_cuda", remedy)
 
 
-def _find(names: Iterable[str], title: str, remedy: str) -> str:
-    import edgernn.runtime
-
-    # an editable install has Python files and libraries in different folders of the package's path
-    folders = [Path(folder) for folder in edgernn.runtime.__path__]
-    for folder in folders:
-        for name in names:
-            if (folder / name).is_file():
-                return str(folder / name)
-    raise EdgernnError(f"{title} is not installed (searched {', '.join(map(str, folders))}); {remedy}")
+def _find(name: str, title: str, remedy: str) -> str:
+    if (path := find_library(name)) is not None:
+        return str(path)
+    folders = ", ".join(map(str, library_folders()))
+    raise EdgernnError(f"{title} is not installed (searched {folders}); {remedy}")
 
 
 def library_missing(device: str = "cpu") -> str | None:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from edgernn.cells import CELLS
 from edgernn.cells.recurrent import DENSE, Recurrent
+from edgernn.kernels import training_library
+from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
 from edgernn.rules import RULES, Kind, Phased
-from edgernn.training.kernels import training_library
-from edgernn.training.kernels.common import ANY_CELL
 from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 

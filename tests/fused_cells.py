@@ -10,10 +10,10 @@ from torch import Tensor
 
 from edgernn.cells import CELLS, Cell, Gate, Gates, Vector
 from edgernn.cells.base import State
+from edgernn.kernels import cpu
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.surrogate import event
-from edgernn.training.kernels import cpu
 
 
 class Gru(CELLS["gru"]):

@@ -16,10 +16,10 @@ import edgernn
 from edgernn.cells import CELLS
 from edgernn.cells.base import State
 from edgernn.export import to_onnx
+from edgernn.kernels import attach
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Kind, Memory, UpdateRule
 from edgernn.runtime import Session
-from edgernn.training.kernels import attach
 from tests import oracle_rules
 from tests.added_rule import oracle
 from tests.added_rule.tiring import Tiring
@@ -81,8 +81,8 @@ def test_memory_starts_and_goes_on_in_a_portable_file(tmp_path) -> None:
 @pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
 @pytest.mark.parametrize("cell", ["gru", "lstm", "irc-sru"])
 def test_triton_equals_the_loop(cell: str, resident: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgernn.training.kernels import gpu
-    from edgernn.training.kernels.kernel_form import KernelForm
+    from edgernn.kernels import gpu
+    from edgernn.kernels.kernel_form import KernelForm
 
     form = KernelForm(True, held=1, rows=2) if resident else KernelForm(False, rows=2, block=4, block_k=4)
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)

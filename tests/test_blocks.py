@@ -12,11 +12,11 @@ from edgernn.bench.baseline import is_same
 from edgernn.config import CellConfig, LayerConfig, ModelConfig
 from edgernn.costs import model_cost
 from edgernn.errors import UsageError
+from edgernn.kernels import attach
 from edgernn.random_models import random_model
 from edgernn.store import load_model
 from edgernn.training import train
 from edgernn.training.calibration.calibrate import calibrate_output
-from edgernn.training.kernels import attach
 from tests import oracle_blocks
 from tests.models import contractive
 from tests.oracle import CELLS

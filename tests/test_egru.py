@@ -9,10 +9,10 @@ import edgernn
 from edgernn.cells import CELLS
 from edgernn.errors import UsageError
 from edgernn.export import to_onnx
+from edgernn.kernels import cpu
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.runtime import Session
-from edgernn.training.kernels import cpu
 from tests.fused import train_library
 from tests.fused_cells import Events
 from tests.native import draw, draw_call, output_names, session

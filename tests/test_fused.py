@@ -16,11 +16,11 @@ from torch import Tensor
 import edgernn
 from edgernn.cells import CELLS
 from edgernn.cells.recurrent import BlockSparse
+from edgernn.kernels import attach, cpu, training_library
+from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES, Kind
 from edgernn.training.api import train
-from edgernn.training.kernels import attach, cpu, training_library
-from edgernn.training.kernels.common import ANY_CELL
 from tests.fused import (
     CELL_RULE_IDS,
     CELLS_AND_RULES,

@@ -9,9 +9,9 @@ import torch
 import edgernn
 from edgernn.cells import CELLS
 from edgernn.cells.recurrent import LowRank
+from edgernn.kernels import WIDEST_LOW_RANK, attach
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
-from edgernn.training.kernels import WIDEST_LOW_RANK, attach
 from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
 from tests.fused_cells import Gru, fused
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from edgernn.cells import COMPILED
 from edgernn.cells.norm import Norm
 from edgernn.errors import UsageError
+from edgernn.kernels import cpu
 from edgernn.layer import COUNT, RecurrentLayer
 from edgernn.rules import RULES
-from edgernn.training.kernels import cpu
 from tests.fused import inputs, run, train_library, whole_loss
 from tests.tolerances import FLOAT32
 

@@ -14,8 +14,8 @@ from torch import Tensor
 import edgernn
 from edgernn.cells import Cell, Gate, Gates
 from edgernn.cells.base import State
-from edgernn.training.kernels import attach, training_library
-from edgernn.training.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
+from edgernn.kernels import attach, training_library
+from edgernn.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
 from tests.fused import inputs, run, train_library, whole_loss
 from tests.fused_cells import Gru, TwoStages, fused, user_layer
 

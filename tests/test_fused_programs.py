@@ -14,10 +14,10 @@ import edgernn
 from edgernn.cells import COMPILED, Cell, Gate, Gates, Vector
 from edgernn.cells.base import State
 from edgernn.cells.recurrent import BlockSparse
+from edgernn.kernels import attach, cpu
+from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
-from edgernn.training.kernels import attach, cpu
-from edgernn.training.kernels.common import ANY_CELL
 from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
 from tests.fused_cells import USER_CELLS, Gru, Highway, Memory, TwoStages, fused, user_layer
 from tests.tolerances import FLOAT32

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from edgernn.kernels import attach, cpu
 from edgernn.layer import RecurrentLayer
 from edgernn.training.api import train
-from edgernn.training.kernels import attach, cpu
 from edgernn.training.papers.recipe import load_recipe, load_table, table_names
 from edgernn.training.plan import make_plan
 from edgernn.training.tables.toml_settings import over

@@ -13,15 +13,15 @@ from click.testing import CliRunner
 import edgernn
 from benchmarks import cudnn_training
 from benchmarks.gpu_workers import drive, measure
-from edgernn.training.kernels.common import FUSED
+from edgernn.kernels.common import FUSED
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 from benchmarks import gpu_items, gpu_suite
 from benchmarks.gpu_items import VARIANTS, grad, products, timed
 from benchmarks.gpu_suite import SMALL, Report, Suite, table
 from edgernn.cells import CELLS
-from edgernn.training.kernels import gpu
-from edgernn.training.kernels.kernel_form import KernelForm, precision
+from edgernn.kernels import gpu
+from edgernn.kernels.kernel_form import KernelForm, precision
 from tests.fake_gpu import TorchLibrary
 from tests.source_tree import ROOT
 

@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import edgernn
 from edgernn.cells.norm import RecurrentBatchNorm
+from edgernn.kernels.graphs import GraphUnroller
 from edgernn.layer import RecurrentLayer
 from edgernn.training import api
-from edgernn.training.kernels.graphs import GraphUnroller
 from edgernn.training.plan import make_plan
 from tests.fused import inputs, make, run, whole_loss
 from tests.training_helpers import without_pictures

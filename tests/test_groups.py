@@ -11,6 +11,7 @@ import edgernn
 from edgernn.cli.frame import main
 from edgernn.costs import model_cost
 from edgernn.export import to_onnx
+from edgernn.kernels import attach
 from edgernn.random_models import random_model
 from edgernn.rules import Selective
 from edgernn.runtime import Session, library_path
@@ -19,7 +20,6 @@ from edgernn.runtime.packed import pack_file
 from edgernn.runtime.stepper import Stepper
 from edgernn.store import load_model
 from edgernn.training import pictures
-from edgernn.training.kernels import attach
 
 # sizes H and G: whole groups, a last group with fewer neurons, one group, and more inputs than groups
 SIZES = [(12, 4), (10, 4), (7, 7), (16, 16), (9, 2)]

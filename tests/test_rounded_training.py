@@ -22,14 +22,14 @@ from edgernn.dropout import with_dropped_weights
 from edgernn.errors import EdgernnWarning, UsageError
 from edgernn.export import to_onnx
 from edgernn.export.rounding import rounded as rounded_copy
+from edgernn.kernels import attach
+from edgernn.kernels.graphs import GraphUnroller
 from edgernn.layer import RecurrentLayer
 from edgernn.runtime import Session
 from edgernn.store import load_model, read_tensors
 from edgernn.training import train
 from edgernn.training.calibration.calibrate import calibrate, with_thresholds
 from edgernn.training.evaluate import evaluate, open_task
-from edgernn.training.kernels import attach
-from edgernn.training.kernels.graphs import GraphUnroller
 from edgernn.training.papers.networks.brits import BRITS
 from edgernn.training.sweep.plan import load_sweep
 from tests.oracle import run as oracle

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from edgernn.export import to_onnx
+from edgernn.kernels import attach
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.stepper import Stepper
-from edgernn.training.kernels import attach
 from tests.models import contractive, packed_alone, state_of
 from tests.oracle_frontend import features
 from tests.test_frontends import model_of, room

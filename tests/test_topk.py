@@ -14,12 +14,12 @@ from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.export.graph import build
 from edgernn.export.kernels import without_kernel
+from edgernn.kernels.common import refusal
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model
 from edgernn.rules import TopK, UpdateRule
 from edgernn.runtime import Session
 from edgernn.runtime.firmware.folder import c_files
-from edgernn.training.kernels.common import refusal
 from tests.models import contractive, packed_alone
 from tests.native import MARGIN, assert_equal, draw, draw_call, oracle_result, session
 from tests.pairs import fits

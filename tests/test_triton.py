@@ -13,20 +13,20 @@ import edgernn
 from edgernn.cells import CELLS, Cell, Gate, Gates
 from edgernn.cells.base import State
 from edgernn.cells.recurrent import BlockSparse
+from edgernn.kernels import WIDEST, WIDEST_WITHOUT_GRAPHS, attach
+from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
-from edgernn.training.kernels import WIDEST, WIDEST_WITHOUT_GRAPHS, attach
-from edgernn.training.kernels.common import ANY_CELL
 from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, inputs, make, make_groups, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
 from benchmarks.gpu_items import grad
-from edgernn.training.kernels import gpu, sequence
-from edgernn.training.kernels.kernel_form import KernelForm, choose, precision
-from edgernn.training.kernels.layer_layout import make_layout
-from edgernn.training.kernels.triton_source import load
+from edgernn.kernels import gpu, sequence
+from edgernn.kernels.kernel_form import KernelForm, choose, precision
+from edgernn.kernels.layer_layout import make_layout
+from edgernn.kernels.triton_source import load
 from tests.triton_layers import RESIDENT, SPINE, STREAMED, assert_same, both_forms, compile_for_real, fused, use_form
 
 pytestmark = pytest.mark.skipif(

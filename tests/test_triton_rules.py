@@ -17,10 +17,10 @@ from edgernn.rules import Delta, TopK
 from tests.fused import COLUMN_AND_GATE, inputs, make, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
-from edgernn.training.kernels.kernel_form import KernelForm
-from edgernn.training.kernels.send import send
-from edgernn.training.kernels.triton_source import load
-from edgernn.training.kernels.writer import HEADER, padded
+from edgernn.kernels.kernel_form import KernelForm
+from edgernn.kernels.send import send
+from edgernn.kernels.triton_source import load
+from edgernn.kernels.writer import HEADER, padded
 from tests.triton_layers import RESIDENT, SPINE, STREAMED, assert_same, both_forms, fused, use_form
 
 # test_triton.py has the cases of `make quick`

@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from edgernn.training.kernels import gpu, send
+from edgernn.kernels import gpu, send
 from tests.fused import inputs, make, whole_loss
 
 _TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
+from edgernn.kernels import gpu
+from edgernn.kernels.kernel_form import KernelForm
 from edgernn.layer import RecurrentLayer
-from edgernn.training.kernels import gpu
-from edgernn.training.kernels.kernel_form import KernelForm
 from tests.fused import assert_equals_loop, whole_loss
 
 ROOT = Path(__file__).resolve().parent.parent

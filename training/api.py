@@ -14,6 +14,7 @@ from edgernn.cell_files import KEPT, differs, label, source_of, why_portable
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import EXAMPLE, FULL, read_json, write_arrays, write_json
+from edgernn.kernels import attach
 from edgernn.locks import hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.progress import Progress, Silent
@@ -21,7 +22,6 @@ from edgernn.settings import as_word
 from edgernn.signals import Interrupted, delaying
 from edgernn.store import kept_cell, save_weights
 from edgernn.training.evaluate import evaluate
-from edgernn.training.kernels import attach
 from edgernn.training.loop import fit, steered_percent
 from edgernn.training.optim import copy_weights, initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together

@@ -12,12 +12,12 @@ from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.exported_model import read_exported
 from edgernn.files import CONFIG, read_json
+from edgernn.kernels import attach
 from edgernn.names import check_built_in
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.settings import split_words
 from edgernn.store import load_model, read_config
 from edgernn.training.evaluate import evaluate, open_task, with_settings
-from edgernn.training.kernels import attach
 from edgernn.training.plan import choose
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.base import Task

@@ -7,13 +7,16 @@ The module builds the arguments of the library's C functions, and updates the ru
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from edgernn.cells.base import Cell
 from edgernn.cells.norm import RecurrentBatchNorm
-from edgernn.layer import RecurrentLayer
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer
 
 _POINTER = ctypes.c_void_p
 # weights of the products W x, R h, C c and V m, which can be normalised, in the order of EdgernnTrainNorms
@@ -168,7 +171,7 @@ def vectors(cell: Cell) -> list[Tensor]:
     return gains + [norm.shift for norm in norms if norm.shift is not None]
 
 
-def refusal(layer: RecurrentLayer) -> str | None:
+def refusal(layer: "RecurrentLayer") -> str | None:
     """Return the reason why the CPU kernels cannot run the normalisation of a layer.
 
     None is returned if they can run it, or if the layer has no normalisation.

@@ -7,14 +7,17 @@ cuBLAS computes the matrix products.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
-from edgernn.layer import RecurrentLayer, Trace
-from edgernn.training.kernels.common import check
+from edgernn.kernels.common import check
+from edgernn.layer_trace import Trace
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer
 
 Recorded = Callable[..., tuple[Tensor, ...]]
 Capture = Callable[[nn.Module, tuple[Tensor, ...]], Recorded]
@@ -29,7 +32,7 @@ class _Steps(nn.Module):
     and `sent_inputs` of `Trace`. A mask that is None is left out.
     """
 
-    def __init__(self, layer: RecurrentLayer) -> None:
+    def __init__(self, layer: "RecurrentLayer") -> None:
         super().__init__()
         self.layer = layer
         self.train(layer.training)
@@ -78,7 +81,7 @@ class GraphUnroller:
     def __deepcopy__(self, memo: dict[int, Any]) -> "GraphUnroller":
         return GraphUnroller(self._capture, self._device)
 
-    def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
+    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         if self._inside or self._open or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None
         if layer.step_weights is not None:
@@ -117,7 +120,7 @@ class GraphUnroller:
         decisions, sent_inputs = (*others[count + 1 :], None, None)[:2]
         return y, tuple(others[:count]), Trace(decisions, others[count], sent_inputs=sent_inputs)
 
-    def _record(self, key: tuple[object, ...], layer: RecurrentLayer, tensors: tuple[Tensor, ...]) -> Recorded:
+    def _record(self, key: tuple[object, ...], layer: "RecurrentLayer", tensors: tuple[Tensor, ...]) -> Recorded:
         while len(self._recorded) >= _MOST_RECORDINGS:
             self._recorded.pop(next(iter(self._recorded)))
         examples = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in tensors)

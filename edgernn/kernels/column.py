@@ -3,15 +3,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from edgernn.cells.base import State
-from edgernn.layer import RecurrentLayer, Trace
+from edgernn.layer_trace import Trace
 from edgernn.rules import UpdateRule
 from edgernn.rules.delta import Send, threshold_grad
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer
 
 # number of the rule's own states that products read: values of x and of h
 SENT_COUNT = 2
@@ -40,7 +43,7 @@ def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Ten
 
 
 def finish(
-    layer: RecurrentLayer,
+    layer: "RecurrentLayer",
     inputs: Tensor,
     states: Sequence[Tensor],
     memory: State,

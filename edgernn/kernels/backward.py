@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generator of a layer's backward Triton kernel."""
 
+from edgernn.kernels.layout import SENT_H, Product
+from edgernn.kernels.pointwise import Pointwise
+from edgernn.kernels.rule import RuleGradients
 from edgernn.rules import Kind
-from edgernn.training.kernels.layout import SENT_H, Product
-from edgernn.training.kernels.pointwise import Pointwise
-from edgernn.training.kernels.rule import RuleGradients
 
 
 class BackwardSource(RuleGradients):

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from edgernn.cells.base import Gate
-from edgernn.training.kernels import pointwise
-from edgernn.training.kernels.layout import Layout, Product, Rule
-from edgernn.training.kernels.pointwise import Pointwise
+from edgernn.kernels import pointwise
+from edgernn.kernels.layout import Layout, Product, Rule
+from edgernn.kernels.pointwise import Pointwise
 
 HEADER = (
-    """# Made by edgernn.training.kernels.sequence.
+    """# Made by edgernn.kernels.sequence.
 import triton
 import triton.language as tl
 

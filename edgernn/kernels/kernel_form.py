@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from edgernn.training.kernels.layout import Layout
-from edgernn.training.kernels.writer import padded
+from edgernn.kernels.layout import Layout
+from edgernn.kernels.writer import padded
 
 # bytes of shared memory that the compiler needs besides the weights (`KernelForm.held`)
 _SPARE = 24 * 1024

@@ -2,13 +2,16 @@
 """Fused kernels that replace the loop over time steps of a recurrent layer in training, on CPU and GPU."""
 
 import warnings
+from typing import TYPE_CHECKING
 
 import torch
 
 from edgernn.errors import EdgernnWarning, UsageError
-from edgernn.layer import RecurrentLayer, Unroller
-from edgernn.model import RecurrentModel
-from edgernn.training.kernels import cpu
+from edgernn.kernels import cpu
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer, Unroller
+    from edgernn.model import RecurrentModel
 
 BACKENDS = ("auto", "torch", "fused")
 # widest state for which "auto" prefers fused kernels to CUDA graphs on a GPU; beyond it every step reads all weights
@@ -21,7 +24,7 @@ WIDEST_WITHOUT_GRAPHS = 512
 WIDEST_LOW_RANK = 256
 
 
-def attach(model: RecurrentModel, backend: str, device: str, replays: bool = True) -> str:
+def attach(model: "RecurrentModel", backend: str, device: str, replays: bool = True) -> str:
     """Select the implementation of the loop over time steps for each recurrent layer of a model.
 
     Args:
@@ -66,7 +69,7 @@ def attach(model: RecurrentModel, backend: str, device: str, replays: bool = Tru
     return ", ".join(sorted({layer.backend for layer in model.recurrent_layers()}))
 
 
-def _unroller(layer: RecurrentLayer, device: str, backend: str, replays: bool) -> Unroller | str:
+def _unroller(layer: "RecurrentLayer", device: str, backend: str, replays: bool) -> "Unroller | str":
     """Build the implementation that replaces a layer's Python loop over time steps: fused kernels or CUDA graphs.
 
     Args:
@@ -85,7 +88,7 @@ def _unroller(layer: RecurrentLayer, device: str, backend: str, replays: bool) -
             return str(error)
     if device == "cuda":
         # importing it registers an op that only a GPU needs
-        from edgernn.training.kernels import gpu, graphs
+        from edgernn.kernels import gpu, graphs
 
         uses_graphs = backend == "auto" and replays
         try:

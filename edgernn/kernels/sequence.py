@@ -13,10 +13,10 @@ pre-activations are an output. Matrix products convert their left factor to the 
 If the weights are float32, the constant PRECISION says how they are multiplied: as "tf32", or "ieee" for full float32.
 """
 
-from edgernn.training.kernels.backward import BackwardSource
-from edgernn.training.kernels.forward import ForwardSource
-from edgernn.training.kernels.layout import Layout
-from edgernn.training.kernels.writer import HEADER
+from edgernn.kernels.backward import BackwardSource
+from edgernn.kernels.forward import ForwardSource
+from edgernn.kernels.layout import Layout
+from edgernn.kernels.writer import HEADER
 
 
 def source(layout: Layout, resident: bool, held: int) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgernn.training.kernels.triton_source import load
-from edgernn.training.kernels.writer import HEADER
+from edgernn.kernels.triton_source import load
+from edgernn.kernels.writer import HEADER
 
 # number of values for which one Triton program computes all steps
 _BLOCK = 128

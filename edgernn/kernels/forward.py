@@ -2,10 +2,10 @@
 """Generator of a layer's forward Triton kernel."""
 
 from edgernn.cells.base import Gate
+from edgernn.kernels.layout import SENT_H, Product, Rule
+from edgernn.kernels.pointwise import Pointwise
+from edgernn.kernels.writer import KernelSource, padded
 from edgernn.rules import Kind
-from edgernn.training.kernels.layout import SENT_H, Product, Rule
-from edgernn.training.kernels.pointwise import Pointwise
-from edgernn.training.kernels.writer import KernelSource, padded
 
 
 class ForwardSource(KernelSource):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.library import library_missing, train_library
-from edgernn.training.kernels.column import SENT_COUNT
-from edgernn.training.kernels.program_cell import CellSource, to_c
+from edgernn.kernels.column import SENT_COUNT
+from edgernn.kernels.program_cell import CellSource, to_c
+from edgernn.libraries import TRAIN, find_library
 
 _MAX_PARAMS = _MAX_STATES = _MAX_MEMORIES = 4
 _MAX_RULE_PARAMS = 5
@@ -78,10 +78,7 @@ class TrainCall(ctypes.Structure):
 
 def train_library_path() -> Path | None:
     """Return the path of the native training library; None if it is not installed."""
-    if library_missing():
-        return None
-    path = train_library()
-    return path if path.is_file() else None
+    return find_library(TRAIN)
 
 
 @cache

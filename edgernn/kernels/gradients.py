@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from edgernn.kernels.layout import SENT_H, Layout
 from edgernn.rules.delta import threshold_grad
-from edgernn.training.kernels.layout import SENT_H, Layout
 
 
 def input_grads(

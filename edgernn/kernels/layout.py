@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from edgernn.cells.base import Gate
+from edgernn.kernels.pointwise import Pointwise
 from edgernn.rules import Kind
-from edgernn.training.kernels.pointwise import Pointwise
 
 # values of h that products read under a rule of the kind COLUMN: an input and an output of the torch op `sequence`
 SENT_H = "sent_h"

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,15 +18,18 @@ from torch import Tensor
 from edgernn.cells import CELLS
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.layer import COUNT, LAST, RecurrentLayer, Trace
+from edgernn.kernels import batch_norm, column
+from edgernn.kernels.batch_norm import BatchNorms
+from edgernn.kernels.common import check, refusal, with_whole_weights
+from edgernn.kernels.program_cell import describe_cell
+from edgernn.kernels.training_library import ProgramCell, TrainCall, library
+from edgernn.layer_trace import COUNT, LAST, Trace
+from edgernn.libraries import TRAIN
 from edgernn.program import ProgramError
 from edgernn.rules import RULES, Kind, UpdateRule
-from edgernn.runtime.library import TRAIN
-from edgernn.training.kernels import batch_norm, column
-from edgernn.training.kernels.batch_norm import BatchNorms
-from edgernn.training.kernels.common import check, refusal, with_whole_weights
-from edgernn.training.kernels.program_cell import describe_cell
-from edgernn.training.kernels.training_library import ProgramCell, TrainCall, library
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer
 
 # fields of EdgernnTrainCall for the inputs of `Unrolled` after x; vectors, rule weights, states and memories follow
 _WEIGHTS = ("w", "r", "c", "v", "b", "u")
@@ -252,7 +255,7 @@ class CpuUnroller:
 
     name = "fused"
 
-    def __init__(self, layer: RecurrentLayer) -> None:
+    def __init__(self, layer: "RecurrentLayer") -> None:
         loaded = library()
         if loaded is None:
             raise UsageError(
@@ -289,7 +292,7 @@ class CpuUnroller:
             except (ProgramError, UsageError) as error:
                 raise UsageError(f"there is no kernel for {layer.kind}: {error}; change the cell") from None
 
-    def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
+    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         cell, rule = layer.cell, layer.rule
         if not _native(x) or not all(map(_native, state)) or torch.compiler.is_compiling():
             return None
@@ -347,7 +350,7 @@ class CpuUnroller:
         return y, (*final, *counted, *([] if last is None else [x[-1]])), trace
 
 
-def why_not(layer: RecurrentLayer) -> str | None:
+def why_not(layer: "RecurrentLayer") -> str | None:
     """Return the reason why the native training library cannot run a layer; None if it can run it."""
     try:
         CpuUnroller(layer)

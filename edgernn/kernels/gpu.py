@@ -14,24 +14,27 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.layer import LAST, RecurrentLayer, Trace
+from edgernn.kernels import column
+from edgernn.kernels.common import check, refusal, with_whole_weights
+from edgernn.kernels.gradients import input_grads
+from edgernn.kernels.kernel_form import KernelForm, choose, constants, precision
+from edgernn.kernels.layer_layout import make_layout
+from edgernn.kernels.layout import SENT_H, Layout
+from edgernn.kernels.send import send
+from edgernn.kernels.sequence import source
+from edgernn.kernels.triton_source import load
+from edgernn.layer_trace import LAST, Trace
 from edgernn.program import ProgramError
-from edgernn.training.kernels import column
-from edgernn.training.kernels.common import check, refusal, with_whole_weights
-from edgernn.training.kernels.gradients import input_grads
-from edgernn.training.kernels.kernel_form import KernelForm, choose, constants, precision
-from edgernn.training.kernels.layer_layout import make_layout
-from edgernn.training.kernels.layout import SENT_H, Layout
-from edgernn.training.kernels.send import send
-from edgernn.training.kernels.sequence import source
-from edgernn.training.kernels.triton_source import load
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer
 
 _LAYOUTS: dict[str, Layout] = {}
 
@@ -97,7 +100,7 @@ def _launch(
             form = _SMALLER[place] = replace(form, held=form.held - 1) if form.held > 1 else KernelForm(False)
 
 
-def resources(layer: RecurrentLayer) -> dict[str, Any]:
+def resources(layer: "RecurrentLayer") -> dict[str, Any]:
     """List the resources of a layer's compiled kernels, for reports.
 
     Args:
@@ -294,11 +297,11 @@ class GpuUnroller:
 
     name = "fused"
 
-    def __init__(self, layer: RecurrentLayer) -> None:
+    def __init__(self, layer: "RecurrentLayer") -> None:
         self._layout = _layout(layer)
         self._key = register(self._layout)
 
-    def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
+    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         if not all(map(_runs, (x, *state))):
             return None
         check(layer, x, state)
@@ -338,7 +341,7 @@ class GpuUnroller:
         return states[0][1:], final, trace
 
     def _decisions(
-        self, layer: RecurrentLayer, e: Tensor, memory: State, blend: Tensor | None, results: Mapping[str, Tensor]
+        self, layer: "RecurrentLayer", e: Tensor, memory: State, blend: Tensor | None, results: Mapping[str, Tensor]
     ) -> tuple[State, Trace]:
         """Compute the rule's own states after the sequence and the trace, for a rule of any kind but COLUMN.
 
@@ -369,7 +372,7 @@ class GpuUnroller:
         return tuple(m[-1] for m in memories), Trace(updated, budget)
 
 
-def _layout(layer: RecurrentLayer) -> Layout:
+def _layout(layer: "RecurrentLayer") -> Layout:
     """Build the description of a layer for the Triton kernels, or raise UsageError if they cannot run the layer."""
     cell = layer.cell
     if find_spec("triton") is None:

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and weights that the training kernels of all devices share."""
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import EdgernnError
-from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES, Kind
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer
 
 # rules with kernels for every cell, a user's own too, on every device
 ANY_CELL = tuple(name for name, rule in RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
@@ -14,7 +18,7 @@ ANY_CELL = tuple(name for name, rule in RULES.items() if rule.kind is Kind.TIME 
 FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.kind.by_hand)
 
 
-def refusal(layer: RecurrentLayer) -> str | None:
+def refusal(layer: "RecurrentLayer") -> str | None:
     """Check whether the training kernels of a device can run a layer.
 
     The kernels of one device may have further limits, which are not checked here.
@@ -47,7 +51,7 @@ def refusal(layer: RecurrentLayer) -> str | None:
     return None
 
 
-def check(layer: RecurrentLayer, x: Tensor, state: State) -> None:
+def check(layer: "RecurrentLayer", x: Tensor, state: State) -> None:
     """Check the shapes of a layer's input and state, because kernels read memory without bounds checks.
 
     Args:

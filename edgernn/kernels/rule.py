@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generator of the Triton code for the backward pass of an update rule: through its update mask and its own states."""
 
+from edgernn.kernels.layout import Rule
+from edgernn.kernels.pointwise import Pointwise
+from edgernn.kernels.writer import KernelSource
 from edgernn.rules import Kind
-from edgernn.training.kernels.layout import Rule
-from edgernn.training.kernels.pointwise import Pointwise
-from edgernn.training.kernels.writer import KernelSource
 
 
 class RuleGradients(KernelSource):

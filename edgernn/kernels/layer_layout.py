@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the description of a layer (`Layout`) from which its Triton kernels are generated."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 
 from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
 from edgernn.cells.base import Cell
-from edgernn.layer import RecurrentLayer
+from edgernn.kernels.layout import Layout, Rule
+from edgernn.kernels.pointwise import print_map
 from edgernn.rule_program import trace_rule
 from edgernn.rules import Kind, UpdateRule
-from edgernn.training.kernels.layout import Layout, Rule
-from edgernn.training.kernels.pointwise import print_map
+
+if TYPE_CHECKING:
+    from edgernn.layer import RecurrentLayer
 
 
-def make_layout(layer: RecurrentLayer) -> Layout:
+def make_layout(layer: "RecurrentLayer") -> Layout:
     """Build the description of a layer for the Triton kernels; raise ProgramError if its equations cannot be traced."""
     cell, rule = layer.cell, layer.rule
     with torch.no_grad():
