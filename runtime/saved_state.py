@@ -16,6 +16,10 @@ from edgernn.runtime.library import SCHEMA
 VERSION = 1
 _MAGIC = b"RNNSTATE"
 _HEADER = struct.Struct("<8sIIQIIQQ16x")
+# the most steps that a stream is taken to have
+_MOST_STEPS = 1 << 53
+# the state of a front end that keeps samples
+_SAMPLES = "frontend.samples"
 Array = NDArray[Any]
 
 
@@ -69,10 +73,10 @@ def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], 
         The saved state.
 
     Raises:
-        EdgernnError: A state, or `held`, has a NaN.
+        EdgernnError: A state has a NaN, or kept inputs are not finite.
     """
+    _check_numbers(state, held)
     arrays = [state[name] for name in model.states] + [held] * (model.inputs > 0)
-    _check_numbers(arrays)
     body = counts.astype("<i8").tobytes() + b"".join(array.astype("<f4").tobytes() for array in arrays)
     size = _HEADER.size + len(body)
     identity = model.checksum, model.bytes, len(counts)
@@ -90,7 +94,7 @@ def decode(content: bytes, model: Model) -> SavedState:
         The saved state with its arrays.
 
     Raises:
-        EdgernnError: The state is damaged, has a NaN, or was saved by another model or version.
+        EdgernnError: The state is damaged, has values that no step leaves, or was saved by another model or version.
     """
     if len(content) < _HEADER.size:
         _fail(f"expected at least {_HEADER.size} bytes, got {len(content)}; it is truncated or damaged, start anew")
@@ -110,19 +114,28 @@ def decode(content: bytes, model: Model) -> SavedState:
     if batch < 1 or size != expected:
         _fail(f"expected {expected} bytes for a batch of {batch}, got {size}; it is damaged, start anew")
     counts = np.frombuffer(content, "<i8", batch, _HEADER.size).astype(np.int64)
+    if (bad := (counts < 0) | (counts > _MOST_STEPS)).any():
+        row = int(np.argmax(bad))
+        got = f"{counts[row]} in sequence {row} of the batch"
+        _fail(f"expected a count of steps from 0 to {_MOST_STEPS}, got {got}; start anew")
     arrays, at = [], _HEADER.size + counts.nbytes
     for width in widths:
         array = np.frombuffer(content, "<f4", batch * width, at).astype(np.float32).reshape(batch, width)
         arrays.append(array)
         at += array.nbytes
-    _check_numbers(arrays)
-    return SavedState(content, counts, dict(zip(model.states, arrays, strict=False)), arrays[-1])
+    state, held = dict(zip(model.states, arrays, strict=False)), arrays[-1]
+    _check_numbers(state, held)
+    return SavedState(content, counts, state, held)
 
 
-def _check_numbers(arrays: list[Array]) -> None:
-    for array in arrays:
-        if (rows := np.isnan(array).any(1)).any():
-            _fail(f"expected numbers, got NaN in sequence {int(np.argmax(rows))} of the batch; reset that sequence")
+def _check_numbers(state: Mapping[str, Array], held: Array) -> None:
+    """Refuse NaN in a state, and also infinity in kept inputs; only sums of a layer can become infinite."""
+    for name, array in {**state, "": held}.items():
+        bad = ~np.isfinite(array) if name in ("", _SAMPLES) else np.isnan(array)
+        if bad.any():
+            row = int(np.argmax(bad.any(1)))
+            got = "NaN" if np.isnan(array[row]).any() else "an infinite one"
+            _fail(f"expected numbers, got {got} in sequence {row} of the batch; reset that sequence")
 
 
 def _fail(message: str) -> NoReturn:

@@ -177,7 +177,8 @@ def word(value):
     return int(value).to_bytes(4, "little")
 
 
-NAN = np.float32(np.nan).tobytes()
+NAN, INFINITE = np.float32(np.nan).tobytes(), np.float32(-np.inf).tobytes()
+MINUS_ONE = b"\xff" * 8
 # (change of a state of 2 sequences, message of Session, message of C if it differs, status in C)
 BAD_STATES = [
     (lambda s: b"", "expected at least 64 bytes, got 0; it is truncated or damaged, start anew", None, 6),
@@ -195,6 +196,9 @@ BAD_STATES = [
     (lambda s: changed(s, 80, NAN), "expected numbers, got NaN in sequence 0 of the batch; reset that", None, 6),
     (lambda s: changed(s, 80 + 4 * 33, NAN), "expected numbers, got NaN in sequence 1", None, 6),
     (lambda s: changed(s, len(s) - 4, NAN), "expected numbers, got NaN in sequence 1", None, 6),
+    (lambda s: changed(s, len(s) - 8, INFINITE), "expected numbers, got an infinite one in sequence 1", None, 6),
+    (lambda s: changed(s, 64, MINUS_ONE), r"expected a count of steps from 0 to \d+, got -1 in sequence 0", None, 6),
+    (lambda s: changed(s, 79, b"\x7f"), r"expected a count of steps from 0 to \d+, got \d+ in sequence 1", None, 6),
     (
         lambda s: changed(s[:-4], 16, word(len(s) - 4)),
         r"expected \d+ bytes for a batch of 2, got",

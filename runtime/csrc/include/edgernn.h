@@ -115,8 +115,9 @@ EDGERNN_API EdgernnStatus edgernn_state_bytes(const EdgernnModel* model, size_t*
  * process, continues from it bit for bit. A state with NaN is not saved. */
 EDGERNN_API EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* data, size_t bytes);
 
-/* Restores a saved state of `bytes` bytes. One of another model, version or batch, a damaged one
- * and one with NaN are refused, and the model keeps its state. */
+/* Restores a saved state of `bytes` bytes. One of another model, version or batch, a damaged one,
+ * one with NaN or an infinite input, and one with a count that no stream reaches are refused, and
+ * the model keeps its state. */
 EDGERNN_API EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data,
                                                 size_t bytes);
 

@@ -35,29 +35,58 @@ struct Parts {
   std::size_t bytes() const { return counts.bytes + state.bytes + held.bytes; }
 };
 
-// Fails if a float of (B, width) is NaN. `from` has any alignment.
-bool CheckNumbers(const char* from, std::int64_t batch, std::int64_t width, Failure* failure) {
-  for (std::int64_t i = 0; i < batch * width; ++i, from += sizeof(float)) {
-    float number;
-    std::memcpy(&number, from, sizeof number);
-    if (std::isnan(number)) {
-      return Fail("expected numbers, got NaN in sequence " + std::to_string(i / width) +
-                      " of the batch; reset that sequence",
+// The most steps that a stream is taken to have.
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+
+// Fails if a sequence has a number of bad samples that no stream reaches. `from` has any alignment.
+bool CheckCounts(const char* from, std::int64_t batch, Failure* failure) {
+  for (std::int64_t b = 0; b < batch; ++b, from += sizeof(std::int64_t)) {
+    std::int64_t count;
+    std::memcpy(&count, from, sizeof count);
+    if (count < 0 || count > kMostSteps) {
+      return Fail("expected a count of steps from 0 to " + std::to_string(kMostSteps) + ", got " +
+                      std::to_string(count) + " in sequence " + std::to_string(b) +
+                      " of the batch; start anew",
                   failure);
     }
   }
   return true;
 }
 
-// Fails if the states of all layers or the held numbers have a NaN.
-bool CheckFloats(const EdgernnModel& model, const char* state, const char* held, Failure* failure) {
+enum class Infinity { kAccepted, kRefused };
+
+// Fails if a float of (B, width) is NaN, or infinite where that is refused. `from` has any
+// alignment.
+bool CheckNumbers(const char* from, std::int64_t batch, std::int64_t width, Infinity infinity,
+                  Failure* failure) {
+  for (std::int64_t i = 0; i < batch * width; ++i, from += sizeof(float)) {
+    float number;
+    std::memcpy(&number, from, sizeof number);
+    const bool is_bad = infinity == Infinity::kRefused ? !std::isfinite(number) : std::isnan(number);
+    if (is_bad) {
+      const char* const got = std::isnan(number) ? "NaN" : "an infinite one";
+      return Fail("expected numbers, got " + std::string(got) + " in sequence " +
+                      std::to_string(i / width) + " of the batch; reset that sequence",
+                  failure);
+    }
+  }
+  return true;
+}
+
+// Fails if the counts, the states of all layers or the held numbers are none that a step leaves.
+// Only sums can be infinite, not the inputs that are kept.
+bool CheckContent(const EdgernnModel& model, const char* counts, const char* state,
+                  const char* held, Failure* failure) {
   const std::int64_t batch = model.sizes.batch;
+  if (!CheckCounts(counts, batch, failure)) return false;
   for (std::int64_t s = 0; s < model.state_count; ++s) {
     const std::int64_t width = model.state_widths[s];
-    if (!CheckNumbers(state, batch, width, failure)) return false;
+    const bool is_input = s == 0 && model.frontend.samples != nullptr;
+    const Infinity infinity = is_input ? Infinity::kRefused : Infinity::kAccepted;
+    if (!CheckNumbers(state, batch, width, infinity, failure)) return false;
     state += static_cast<std::size_t>(batch * width) * sizeof(float);
   }
-  return CheckNumbers(held, batch, model.sizes.input, failure);
+  return CheckNumbers(held, batch, model.sizes.input, Infinity::kRefused, failure);
 }
 
 bool CheckHeader(const EdgernnModel& model, const SavedStateHeader& header, const char* content,
@@ -108,8 +137,9 @@ std::size_t SavedStateBytes(const EdgernnModel& model) {
 
 bool SaveState(const EdgernnModel& model, void* data, Failure* failure) {
   const Parts parts(model);
-  if (!CheckFloats(model, static_cast<const char*>(parts.state.data),
-                   static_cast<const char*>(parts.held.data), failure)) {
+  const auto content_of = [](const Part& part) { return static_cast<const char*>(part.data); };
+  if (!CheckContent(model, content_of(parts.counts), content_of(parts.state),
+                    content_of(parts.held), failure)) {
     return false;
   }
   char* const content = static_cast<char*>(data) + sizeof(SavedStateHeader);
@@ -143,7 +173,7 @@ bool RestoreState(const void* data, std::size_t bytes, EdgernnModel* model, Fail
   if (!CheckHeader(*model, header, at, bytes, failure)) return false;
   const Parts parts(*model);
   const char* const state = at + parts.counts.bytes;
-  if (!CheckFloats(*model, state, state + parts.state.bytes, failure)) return false;
+  if (!CheckContent(*model, at, state, state + parts.state.bytes, failure)) return false;
   for (const Part& part : {parts.counts, parts.state, parts.held}) {
     std::memcpy(part.data, at, part.bytes);
     at += part.bytes;
