@@ -23,8 +23,9 @@ from edgernn.bench.report import save
 from edgernn.export.card import latency_rows
 from edgernn.export.exported_model import read_exported
 from edgernn.export.latency import latency
-from edgernn.files import EXAMPLE, read_arrays, write_json, write_text
+from edgernn.files import EXAMPLE, write_json, write_text
 from edgernn.machine import processor
+from edgernn.npz import read_npz
 from edgernn.runtime import Session
 from edgernn.runtime.zoo import CARD, ENTRY, FILES, entries
 from edgernn.training.confidence import metric_interval
@@ -79,7 +80,7 @@ def measure(entry: dict[str, Any]) -> dict[str, Any]:
 def measure_times(entry: dict[str, Any]) -> dict[str, Any]:
     """Measure the times of a model's files again; write bench.json, bench.md and the card; return the new entry."""
     folder = Path(entry["folder"])
-    x = read_arrays(folder / EXAMPLE, ("x",))["x"].swapaxes(0, 1)
+    x = read_npz(folder / EXAMPLE, ("x",))["x"].swapaxes(0, 1)
     took = {file: latency(folder / file, x) for file in entry["files"]}
     card = (folder / CARD).read_text(encoding="utf-8")
     for name, text in latency_rows(took[FILES["float32"]]):

@@ -23,6 +23,7 @@ import torch
 from edgernn.cell_program import cell_program
 from edgernn.cells.base import Cell
 from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.files import read_bytes
 from edgernn.program import ProgramError
 
 # name of the file's copy in a run directory
@@ -94,13 +95,9 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
     """
     path, name = split_word(word)
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, "a Python file")
     except FileNotFoundError:
         raise UsageError(f"cell: no such file: {path}; expected FILE.py:CLASS with the path of a Python file") from None
-    except IsADirectoryError:
-        raise UsageError(
-            f"cell: expected FILE.py:CLASS with the path of a Python file, got the folder {path}"
-        ) from None
     module = _execute(path, content)
     cell = _find(path, module, name)
     if cell.name in taken:

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,6 +212,12 @@ def check_regular(path: Path, expected: str) -> None:
         raise EdgernnError(f"{path}: expected {expected}, got {kind}; give a regular file")
 
 
+def read_bytes(path: Path, expected: str) -> bytes:
+    """Return the content of a file; raise EdgernnError, which names the `expected` kind, if it is no regular file."""
+    check_regular(path, expected)
+    return path.read_bytes()
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes to a file, atomically.
 
@@ -235,8 +241,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file; raise EdgernnError if it is missing or not JSON."""
     try:
-        check_regular(path, "a JSON file")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path, "a JSON file").decode())
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
     except EdgernnError:
@@ -255,51 +260,3 @@ def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> No
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
     write_bytes(path, content.getvalue())
-
-
-# bytes of unpacked data that are read of a file, unless the file itself is larger
-LARGEST = 1 << 31
-
-
-def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, Any]"]:
-    """Read arrays by their names from an npz file.
-
-    Args:
-        path: The file.
-        names: Names of the arrays to read.
-
-    Returns:
-        Dict from name to array.
-
-    Raises:
-        EdgernnError: The file or an array is missing or cannot be read.
-    """
-    import numpy as np
-
-    try:
-        check_regular(path, "an npz file")
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            hint = f"numpy.savez({path.stem!r}, {names[0]}=array)"
-            raise EdgernnError(f"{path}: expected an npz file, got one array without a name; write it with {hint}")
-        with loaded as file:
-            if missing := [name for name in names if name not in file]:
-                raise EdgernnError(
-                    f"{path}: expected the arrays {', '.join(names)}, got none named {', '.join(missing)}; add them"
-                )
-            sizes = {info.filename.removesuffix(".npy"): info.file_size for info in file.zip.infolist()}
-            # arrays that are 1000 times as large as the file would take minutes and gigabytes
-            if (size := sum(sizes[name] for name in names)) > max(LARGEST, path.stat().st_size):
-                raise EdgernnError(
-                    f"{path}: expected arrays of at most {LARGEST:,} bytes, got {size:,}; split the file"
-                )
-            return {name: file[name] for name in names}
-    except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file; check the path") from None
-    except EdgernnError:
-        raise
-    # NumPy raises errors of many types, such as SyntaxError and MemoryError
-    except Exception as error:
-        raise EdgernnError(
-            f"{path}: expected an npz file, got another format or a damaged file ({error}); write it with numpy.savez"
-        ) from None

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgernn.errors import UsageError
-from edgernn.files import output_file
+from edgernn.files import output_file, read_bytes
 
 LOCK = ".lock"
 
@@ -86,7 +86,7 @@ def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -
     try:
         guard.acquire()
     except Timeout:
-        holder = lock.read_text(encoding="utf-8") if lock.exists() else ""
+        holder = read_bytes(lock, "a lock file").decode() if lock.exists() else ""
         remedy = f"wait until it ends, or name another place with {option}"
         by = f"process {holder}" if holder else "another command"
         raise UsageError(f"{place}: in use by {by}; {remedy}") from None

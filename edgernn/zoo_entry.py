@@ -13,9 +13,10 @@ from edgernn.bench.measure import Settings, bench
 from edgernn.bench.report import save
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.run import export_run
-from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_json, write_text
+from edgernn.files import EXAMPLE, read_bytes, read_json, write_arrays, write_json, write_text
 from edgernn.locks import LOCK, hold
 from edgernn.model import SequenceModel
+from edgernn.npz import read_npz
 from edgernn.progress import Progress
 from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
@@ -157,7 +158,7 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
         "command": config["command"],
     }
     write_json(folder / ENTRY, entry)
-    card = (folder / CARD).read_text(encoding="utf-8")
+    card = read_bytes(folder / CARD, "a model card").decode()
     write_text(folder / CARD, card.rstrip() + "\n\n" + "\n".join(card_sections(entry)) + "\n")
     # the card has the figures of both files
     (folder / FILES["int8"]).with_suffix(".md").unlink()
@@ -166,7 +167,7 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
 
 def _shorten(example: Path) -> None:
     """Shorten the file example.npz to as many sequences as fit into MOST_EXAMPLE bytes, but at least one."""
-    arrays = read_arrays(example, ("x", "y"))
+    arrays = read_npz(example, ("x", "y"))
     size = sum(array[:1].nbytes for array in arrays.values())
     count = max(1, MOST_EXAMPLE // size)
     if count < len(arrays["x"]):

@@ -14,9 +14,10 @@ from edgernn.export.card import card
 from edgernn.export.kernels import without_kernel
 from edgernn.export.latency import latency
 from edgernn.export.rounding import Loss, rounded
-from edgernn.files import EXAMPLE, MODEL, read_arrays, read_json, write_arrays, write_text
+from edgernn.files import EXAMPLE, MODEL, read_json, write_arrays, write_text
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
+from edgernn.npz import read_npz
 from edgernn.runtime.info import kernels
 from edgernn.runtime.library import no_native
 from edgernn.runtime.session import Session
@@ -137,7 +138,7 @@ def _export(
     score: Score | None,
     notes: Notes | None,
 ) -> dict[str, Any]:
-    x = torch.from_numpy(read_arrays(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1))
+    x = torch.from_numpy(read_npz(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1))
     x = x.long() if model.vocabulary is not None else x.float()
     x = x[:, : max(1, _NUMBERS // (len(x) * (model.output_size or model.width)))]
     metadata = {

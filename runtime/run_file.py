@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, check_regular, output_file, read_arrays, write_arrays, write_bytes, write_text
+from edgernn.files import EXAMPLE, output_file, read_bytes, write_arrays, write_bytes, write_text
+from edgernn.npz import read_npy, read_npz
 from edgernn.runtime.answers import class_names, probabilities
 from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
@@ -137,7 +138,7 @@ def run_example(
     """
     example = model.parent / EXAMPLE
     session = Session(model, backend=backend, threads=threads, device=device)
-    arrays = read_arrays(example, ("x", "y"))
+    arrays = read_npz(example, ("x", "y"))
     axes, kind = 2 + len(session.channels), arrays["y"].dtype.kind
     if arrays["x"].ndim != axes or kind not in "fiu":
         raise EdgernnError(
@@ -178,21 +179,13 @@ def read(path: Path, channels: Sequence[str] | None = None, count: int | None = 
     """
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return read_arrays(path, ("x",))["x"]
+        return read_npz(path, ("x",))["x"]
+    if suffix == ".npy":
+        return read_npy(path)
     try:
-        check_regular(path, f"a {suffix} file")
-        if suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
-        content = path.read_bytes()
+        content = read_bytes(path, "a csv file")
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
-    except EdgernnError:
-        raise
-    # NumPy raises errors of many types, such as SyntaxError and MemoryError
-    except Exception as error:
-        raise EdgernnError(
-            f"{path}: cannot be read ({error}); write an npy file with numpy.save, or a csv table of numbers"
-        ) from None
     table = parse_csv(path, decode(path, content), text=TimeNames(channels or ()))
     return channel_tables(path, [table], channels=channels, count=count)[0].values
 

@@ -265,7 +265,7 @@ BAD_NPZ = {
         "expected a tuple of sizes as shape and a bool as fortran_order",
     ),
     "lzma": (npz_with(header(), bytes(16), method=zipfile.ZIP_LZMA), "got zip compression method 14; write the file"),
-    "trailing": (npz_with(header(), bytes(17)), "expected 16 bytes .*, got more"),
+    "trailing": (npz_with(header(), bytes(17)), "expected 16 bytes .*, got 17 bytes"),
     "weightless": (npz_with(header("'<U0'", "(1000000000000,)")), "of numbers, got '<U0'"),
     "no-dtype": (npz_with(header("'<f3'")), "of numbers, got '<f3'"),
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Atomic writes: files are whole, temporary files of killed processes are removed, and those of others are kept."""
 
+import io
 import os
 import shutil
 import signal
@@ -15,15 +16,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from edgernn.byte_source import read_all, take
+from edgernn.cell_files import KEPT, load_cell
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import CONFIG, output_file, read_arrays, read_json, replacing, write_text
+from edgernn.files import CONFIG, output_file, read_json, replacing, write_text
 from edgernn.locks import hold_file
+from edgernn.model import SequenceModel
+from edgernn.npz import read_npy, read_npz
 from edgernn.runtime.run_file import read
 from edgernn.runtime.wav import read_wav
-from edgernn.store import read_tensors
-from edgernn.training.formats.byte_source import read_all
+from edgernn.store import WEIGHTS, load_weights, read_config, read_tensors
+from edgernn.training.run_directory import METRICS, STATE, RunDirectory
 from edgernn.training.tables.toml_settings import read_toml
 from tests.source_tree import ROOT
 from tests.training_helpers import leftovers
@@ -117,7 +123,9 @@ def test_a_file_without_an_end_is_not_read(tmp_path):
         read,
         read_tensors,
         read_all,
-        lambda path: read_arrays(path, ("x",)),
+        lambda path: read_npz(path, ("x",)),
+        read_npy,
+        read_toml,
         lambda p: read_wav(p, 8),
     ]
     for kind, target in (("a FIFO", "fifo"), ("a device", "/dev/zero"), ("a folder", ".")):
@@ -128,6 +136,22 @@ def test_a_file_without_an_end_is_not_read(tmp_path):
                 EdgernnError, match=f"^{link}: expected an? [^ ]* ?file, got {kind}; give a regular file$"
             ):
                 reader(link)
+
+
+@pytest.mark.parametrize("name", [METRICS, STATE, CONFIG, WEIGHTS, KEPT])
+def test_a_fifo_in_a_run_directory_is_not_read(tmp_path, name):
+    model = SequenceModel("gru", 2, 4, 1)
+    run = RunDirectory(tmp_path)
+    readers = {
+        METRICS: run.metrics,
+        STATE: lambda: run.load(model, torch.optim.SGD(model.parameters()), "cpu"),
+        CONFIG: lambda: read_config(tmp_path),
+        WEIGHTS: lambda: load_weights(model, tmp_path),
+        KEPT: lambda: load_cell(f"{tmp_path / KEPT}:Mine"),
+    }
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(EdgernnError, match=f"{tmp_path / name}: expected a .*, got a FIFO; give a regular file"):
+        readers[name]()
 
 
 def test_a_device_is_not_replaced():
@@ -171,12 +195,28 @@ def test_a_link_where_no_output_was_named_is_refused(link, command, tmp_path, mo
     assert Path("mine/precious").read_text() == "text"
 
 
-def test_arrays_far_larger_than_their_file_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("edgernn.files.LARGEST", 10_000)
-    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(9_000, np.int8), bomb=np.zeros(20_000, np.int8))
-    assert read_arrays(tmp_path / "x.npz", ("x",))["x"].shape == (9_000,)
-    with pytest.raises(EdgernnError, match="expected arrays of at most 10,000 bytes, got 20,128; split the file"):
-        read_arrays(tmp_path / "x.npz", ("bomb",))
+def test_arrays_that_do_not_fit_in_memory_are_refused(tmp_path, monkeypatch):
+    # a machine of 10 pages of 1,000 bytes
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 10, "SC_PAGE_SIZE": 1_000}.get)
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(9_000, np.int8), y=np.zeros(2_000, np.int8))
+    np.save(tmp_path / "y.npy", np.zeros(11_000, np.int8))
+    assert read(tmp_path / "x.npz").shape == (9_000,)
+    with pytest.raises(EdgernnError, match=r"x\.npz: y: expected at most 1000 bytes, got 2000 bytes .*; split the"):
+        read_npz(tmp_path / "x.npz")
+    with pytest.raises(EdgernnError, match=r"y\.npy: expected at most 10000 bytes, got 11000 bytes"):
+        read(tmp_path / "y.npy")
+
+
+def test_the_header_of_an_array_is_compared_before_data_are_read(tmp_path, monkeypatch):
+    content = io.BytesIO()
+    np.save(content, np.zeros(4))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content.getvalue() + bytes(10_000_000))
+    read_sizes = []
+    monkeypatch.setattr("edgernn.npz.take", lambda stream, size: read_sizes.append(size) or take(stream, size))
+    with pytest.raises(EdgernnError, match=r"x\.npz: x: expected 32 bytes for float64 \(4,\), got 10000032 bytes"):
+        read_npz(tmp_path / "x.npz")
+    assert sum(read_sizes) < 200
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
@@ -250,19 +290,13 @@ def test_hostile_texts_are_refused(tmp_path, text):
 def test_a_damaged_array_is_refused(tmp_path, header):
     content = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode()
     (tmp_path / "x.npy").write_bytes(content)
-    with pytest.raises(EdgernnError, match=r"x\.npy: cannot be read"):
+    message = "expected an array in the npy format, got a corrupt header"
+    with pytest.raises(EdgernnError, match=rf"x\.npy: {message}"):
         read(tmp_path / "x.npy")
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("x.npy", content)
-    with pytest.raises(EdgernnError, match=r"x\.npz: expected an npz file"):
-        read_arrays(tmp_path / "x.npz", ("x",))
-
-
-def test_an_array_larger_than_memory_is_refused(tmp_path):
-    header = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n"
-    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode())
-    with pytest.raises(EdgernnError, match=r"x\.npy: cannot be read"):
-        read(tmp_path / "x.npy")
+    with pytest.raises(EdgernnError, match=rf"x\.npz: x: {message}"):
+        read(tmp_path / "x.npz")
 
 
 def test_a_wav_chunk_that_ends_after_the_file_is_refused(tmp_path):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edgernn.cli.frame import main
-from edgernn.files import read_arrays
 from edgernn.machine import processor
+from edgernn.npz import read_npz
 from edgernn.runtime import Session
 from edgernn.runtime.library import instruction_set
 from edgernn.training.papers import recipe as recipes
@@ -79,7 +79,7 @@ def test_times_are_those_of_the_test_sequences(table):
             # both medians are of the same rounds
             assert record["ratio"] == pytest.approx(ratio, rel=0.5)
             session = Session(table / f"{row}-seed{seed}/model.onnx", backend="native")
-            session.run(read_arrays(table / f"{row}-seed{seed}/example.npz", ("x",))["x"].swapaxes(0, 1))
+            session.run(read_npz(table / f"{row}-seed{seed}/example.npz", ("x",))["x"].swapaxes(0, 1))
             if row == "sarnn":
                 skip = 100 * (1 - session.updates.mean() / 6)
                 assert 0 < skip < 100

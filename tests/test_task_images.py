@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from edgernn.byte_source import read_all
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.settings import bind, fields_of
 from edgernn.training import train
 from edgernn.training.datasets import SETS, File
-from edgernn.training.formats.byte_source import read_all
 from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import Trained, opened

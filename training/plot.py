@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
-from edgernn.files import CONFIG, EXAMPLE, read_arrays, read_json
+from edgernn.files import CONFIG, EXAMPLE, read_json
 from edgernn.model import SequenceModel
 from edgernn.names import parts
+from edgernn.npz import read_npz
 from edgernn.store import load_model
 from edgernn.training.pictures import (
     NothingToDrawError,
@@ -161,7 +162,7 @@ def load_run(run: Path, *, allow_code: bool = False) -> tuple[SequenceModel, Ten
             f"{run}: expected a finished run, got one without {EXAMPLE}; resume it: edgernn train ... --resume"
         )
     model, _ = load_model(run, allow_code=allow_code)
-    (x,) = read_arrays(run / EXAMPLE, ["x"]).values()
+    (x,) = read_npz(run / EXAMPLE, ["x"]).values()
     return model, torch.from_numpy(x).transpose(0, 1)
 
 

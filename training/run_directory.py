@@ -45,6 +45,7 @@ from edgernn.files import (
     EXAMPLE,
     naming,
     output_file,
+    read_bytes,
     read_json,
     remove_leftovers,
     write_bytes,
@@ -136,7 +137,7 @@ class RunDirectory:
         extra = files or {}
         if CONFIG not in names:
             # these files are written before config.json, and a kill may come between
-            names -= {name for name in names & extra.keys() if (self.path / name).read_bytes() == extra[name]}
+            names -= {name for name in names & extra.keys() if read_bytes(self.path / name, "a copy") == extra[name]}
         if names and not resume:
             raise UsageError(f"--out: expected a new or empty directory, got {self.path} with {self._content(names)}")
         if CONFIG in names:
@@ -251,7 +252,7 @@ class RunDirectory:
         path = self.path / STATE
         if (self.path / STATE_JSON).exists():
             read_json(self.path / STATE_JSON)
-        content = send(path.read_bytes() if path.exists() else None)
+        content = send(read_bytes(path, "a checkpoint") if path.exists() else None)
         if content is None:
             return Position(), None
         try:
@@ -289,7 +290,7 @@ class RunDirectory:
         raises EdgernnError.
         """
         path = self.path / METRICS
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        lines = read_bytes(path, "a log of metrics").splitlines(keepends=True) if path.exists() else []
         entries = []
         for number, line in enumerate(lines, 1):
             try:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from edgernn.bench.baseline import baseline, is_same, parameters, zero_states
 from edgernn.bench.provenance import machine
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, read_arrays
+from edgernn.files import EXAMPLE
+from edgernn.npz import read_npz
 from edgernn.progress import Progress
 from edgernn.runtime.info import frontend, kernels, read_model
 from edgernn.runtime.library import no_native
@@ -151,7 +152,7 @@ def read_example(path: Path) -> NDArray[Any]:
 
     Integers (N, T) are word indices; they are returned as (T, N). Another shape raises UsageError.
     """
-    x = read_arrays(path, ("x",))["x"]
+    x = read_npz(path, ("x",))["x"]
     if x.ndim == 2 and x.dtype.kind in "iu":
         return x.swapaxes(0, 1)
     if x.ndim != 3:

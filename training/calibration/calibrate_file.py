@@ -14,6 +14,7 @@ from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.export.delta_graph import with_outputs
 from edgernn.files import default_output, output_file, write_bytes
 from edgernn.locks import hold_file
+from edgernn.npz import read_npz
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
@@ -26,7 +27,6 @@ from edgernn.training.calibration.threshold_search import (
     scaled,
     search_thresholds,
 )
-from edgernn.training.formats.npz import read_npz
 
 # mean squared error of float labels, as a share of their mean square, below which they are the outputs themselves
 _EQUAL = 1e-8

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import edgernn
+from edgernn.byte_source import LIMIT
 from edgernn.errors import EdgernnError
 from edgernn.files import FULL, read_json, write_json
 from edgernn.progress import Progress
 from edgernn.signals import Interrupted, number_of
-from edgernn.training.formats.byte_source import LIMIT
 
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from edgernn.byte_source import opened
 from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.files import read_json, write_json
 from edgernn.locks import LOCK, hold
@@ -19,7 +20,6 @@ from edgernn.training.datasets.download import Resuming
 from edgernn.training.datasets.find import VARIABLE, cache_folder, locate
 from edgernn.training.datasets.registry import SETS, DataSet, Download, File
 from edgernn.training.datasets.unpack import unpack
-from edgernn.training.formats.byte_source import opened
 
 # file in a set's folder with the checksums of downloaded files that are not in the registry, to notice later changes
 RECORD = "fetched.json"

@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgernn.byte_source import SUFFIXES
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.formats.byte_source import SUFFIXES
 
 VARIABLE = "EDGERNN_DATA"
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from edgernn.byte_source import LIMIT, ByteSource, check_method, take, unpacking
 from edgernn.errors import EdgernnError
 from edgernn.training.datasets.registry import File
-from edgernn.training.formats.byte_source import LIMIT, ByteSource, check_method, take, unpacking
 
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000

@@ -6,12 +6,12 @@ header claims. Files that unpack to more than a limit are refused. Nothing is ex
 that is invalid raises an EdgernnError, which names the file, the expected content and the content found.
 """
 
+from edgernn.npz import read_npz
 from edgernn.runtime.csv_table import CsvTable
 from edgernn.training.formats.colour_images import Images, read_cifar10, read_svhn
 from edgernn.training.formats.csv_text import read_csv, read_text
 from edgernn.training.formats.hapt import read_hapt
 from edgernn.training.formats.idx import read_idx
-from edgernn.training.formats.npz import read_npz
 from edgernn.training.formats.physionet import Stays, read_physionet
 from edgernn.training.formats.wfdb import WfdbRecord, read_wfdb
 

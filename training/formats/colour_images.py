@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from edgernn.byte_source import LIMIT, read_all
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import LIMIT, read_all
+from edgernn.npz import read_npz
 from edgernn.training.formats.mat import read_mat
-from edgernn.training.formats.npz import read_npz
 
 CLASSES = 10
 _SHAPE = (32, 32, 3)

@@ -4,8 +4,8 @@
 from collections.abc import Container
 from pathlib import Path
 
+from edgernn.byte_source import LIMIT, read_all
 from edgernn.runtime.csv_table import CsvTable, decode, parse_csv
-from edgernn.training.formats.byte_source import LIMIT, read_all
 
 
 def read_text(path: Path, limit: int = LIMIT) -> str:

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
+from edgernn.npz import Array, read_npz
 from edgernn.training.formats.csv_text import read_text
-from edgernn.training.formats.npz import Array, read_npz
 
 # names of the arrays of hapt.npz
 ARRAYS = ("x", "label", "offset", "exp_user", "train_users", "test_users")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edgernn.byte_source import LIMIT, opened, take
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import LIMIT, opened, take
 
 _UBYTE = 8
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgernn.byte_source import LIMIT, ByteSource, opened, take
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import LIMIT, ByteSource, opened, take
 
 Array = npt.NDArray[Any]
 _HEADER = 128

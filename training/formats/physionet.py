@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edgernn.byte_source import LIMIT
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import LIMIT
+from edgernn.npz import read_npz
 from edgernn.training.formats.csv_text import read_csv, read_text
-from edgernn.training.formats.npz import read_npz
 
 # the 5 general descriptors, then the weight and 36 other time series; `Stays.param` is an index into it
 PARAMETERS = tuple(

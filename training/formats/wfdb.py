@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edgernn.byte_source import read_all
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import read_all
 from edgernn.training.formats.csv_text import read_text
 
 # symbols of the codes 0 to 41 of annotations; a space stands for codes without a symbol

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from edgernn.config import InputConfig, LayerConfig
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
-from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
+from edgernn.files import EXAMPLE, read_json, write_json
 from edgernn.machine import processor
+from edgernn.npz import read_npz
 from edgernn.progress import Progress, Silent
 from edgernn.random_models import random_model
 from edgernn.runtime.info import read_model
@@ -81,7 +82,7 @@ def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
     the model cannot be exported or streamed.
     """
     model = exported(run)
-    x = read_arrays(run / EXAMPLE, ("x",))["x"]
+    x = read_npz(run / EXAMPLE, ("x",))["x"]
     stepper = Stepper(pack(read_model(model), model), 1)
     reference = Stepper(_reference(run, references), 1)
     calls = {"model": streamed(stepper, x), "reference": streamed(reference, x)}

@@ -32,6 +32,7 @@ from pydantic import Field, StrictInt, with_config
 
 from edgernn.cell_files import differs, is_cell_file, split_word
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
+from edgernn.files import read_bytes
 from edgernn.names import resolve, resolve_imputer
 from edgernn.settings import FILE, Expected, parse
 from edgernn.training.plan import choose
@@ -207,7 +208,7 @@ def load_sweep(path: Path, out: Path, *, allow_code: bool = False) -> Sweep:
             jobs = (Job(task, copy, rule, seed, merged, out / f"{name}-seed{seed}") for seed in seeds)
             rows.setdefault(key, SweepRow(name, settings, tuple(jobs), shown, rule, rivals))
     files = {split_word(copy)[0]: split_word(word)[0] for word, copy in copies.items()}
-    contents = {target: source.read_bytes() for target, source in files.items() if not target.is_file()}
+    contents = {target: read_bytes(source, "a Python file") for target, source in files.items() if not target.is_file()}
     names = tuple(dict.fromkeys(name for group in groups for name in group.vary))
     first = len(seeds) if file.search_seeds is None else file.search_seeds
     if first > len(seeds):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import EXAMPLE, write_bytes
+from edgernn.files import EXAMPLE, read_bytes, write_bytes
 from edgernn.names import parts
 from edgernn.training.pictures import WAYS, Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
@@ -186,7 +186,7 @@ def _export(report: dict[str, Any], out: Path, allow_code: bool = False) -> list
         folder = out / FRONT / row["name"]
         model = exported(Path(row["best"]), allow_code=allow_code)
         for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
-            write_bytes(folder / file.name, file.read_bytes())
+            write_bytes(folder / file.name, read_bytes(file, "a file of a model"))
         models.append(folder / model.name)
     if not models:
         raise EdgernnError(f"{out}: expected a finished run to export, got none; run the sweep without --table-only")

@@ -9,8 +9,9 @@ from typing import Any
 
 from edgernn.errors import EdgernnError
 from edgernn.export.run import default_file, export_run
-from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
+from edgernn.files import EXAMPLE, read_bytes, read_json, write_json
 from edgernn.machine import processor
+from edgernn.npz import read_npz
 from edgernn.runtime.info import read_model
 from edgernn.runtime.library import library_path
 from edgernn.runtime.packed import pack
@@ -63,7 +64,7 @@ def latencies(out: Path, runs: Mapping[str, Path], *, allow_code: bool = False) 
     for name, run in runs.items():
         try:
             model = exported(run, allow_code=allow_code)
-            x = read_arrays(run / EXAMPLE, ("x",))["x"]
+            x = read_npz(run / EXAMPLE, ("x",))["x"]
             calls[name] = streamed(Stepper(pack(read_model(model), model), 1), x)
         except EdgernnError as error:
             errors[name] = str(error)
@@ -138,7 +139,7 @@ def _library_hash() -> str | None:
 
 
 def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(path, "a model file")).hexdigest()
 
 
 def _read_cached(path: Path) -> dict[str, Any]:

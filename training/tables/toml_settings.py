@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from edgernn.errors import EdgernnError
+from edgernn.files import read_bytes
 from edgernn.settings import Expected
 
 
@@ -68,9 +69,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         EdgernnError: The file does not exist, or is not TOML.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+        content = tomllib.loads(read_bytes(path, "a TOML file").decode(), parse_float=Decimal)
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
+    except EdgernnError:
+        raise
     # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
     except (ValueError, RecursionError) as error:
         raise EdgernnError(f"{path}: expected valid TOML, got a mistake ({error}); correct it") from None

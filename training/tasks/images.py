@@ -11,11 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from edgernn.byte_source import read_all
 from edgernn.errors import EdgernnError
 from edgernn.training.datasets import SETS
 from edgernn.training.datasets.find import find_files
 from edgernn.training.formats import read_idx
-from edgernn.training.formats.byte_source import read_all
 from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.sources import Sequences, random_split
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of NumPy archives (npz).
+"""Reader of NumPy files: archives (npz), and single arrays (npy).
 
 It replaces numpy.load, which allocates the memory that the header of a file claims, even if the file is corrupt.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgernn.byte_source import CORRUPT, LIMIT, ByteSource, check_method, opened, read_all, size_limit, take
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import CORRUPT, LIMIT, ByteSource, check_method, opened, read_all, take
 
 Array = npt.NDArray[Any]
 _MAGIC = b"\x93NUMPY"
@@ -36,7 +36,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
         path: The file: .npz, .npz.gz or .npz.xz.
         names: Names of the arrays to read, all required. Default: all arrays of the file.
         limit: Maximal unpacked size in bytes, of the archive and of all arrays together. If the file on disk is already
-            larger, the size of the file is the limit instead.
+            larger, the size of the file is the limit instead. The limit is never above the memory of the machine.
 
     Returns:
         The arrays, as a dict from name to array.
@@ -45,7 +45,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
         EdgernnError: The file is invalid, or an array is missing.
     """
     with opened(path) as file:
-        limit = max(limit, path.stat().st_size)
+        limit = size_limit(path, limit)
         # a zip archive is read from its end, so that an outer compression must be unpacked first
         content = file if path.suffix not in (".gz", ".xz") else io.BytesIO(read_all(path, limit))
         try:
@@ -72,7 +72,7 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
     check_method(where, info, "write the file with numpy.savez")
     try:
         with archive.open(info) as stream:
-            return _read_npy(where, stream, limit)
+            return _read_npy(where, stream, info.file_size, limit)
     except EdgernnError:
         raise
     except (ValueError, OverflowError, OSError, *CORRUPT) as error:
@@ -81,27 +81,38 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
         ) from None
 
 
-def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
+def read_npy(path: Path) -> Array:
+    """Read the array of an npy file, or raise EdgernnError if the file is invalid or has Python objects."""
+    with opened(path) as file:
+        return _read_npy(str(path), file, path.stat().st_size, size_limit(path))
+
+
+def _read_npy(where: str, stream: ByteSource, member_size: int, limit: int) -> Array:
+    """Read an array from a stream of `member_size` bytes, as its container says; the array has at most `limit` bytes.
+
+    The header is compared with both sizes before any data are read.
+    """
     head = take(stream, 8)
     if len(head) < 8 or head[:6] != _MAGIC or head[6] not in _LENGTH:
         raise EdgernnError(
-            f"{where}: expected an array in the npy format, got another format; write the file with numpy.savez"
+            f"{where}: expected an array in the npy format, got another format; write the file with NumPy"
         )
     form = _LENGTH[head[6]]
     (length,) = struct.unpack(form, take(stream, struct.calcsize(form)))
     header = take(stream, min(length, _LONGEST_HEADER))
     dtype, shape, order = _header(where, bytes(header))
-    size = dtype.itemsize * math.prod(shape)
+    size, stored = dtype.itemsize * math.prod(shape), member_size - len(head) - struct.calcsize(form) - length
     if size > limit:
         raise EdgernnError(
             f"{where}: expected at most {limit} bytes, got {size} bytes ({dtype}, shape {shape}); split the file"
         )
-    # one more byte detects trailing data, and makes the archive verify its checksum
-    body = take(stream, size + 1)
-    if len(body) != size:
-        got = f"{len(body)} bytes" if len(body) < size else "more"
+    if size == stored:
+        # one more byte makes the archive verify its checksum
+        body = take(stream, size + 1)
+        stored = len(body)
+    if size != stored:
         raise EdgernnError(
-            f"{where}: expected {size} bytes for {dtype} {shape}, got {got}; write the file again with numpy.savez"
+            f"{where}: expected {size} bytes for {dtype} {shape}, got {stored} bytes; write the file with NumPy"
         )
     return np.ndarray(shape, dtype, body, order=order)
 
@@ -112,7 +123,7 @@ def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], 
         descr, shape, fortran = fields["descr"], fields["shape"], fields["fortran_order"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise EdgernnError(
-            f"{where}: expected an array in the npy format, got a corrupt header; write the file with numpy.savez"
+            f"{where}: expected an array in the npy format, got a corrupt header; write the file with NumPy"
         ) from None
     if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
         got = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
@@ -121,7 +132,7 @@ def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], 
     if not sizes or not isinstance(fortran, bool):
         raise EdgernnError(
             f"{where}: expected a tuple of sizes as shape and a bool as fortran_order in the npy header, got "
-            f"{shape!r} and {fortran!r}; write the file with numpy.savez"
+            f"{shape!r} and {fortran!r}; write the file with NumPy"
         )
     try:
         return np.dtype(descr), shape, "F" if fortran else "C"

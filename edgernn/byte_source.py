@@ -3,7 +3,9 @@
 
 import gzip
 import lzma
+import os
 import struct
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -13,12 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edgernn.errors import EdgernnError
-from edgernn.files import LARGEST, check_content, check_regular
+from edgernn.files import check_content, check_regular
 
 # suffixes of the compressions that every reader accepts
 SUFFIXES = ("", ".gz", ".xz")
 # default limit of unpacked bytes, above the size of all data sets here
-LIMIT = LARGEST
+LIMIT = 1 << 31
 _CHUNK = 1 << 20
 # errors of the standard library's unpackers for corrupt data
 CORRUPT = (
@@ -99,6 +101,16 @@ def check_method(where: str | Path, info: zipfile.ZipInfo, remedy: str) -> None:
             f"{where}: expected members that are stored or deflated, got zip compression method {info.compress_type}; "
             f"{remedy}"
         )
+
+
+def size_limit(path: Path, limit: int = LIMIT) -> int:
+    """Return the largest size in bytes to unpack a file to: `limit`, or the file's own size, but at most the memory."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # not every system tells its memory
+    except (AttributeError, OSError, ValueError):
+        memory = sys.maxsize
+    return min(max(limit, path.stat().st_size), memory)
 
 
 def take(stream: ByteSource, size: int) -> bytearray:
