@@ -51,8 +51,11 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
         try:
             archive = zipfile.ZipFile(content)
         except (zipfile.BadZipFile, ValueError, OSError):
+            content.seek(0)
+            is_npy = content.read(len(_MAGIC)) == _MAGIC
+            got = "one array without a name" if is_npy else "a truncated one or another format"
             raise EdgernnError(
-                f"{path}: expected an npz archive, got a truncated one or another format; write it with numpy.savez"
+                f"{path}: expected an npz archive, got {got}; write it with numpy.savez(PATH, NAME=array)"
             ) from None
         with archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}

@@ -46,6 +46,19 @@ def warn_of_rounding(source: str, x: Array, names: Sequence[str] | None = None) 
         warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 
+def as_array(name: str, value: ArrayLike) -> Array:
+    """Convert an argument to an array; raise UsageError, which names the argument, if it has masked entries."""
+    if _has_masked_entries(value):
+        raise UsageError(f"{name}: expected no masked entries, got a masked array; fill them: array.filled(VALUE)")
+    return np.asarray(value)
+
+
+def _has_masked_entries(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_masked_entries, value))
+    return isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value)
+
+
 class InputCheck:
     """Checks of a model's input x: its dtype, its shape and its values.
 
@@ -127,7 +140,7 @@ class InputCheck:
         `leading` names the axes before I: ("T", "B") for sequences, or ("B",) for one step. The axis B may be missing.
         A wrong dtype or shape raises UsageError.
         """
-        array = np.asarray(x)
+        array = as_array("x", x)
         expected, full = self.shape(*leading), len(leading) + len(self.channels)
         kind, kinds = ("whole numbers", "iu") if self.words else ("numbers", "fiub")
         if array.dtype.kind not in kinds:

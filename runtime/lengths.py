@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import UsageError
+from edgernn.runtime.input_check import as_array
 
 Rows = NDArray[np.int64]
 # a part of a padded batch: indices of its sequences, its first step, and the step after its last one
@@ -27,7 +28,7 @@ def checked_lengths(lengths: ArrayLike, steps: int, batch: int) -> Rows:
     Raises:
         UsageError: The shape or dtype is wrong, or a length is negative or above T.
     """
-    array = np.asarray(lengths)
+    array = as_array("lengths", lengths)
     if array.shape != (batch,):
         raise UsageError(
             f"lengths: expected shape ({batch},), one length for each sequence, got {array.shape}; correct lengths"
@@ -56,7 +57,7 @@ def checked_rows(rows: ArrayLike, batch: int) -> Rows:
     Raises:
         UsageError: `rows` is not a list of integers, or an index is outside the batch.
     """
-    array = np.asarray(rows)
+    array = as_array("rows", rows)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
         raise UsageError(f"rows: expected a list of stream indices such as [0, 2], got {rows!r:.50}; correct rows")
     if (bad := (array < 0) | (array >= batch)).any():

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.device import DEVICE, Call, to_device
 from edgernn.runtime.info import kernels, layer_sizes, read_model
-from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite
+from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite, as_array
 from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_model
@@ -353,7 +353,7 @@ class Session:
         """
         sequence, parts = self._sequence(x, lengths)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
-        start = {name: np.asarray(value, np.float32) for name, value in state.items()}
+        start = {name: as_array(name, value).astype(np.float32, copy=False) for name, value in state.items()}
         got = {name: value.shape for name, value in start.items()}
         if got != expected:
             raise UsageError(f"state: expected {expected}, got {got}; start from initial_state(batch)")
