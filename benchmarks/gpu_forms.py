@@ -13,10 +13,10 @@ from edgernn.cells import COMPILED, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import search_thresholds
-from edgernn.rules import RULES, Kind
+from edgernn.rules import RULES, PerColumn
 
 # rules that have CUDA kernels
-ON_GPU = tuple(name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations() or rule.kind.by_hand)
+ON_GPU = tuple(name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations() or rule.by_hand)
 GROUPS = "gru+selective in groups of 16"
 _RANK, _SHARE = 4, 0.4
 # steps and batch size of the input on which thresholds are searched
@@ -58,7 +58,7 @@ class Form:
         layer = RecurrentLayer(cell, RULES[self.rule](I, H, **options))
         for parameter in cell.parameters():
             nn.init.normal_(parameter, std=0.5 / parameter.shape[-1] ** 0.5)
-        if layer.rule.kind is Kind.COLUMN:
+        if isinstance(layer.rule, PerColumn):
             # the share that thresholds let through depends on the cell
             search_thresholds(layer, torch.randn(*_SEARCHED, I), _SHARE)
         elif layer.rule.can_skip:

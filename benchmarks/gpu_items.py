@@ -24,7 +24,7 @@ from benchmarks.gpu_workers import Handler, Item, reason, serve
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
-from edgernn.rules import RULES, Kind
+from edgernn.rules import RULES, PerColumn
 from edgernn.runtime.cuda import CudaLibrary
 from edgernn.training.kernels import gpu, graphs
 
@@ -72,7 +72,7 @@ def grad(item: Item, device: str) -> dict[str, Any]:
     cell, rule, how = item["cell"], item["rule"], item["how"]
     T, B, I, H = item["size"]
     result: dict[str, Any] = {"drawn": 0, "error": None, "tensor": None}
-    again = RULES[rule.partition("/")[0]].kind is not Kind.TIME and how != "ieee"
+    again = not RULES[rule.partition("/")[0]].schedules and how != "ieee"
     # torch's own products would add an error of their own
     with products(how, "ieee"):
         while result["drawn"] < 8 and (result["error"] is None or (again and result["error"] > TOLERANCES[how])):
@@ -104,7 +104,8 @@ def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
     kind, rule_kind = resolve(cell, rule.partition("/")[0])
     options: Mapping[str, Any] = rule_kind.check_options
     # with the thresholds 0 of check_options, products would read every value
-    options = {"theta_x": 0.4, "theta_h": 0.1, "learn_thresholds": True} if rule_kind.kind is Kind.COLUMN else options
+    if issubclass(rule_kind, PerColumn):
+        options = {"theta_x": 0.4, "theta_h": 0.1, "learn_thresholds": True}
     return RecurrentLayer(kind(I, H), rule_kind(I, H, **options, **(VARIANTS[rule] if "/" in rule else {})))
 
 

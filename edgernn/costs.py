@@ -30,7 +30,7 @@ with needed_by("edgernn.costs"):
     from edgernn.config import ModelConfig
     from edgernn.imputers import Imputer
     from edgernn.model import RecurrentModel, SequenceModel
-    from edgernn.rules.base import Kind, UpdateRule
+    from edgernn.rules.base import UpdateRule
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ def cost(
     input_gates = sum(g.x and not (g.h or g.c or g.m or g.mid) for g in cell.gates)
     state_gates = sum(not (g.x or g.m or g.mid) for g in cell.gates)
     rows += cell.hidden_size * max(0, state_gates - input_gates) + (cell.recurrent.rank or 0)
-    # a gate that decides which neurons change is computed for all of them
-    gate = 2 * sum(cell.update_gate_macs()) - cell.hidden_size if rule.kind is Kind.GATE else 0
+    gate = rule.decision_flops(cell)
     modules = [module for module in (cell, rule, imputer) if module is not None]
     parameters = sum(p.numel() for module in modules for p in module.parameters()) - cell.held_zeros()
     imputer_macs = 0 if imputer is None else imputer.macs()

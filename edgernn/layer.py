@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layer: a cell that runs over a sequence, with an update rule that selects the neurons that change."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from edgernn.cells.base import Cell, State
 from edgernn.imputers import Imputer
 from edgernn.layer_trace import COUNT, LAST, Trace, joined
-from edgernn.rules.base import Decision, Kind, UpdateRule, blend
+from edgernn.rules.base import CellInputs, Decision, UpdateRule
 
 __all__ = ["COUNT", "LAST", "RecurrentLayer", "Step", "Trace", "Unroller", "joined"]
 
@@ -143,10 +143,10 @@ class RecurrentLayer(nn.Module):
 
         Returns:
             W x + b of the cell's gates (T, B, rows of W), and the result (T, B, E) of `UpdateRule.project`; the rule
-            defines the size E. With an imputer, or with a rule such as delta (`Kind.COLUMN`), both are (T, B, 0),
+            defines the size E. With an imputer, or with a rule such as delta (`PerColumn`), both are (T, B, 0),
             because the inputs of the products are known only step by step.
         """
-        if self.imputer is not None or self.rule.kind is Kind.COLUMN:
+        if self.imputer is not None or not self.rule.projects_ahead:
             empty = x.new_zeros(*x.shape[:-1], 0)
             return empty, empty
         return self.cell.project(inputs, t), self.rule.project(x)
@@ -178,30 +178,7 @@ class RecurrentLayer(nn.Module):
             if LAST in further:
                 x, further[LAST] = torch.cat([x, further[LAST]], -1), x
             a = self.cell.project(x, t)
-        sums: dict[str, Tensor] | None = None
-        if self.rule.kind is Kind.COLUMN:
-            e = x
-        elif self.rule.kind is Kind.GATE:
-            assert self.cell.update_gate is not None
-            sums = self.cell.sums(a, old[0], constants, t)
-            e = self.cell.update_gate.scores(sums)
-        decision = self.rule.decide(e, old, memory)
-        masked = old
-        if decision.masks is not None:
-            x_mask, state_mask = decision.masks
-            x = x * torch.cat([x_mask] * (1 + self.cell.reads_last), -1)
-            a = self.cell.project(x, t)
-            masked = tuple(s * state_mask for s in old)
-        if decision.operands is not None:
-            sent_x, sent_h = decision.operands
-            sums = self.cell.sums(self.cell.project(sent_x, t), sent_h, constants, t)
-            decision = replace(decision, sums=self.cell.joined_sums(sums))
-            new = self.cell.finish(sums, x, old, constants, t)
-        elif sums is not None:
-            new = blend(decision.u, self.cell.finish(sums, x, masked, constants, t), old)
-        else:
-            # a user's cell may override step()
-            new = blend(decision.u, self.cell.step(a, x, masked, constants, t), old)
+        decision, new = self.rule.step(self.cell, CellInputs(a, x, old, constants, t), e, memory)
         if t is not None:
             further[COUNT] = t + 1
         return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)

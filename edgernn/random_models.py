@@ -12,7 +12,7 @@ from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
-from edgernn.rules import Kind
+from edgernn.rules import Delta
 
 # sequences on which thresholds are searched, and halvings of their range
 _STEPS, _BATCH, _HALVINGS = 200, 16, 11
@@ -74,7 +74,7 @@ def _set_thresholds(model: SequenceModel, rate: float, x: Tensor | None) -> None
     `x`, or on standard normal numbers if it is None. A model with another rule is not changed.
     """
     layers = model.recurrent_layers()
-    if layers[0].rule.kind is not Kind.COLUMN:
+    if not isinstance(layers[0].rule, Delta):
         return
     blocks = model.residual_blocks()
     if x is None:
@@ -95,7 +95,7 @@ def _set_thresholds(model: SequenceModel, rate: float, x: Tensor | None) -> None
 
 @torch.no_grad()
 def search_thresholds(layer: RecurrentLayer, x: Tensor, rate: float) -> None:
-    """Set the thresholds of a layer with a rule of the kind COLUMN, so that a step sends the share `rate` of values.
+    """Set the thresholds of a layer with the rule delta, so that a step sends the share `rate` of values.
 
     Args:
         layer: The layer.

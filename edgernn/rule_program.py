@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.program import Program
-from edgernn.rules import Kind, UpdateRule
+from edgernn.rules import PerSample
+from edgernn.rules.scored import Scored
 from edgernn.tracing import check_gradient, trace
 
 # number of neurons in the small tensors that a rule is traced on, different from all their other sizes
@@ -26,7 +27,7 @@ class RuleEquations:
             own states (memories) also `evidence`, `drive` and `advance`.
         names: Dict from the integer key of an argument to the name of the argument. All programs use the same keys. A
             state of the cell has the name "s_" plus its own name. A state or weight of the rule has its own name. All
-            other arguments have the names that they have in the methods of `UpdateRule`: "e" (the result of `project`),
+            other arguments have the names that they have in the methods of `Scored`: "e" (the result of `project`),
             "u" (the decision), "score", "drive", "evidence" and "slope".
         weights: Dict from the name of each weight that the programs may read to its size: "H" for one value per neuron
             or group of neurons, "1" for a single value.
@@ -40,7 +41,7 @@ class RuleEquations:
 class _Method(nn.Module):
     """Module whose forward is one method of an update rule, so that functional_call can replace the weights."""
 
-    def __init__(self, rule: UpdateRule, method: str) -> None:
+    def __init__(self, rule: Scored, method: str) -> None:
         super().__init__()
         self.rule, self.method = rule, method
 
@@ -48,11 +49,11 @@ class _Method(nn.Module):
         return getattr(self.rule, self.method)(*values)
 
 
-def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
+def trace_rule(rule: Scored, states: tuple[str, ...]) -> RuleEquations:
     """Trace the equations of an update rule to programs (lists of elementary operations).
 
     Args:
-        rule: An update rule that decides per neuron or per sample (`Kind`).
+        rule: An update rule that decides per neuron or per sample.
         states: Names of the cell's states.
 
     Returns:
@@ -62,7 +63,7 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
         ProgramError: The equations are not point-wise, use an operator that programs do not support, or have gradients
             in torch that differ from those of the programs.
     """
-    sample = rule.kind is Kind.SAMPLE
+    sample = isinstance(rule, PerSample)
     decision_width = 1 if sample else _WIDTH
     # weights of other sizes belong to the projection, whose result is e
     weights = {

@@ -46,7 +46,7 @@ def card(
     Returns:
         The text of the card.
     """
-    task, metric, words = config["task"], result["metric"], update_words(model.rule_type.kind.name)
+    task, metric, words = config["task"], result["metric"], update_words(model.rule_type.kind)
     block_macs = sum(block.macs() for block in model.residual_blocks())
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"

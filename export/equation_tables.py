@@ -12,8 +12,8 @@ from typing import Any
 from edgernn.cell_program import SIZES, TERMS, CellProgram, gate_terms, joined_maps, mixes, trace_equations
 from edgernn.cells import COMPILED, Cell
 from edgernn.rule_program import trace_rule
-from edgernn.rules import RULES, UpdateRule
-from edgernn.rules.base import Kind
+from edgernn.rules import RULES, PerColumn, UpdateRule
+from edgernn.rules.scored import Scored
 
 # bit of a gate whose bias a model may leave out, as in runtime/csrc/cells/gate.h
 _OPTIONAL_BIAS = 64
@@ -84,22 +84,22 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
-    """Return the JSON entry of an update rule: its kind (see `Kind`), weights, states and equations.
+    """Return the JSON entry of an update rule: its kind, weights, states and equations.
 
     Each method of the rule that has equations is stored as a program, which is a list of elementary operations.
     `projection` returns the names of the rule's weights W and b in project(x) = W x + b, or None for one that it lacks.
     """
     described: dict[str, Any] = {
-        "kind": rule.kind.name,
+        "kind": rule.kind,
         "dense": rule.is_dense(),
         "inclusive": rule.inclusive,
         "memories": {name: memory.size for name, memory in rule.memory.items()},
         "weights": list(rule.weights),
         "programs": {},
     }
-    if rule.kind is Kind.COLUMN:
+    if isinstance(rule, PerColumn):
         described |= {"period": rule.period, "largest_change": rule.largest_change}
-    if not rule.has_equations():
+    if not isinstance(rule, Scored) or not rule.has_equations():
         # decisions of this rule are C++ code written by hand
         return described
     matrix, bias = projection(rule)

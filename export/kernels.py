@@ -10,7 +10,7 @@ from edgernn.errors import UsageError
 from edgernn.imputers import IMPUTERS, Imputer
 from edgernn.layer import RecurrentLayer
 from edgernn.program import ProgramError
-from edgernn.rules import RULES, Kind, UpdateRule
+from edgernn.rules import RULES, UpdateRule
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
             f"{layer.kind}: the native library has no kernel for low-rank weights with an imputer; run the model with "
             "backend portable (standard ONNX operators), or leave out rank or the imputer"
         )
-    if rule.kind.by_hand and cell.recurrent.rank is not None:
+    if rule.by_hand and cell.recurrent.rank is not None:
         raise ProgramError(
             f"{layer.kind}: the native library has no kernel for low-rank weights with the rule {rule.name}; run the "
             "model with backend portable (standard ONNX operators), or leave out rank"
@@ -75,7 +75,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         )
     if cell.name in COMPILED:
         return Kernel(layer.kind)
-    if rule.kind is Kind.GATE:
+    if not rule.runs_programs:
         raise ProgramError(
             f"{cell.name}: the native library has no kernel for this cell with the rule {rule.name}; run the model "
             "with backend portable (standard ONNX operators), or use gru, gru-before, pru or fastgrnn-split"

@@ -13,6 +13,8 @@ from edgernn.errors import EdgernnError
 from edgernn.files import MODEL
 from edgernn.runtime.library import SCHEMA
 
+# normalisations of a front end, in the order of the C++ enum Normalisation
+NORMALISATIONS = ("log", "floor", "pcen")
 Check = Callable[[Any], bool]
 # kinds of residual block around a layer, with the flag of each in a packed model
 BLOCKS = {"linear": 4, "gated": 8}
@@ -52,7 +54,8 @@ def _is_frontend(value: Any) -> bool:
     if type(value) is not dict or "name" not in value:
         return False
     sizes = [value.get(key) for key in ("sample_rate", "window_size", "hop", "bands")]
-    return value["name"] is None or (_is_name(value["name"]) and all(map(_is_size, sizes)))
+    named = _is_name(value["name"]) and value.get("normalise") in NORMALISATIONS
+    return value["name"] is None or (named and all(map(_is_size, sizes)))
 
 
 _SIZE = "a whole number of at least 1", _is_size
@@ -101,7 +104,7 @@ def update_words(kind: str | None) -> UpdateWords:
     h anew.
 
     Args:
-        kind: Name of the rule's kind (`edgernn.rules.Kind`), or None if it is unknown, as that of a user's own rule.
+        kind: Name of the rule's kind (`UpdateRule.kind`), or None if it is unknown, as that of a user's own rule.
 
     Returns:
         The names; for an unknown kind, names that are right for all rules.

@@ -18,7 +18,7 @@ from edgernn.kernels import training_library
 from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
-from edgernn.rules import RULES, Kind, Phased
+from edgernn.rules import RULES, Phased
 from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 
@@ -27,7 +27,7 @@ CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], ANY_CELL))
 COLUMN_AND_GATE = [
     (cell, rule)
     for cell, rule in product([*CELLS, *VARIANTS], RULES)
-    if RULES[rule].kind.by_hand and RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
+    if RULES[rule].by_hand and RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
 ]
 CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
 Gradients = dict[str, Tensor | None]
@@ -66,7 +66,7 @@ def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor,
     x = torch.randn(T, B, layer.input_size)
     state = {name: 0.5 * torch.randn(B, width) for name, width in layer.widths.items()}
     # mixed, so that only some neurons change at the first step
-    steps = layer.rule.kind is Kind.TIME
+    steps = layer.rule.schedules
     for name, width in layer.rule.widths.items():
         whole = steps or name == "rule_age"
         state[name] = torch.randint(0, 9, (B, width)).float() if whole else torch.rand(B, width)

@@ -18,7 +18,7 @@ from edgernn.cells.base import State
 from edgernn.export import to_onnx
 from edgernn.kernels import attach
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import Kind, Memory, UpdateRule
+from edgernn.rules import Memory, PerNeuron
 from edgernn.runtime import Session
 from tests import oracle_rules
 from tests.added_rule import oracle
@@ -94,11 +94,10 @@ def test_triton_equals_the_loop(cell: str, resident: bool, monkeypatch: pytest.M
         assert_equals_loop(layer, fused, 3, 3)
 
 
-class OfInputs(UpdateRule):
+class OfInputs(PerNeuron):
     """Changes neurons by the difference of x and a memory with one value per input."""
 
     name = "of-inputs"
-    kind = Kind.NEURON
     memory = {"rule_x": Memory(0, "I")}  # noqa: RUF012
 
     def __init__(self, input_size: int, hidden_size: int) -> None:

@@ -19,7 +19,7 @@ from edgernn.cells.recurrent import BlockSparse
 from edgernn.kernels import attach, cpu, training_library
 from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES, Kind
+from edgernn.rules import RULES
 from edgernn.training.api import train
 from tests.fused import (
     CELL_RULE_IDS,
@@ -162,7 +162,7 @@ def test_learned_start_gets_its_gradient() -> None:
         torch.testing.assert_close(got.double(), expected, rtol=0, atol=FLOAT32 * max(0.1, float(expected.abs().max())))
 
 
-@pytest.mark.parametrize("rule", [name for name in ANY_CELL if RULES[name].kind is Kind.TIME])
+@pytest.mark.parametrize("rule", [name for name in ANY_CELL if RULES[name].schedules])
 def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
     layer = make("lstm", rule, 3, 7)
     x = torch.randn(6, 4, 3)

@@ -126,7 +126,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     below.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
     below.set_ylabel(_row_title(model))
     below.locator_params(integer=True)
-    skipped = update_words(model.rule_type.kind.name).skipped
+    skipped = update_words(model.rule_type.kind).skipped
     below.set_xlabel(f"time step ({skipped}: {100 * (1 - updated):.1f} %)")
     save(figure, path)
 

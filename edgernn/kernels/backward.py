@@ -4,7 +4,6 @@
 from edgernn.kernels.layout import SENT_H, Product
 from edgernn.kernels.pointwise import Pointwise
 from edgernn.kernels.rule import RuleGradients
-from edgernn.rules import Kind
 
 
 class BackwardSource(RuleGradients):
@@ -44,7 +43,7 @@ class BackwardSource(RuleGradients):
         with self.block("for step in range(T):"):
             if self.resident and not layout.straight_through:
                 self.put("keeps = keeps_earlier")
-            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+            if layout.rule and layout.rule.kind == "SAMPLE":
                 self.memory_grads(layout.rule)
             if self.loads_groups and not self.resident:
                 with self.stage("H"):
@@ -53,7 +52,7 @@ class BackwardSource(RuleGradients):
             with self.stage("H"):
                 self._update()
             self.barrier()
-            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+            if layout.rule and layout.rule.kind == "SAMPLE":
                 self.decision_grads(layout.rule, "to_u")
             if layout.mid is not None:
                 with self.stage("M"):
@@ -153,7 +152,7 @@ class BackwardSource(RuleGradients):
             for name in layout.neuron_memory:
                 self.load(f"to_{name}", "H", f"d_{name}", "row")
         if layout.rule and layout.memory:
-            if layout.rule.kind is Kind.NEURON:
+            if layout.rule.kind == "NEURON":
                 self.memory_grads(layout.rule)
             self.evidence_grads(layout.rule)
         self.rule_grads()

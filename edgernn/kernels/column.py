@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.layer_trace import Trace
-from edgernn.rules import UpdateRule
+from edgernn.rules import PerColumn
 from edgernn.rules.delta import Send, threshold_grad
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 SENT_COUNT = 2
 
 
-def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Tensor) -> Tensor:
+def inputs_of_products(rule: PerColumn, inputs: Tensor, last: Tensor, sent: Tensor) -> Tensor:
     """Return the values that products read in place of x at all steps, with their gradients to x and the threshold Θ_x.
 
     If they are not straight-through, gradients of kept values go to `last`, too.
 
     Args:
-        rule: A rule of the kind COLUMN.
+        rule: The rule.
         inputs: Inputs of the cell (T, B, columns of W).
         last: The values that products read before the first step (B, columns of W).
         sent: The values that products read at each step (T, B, columns of W), without gradients.
@@ -37,9 +37,7 @@ def inputs_of_products(rule: UpdateRule, inputs: Tensor, last: Tensor, sent: Ten
     # decisions about x do not depend on h
     no_state = inputs.new_zeros(*inputs.shape[:-1], 0)
     lasts = _shifted(last, _with_grads(rule, inputs, last, sent))
-    operands = rule.decide(inputs, (no_state,), (lasts, no_state)).operands
-    assert operands is not None
-    return operands[0]
+    return rule.decide(inputs, (no_state,), (lasts, no_state)).operands[0]
 
 
 def finish(
@@ -68,13 +66,12 @@ def finish(
         The rule's own states after the last step, and the trace.
     """
     rule, cell, steps = layer.rule, layer.cell, len(inputs)
+    assert isinstance(rule, PerColumn)
     start, y = states
     h = _shifted(start, y)
     sent = [_with_grads(rule, *values) for values in zip((inputs, h), memory, sent, strict=False)]
     decision = rule.decide(inputs, (h,), tuple(map(_shifted, memory, sent)))
     assert decision.u is not None
-    assert decision.sent is not None
-    assert decision.operands is not None
     last_x, last_h = (values[-1] for values in decision.sent)
     read_x, read_h = (values[-1] for values in decision.operands)
     sums = cell.joined_sums(cell.sums(cell.project(read_x), read_h, constants))
@@ -129,7 +126,7 @@ class SendOrKeep(torch.autograd.Function):
         return total.masked_fill(kept, 0), total[0] * kept[0], None
 
 
-def _with_grads(rule: UpdateRule, values: Tensor, start: Tensor, sent: Tensor) -> Tensor:
+def _with_grads(rule: PerColumn, values: Tensor, start: Tensor, sent: Tensor) -> Tensor:
     """Return `sent` (T, B, N) with the gradients that `UpdateRule.decide` gives it step by step."""
     if rule.straight_through:
         straight: Tensor = Send.apply(values, sent)  # type: ignore[no-untyped-call]

@@ -7,15 +7,21 @@ from torch import Tensor
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import EdgernnError
-from edgernn.rules import RULES, Kind
+from edgernn.rules import RULES, UpdateRule
 
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer
 
+
+def _has_mask(rule: UpdateRule | type[UpdateRule]) -> bool:
+    """Return True if kernels get the mask u from the step index, or from the rule's equations."""
+    return rule.schedules or rule.has_equations()
+
+
 # rules with kernels for every cell, a user's own too, on every device
-ANY_CELL = tuple(name for name, rule in RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
+ANY_CELL = tuple(name for name, rule in RULES.items() if _has_mask(rule))
 # all rules with kernels
-FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.kind.by_hand)
+FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.by_hand)
 
 
 def refusal(layer: "RecurrentLayer") -> str | None:
@@ -32,21 +38,21 @@ def refusal(layer: "RecurrentLayer") -> str | None:
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
     rule = layer.rule
-    if rule.kind.by_hand and RULES.get(rule.name) is type(rule):
+    if rule.by_hand and RULES.get(rule.name) is type(rule):
         # the kernels follow the decisions of the library's own rules, which have no equations
         return None
-    if rule.kind.by_hand:
+    if rule.by_hand:
         return (
-            f"there is no kernel for this rule {rule.name}: of the kind {rule.kind.name}, kernels run the library's "
+            f"there is no kernel for this rule {rule.name}: of the kind {rule.kind}, kernels run the library's "
             "own rules only"
         )
     for name, memory in rule.memory.items():
-        if memory.size != rule.kind.size:
+        if memory.size != rule.memory_size:
             return (
                 f"there is no kernel for the rule {rule.name}: its memory {name} has size {memory.size}, and kernels "
-                f"need size {rule.kind.size}"
+                f"need size {rule.memory_size}"
             )
-    if rule.kind is not Kind.TIME and not rule.has_equations():
+    if not _has_mask(rule):
         return f"there is no kernel for the rule {rule.name}: it does not define its decisions by a method score()"
     return None
 

@@ -26,7 +26,8 @@ from edgernn.kernels.training_library import ProgramCell, TrainCall, library
 from edgernn.layer_trace import COUNT, LAST, Trace
 from edgernn.libraries import TRAIN
 from edgernn.program import ProgramError
-from edgernn.rules import RULES, Kind, UpdateRule
+from edgernn.rules import RULES, PerColumn, UpdateRule
+from edgernn.rules.scored import Scored
 
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer
@@ -142,12 +143,12 @@ class Unrolled(torch.autograd.Function):
         assert loaded is not None
         T, B, H = call.steps, call.batch, call.hidden
         kept = T if keep else 1
-        kind = plan.rule.kind
+        schedules, columns = plan.rule.schedules, isinstance(plan.rule, PerColumn)
         states = [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))]
         gates = loaded.edgernn_train_gates(ctypes.byref(call))
         p = torch.empty(kept if plan.norms is None else 1, B, gates)
         m = None if plan.middle is None else torch.empty(kept, B, plan.middle)
-        u = named["u"] if kind in (Kind.TIME, Kind.COLUMN) else torch.empty(T, B, H)
+        u = named["u"] if schedules or columns else torch.empty(T, B, H)
         memories = [torch.empty(T, *memory.shape) for memory in named["memory"]]
         call.set_tensors({"p": p, "m": m, "state": states, "u": u, "memories": memories})
         normalised: list[Tensor] = []
@@ -160,14 +161,16 @@ class Unrolled(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(p, m, u, *states, *memories, *normalised, *contiguous)
         last = tuple(s[-1].clone() for s in states)
-        if kind is Kind.TIME:
+        if schedules:
             return (states[0], *last)
-        if kind is Kind.COLUMN:
+        if columns:
             ctx.mark_non_differentiable(*memories)
             return (states[0], *last, *memories)
         assert u is not None
         ctx.mark_non_differentiable(u)
-        likelihoods = _likelihoods(plan.rule, named, memories, states[0]) if plan.likelihoods else None
+        likelihoods = None
+        if plan.likelihoods and isinstance(plan.rule, Scored):
+            likelihoods = _likelihoods(plan.rule, named, memories, states[0])
         budget = plan.rule.budget(u, likelihoods, plan.step_weights)
         return (states[0], *last, *(memory[-1].clone() for memory in memories), u, budget)
 
@@ -191,8 +194,8 @@ class Unrolled(torch.autograd.Function):
             call.set_tensors({"decision_weights": weights})
         needed = ctx.needs_input_grad[1:]
         input_grads = [torch.empty_like(t) if need else None for t, need in zip(inputs, needed, strict=True)]
-        columns = plan.rule.kind is Kind.COLUMN
-        keeps = columns and not plan.rule.straight_through
+        columns = isinstance(plan.rule, PerColumn)
+        keeps = isinstance(plan.rule, PerColumn) and not plan.rule.straight_through
         if keeps:
             # the kernels add the gradients of kept values here, step by step
             for at in plan.memory_places(len(inputs)):
@@ -217,8 +220,8 @@ class Unrolled(torch.autograd.Function):
         return (None, *input_grads)
 
 
-def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
-    """Compute the likelihoods of updates (`UpdateRule.likelihood`) at all steps, for the penalty on updates.
+def _likelihoods(rule: Scored, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
+    """Compute the likelihoods of updates (`Scored.likelihood`) at all steps, for the penalty on updates.
 
     Args:
         rule: The update rule.
@@ -276,7 +279,7 @@ class CpuUnroller:
         self._vectors = tuple(cell.vectors)
         self._cell = _number(loaded, cell)
         if self._cell < 0:
-            if layer.rule.kind is Kind.GATE:
+            if not layer.rule.runs_programs:
                 raise UsageError(
                     f"there is no kernel for {layer.kind}: the rule {layer.rule.name} has kernels for built-in cells "
                     "only; choose another rule"
@@ -312,10 +315,10 @@ class CpuUnroller:
         u = None if u is None else u.to(x.dtype)
         weights.append(u)
         vectors = [constants[name] if name in constants else getattr(cell, name) for name in self._vectors]
-        decides, sends = rule.kind is not Kind.TIME, rule.kind is Kind.COLUMN
+        decides, sends = not rule.schedules, isinstance(rule, PerColumn)
         rule_weights = list(rule.weights.values()) if decides else []
         memories = memory[: column.SENT_COUNT] if sends else memory if decides else ()
-        if sends and rule.straight_through:
+        if isinstance(rule, PerColumn) and rule.straight_through:
             memories = tuple(m.detach() for m in memories)
         if not all(t is None or _native(t) for t in (*weights, *vectors, *rule_weights)):
             return None

@@ -5,7 +5,6 @@ from edgernn.cells.base import Gate
 from edgernn.kernels.layout import SENT_H, Product, Rule
 from edgernn.kernels.pointwise import Pointwise
 from edgernn.kernels.writer import KernelSource, padded
-from edgernn.rules import Kind
 
 
 class ForwardSource(KernelSource):
@@ -35,7 +34,7 @@ class ForwardSource(KernelSource):
             self.put(f"{layout.threshold} = tl.load({layout.threshold}_ptr)")
         with self.block("for t in range(T):"):
             self.put("at = tl.cast(t, tl.int64) * B + row")
-            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+            if layout.rule and layout.rule.kind == "SAMPLE":
                 self.decide(layout.rule)
                 self.put("evidence = tl.zeros((ROWS, 1), tl.float32)")
             if layout.threshold:
@@ -57,7 +56,7 @@ class ForwardSource(KernelSource):
             if self.resident and self.loads_groups:
                 # the next step loads the states of whole groups
                 self.put("tl.debug_barrier()")
-            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+            if layout.rule and layout.rule.kind == "SAMPLE":
                 self.put("tl.store(evidence_ptr + at, evidence, live)")
                 self._advance(layout.rule)
                 for name in layout.memory:
@@ -177,14 +176,14 @@ class ForwardSource(KernelSource):
         layout = self.layout
         new_states = ", ".join(f"n_{state}" for state in layout.states)
         self.put(f"{new_states} = update({self.arguments(layout.update)})")
-        if layout.rule and layout.rule.kind is Kind.NEURON:
+        if layout.rule and layout.rule.kind == "NEURON":
             self.decide(layout.rule)
         if layout.rule and layout.selects and self.resident:
             self.put(f"u = {self._largest(layout.rule, f'g_{layout.rule.gate}', 'h_mask')}")
             self.store("u", "H", "u")
         for state in layout.states:
             new, old = f"n_{state}", f"s_{state}"
-            if layout.rule and layout.rule.kind is Kind.TIME:
+            if layout.rule and layout.rule.kind == "TIME":
                 self.put(f"{new} = lerp({old}, {new}, blend)")
             elif layout.rule:
                 self.put(f"{new} = tl.where(u, {new}, {old})")
@@ -196,7 +195,7 @@ class ForwardSource(KernelSource):
             return
         assert layout.rule is not None
         values = ", ".join(f"n_{a[2:]}" if a.startswith("s_") else a for a in layout.rule.map("evidence").arguments)
-        if layout.rule.kind is Kind.SAMPLE:
+        if layout.rule.kind == "SAMPLE":
             self.put(f"evidence += tl.sum(tl.where(h_mask, rule_evidence({values}), 0.0), 1, keep_dims=True)")
             return
         self.put(f"evidence = rule_evidence({values})")

@@ -32,6 +32,7 @@ from edgernn.kernels.sequence import source
 from edgernn.kernels.triton_source import load
 from edgernn.layer_trace import LAST, Trace
 from edgernn.program import ProgramError
+from edgernn.rules import PerColumn
 
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer
@@ -312,6 +313,7 @@ class GpuUnroller:
         a, e = layer.projected(inputs, x, None)
         sent_x: Tensor | None = None
         if layout.threshold:
+            assert isinstance(rule, PerColumn)
             theta, _ = rule.weights.values()
             sent_x = send(inputs.detach(), memory[0].detach(), theta.detach())
             a = cell.project(column.inputs_of_products(rule, inputs, memory[0], sent_x))

@@ -11,7 +11,8 @@ from edgernn.cells.base import Cell
 from edgernn.kernels.layout import Layout, Rule
 from edgernn.kernels.pointwise import print_map
 from edgernn.rule_program import trace_rule
-from edgernn.rules import Kind, UpdateRule
+from edgernn.rules import ByGate, PerColumn, UpdateRule
+from edgernn.rules.scored import Scored
 
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer
@@ -33,7 +34,7 @@ def make_layout(layer: "RecurrentLayer") -> Layout:
         return "1" if equations.vectors[name] == 1 else "M" if mid is not None and name in mid.arguments else "H"
 
     used = {*update.arguments, *(mid.arguments if mid is not None else ())}
-    sends = rule.kind is Kind.COLUMN
+    sends = isinstance(rule, PerColumn)
     threshold = list(rule.weights)[1] if sends else ""
     return Layout(
         layer.kind,
@@ -49,7 +50,7 @@ def make_layout(layer: "RecurrentLayer") -> Layout:
         _make_rule(rule, cell) if rule.can_skip and not sends else None,
         threshold,
         sends and isinstance(rule.weights[threshold], nn.Parameter),
-        rule.straight_through,
+        not isinstance(rule, PerColumn) or rule.straight_through,
     )
 
 
@@ -58,12 +59,13 @@ def _make_rule(rule: UpdateRule, cell: Cell) -> Rule:
 
     ProgramError is raised if its equations cannot be traced.
     """
-    if rule.kind is Kind.TIME:
+    if rule.schedules:
         return Rule(rule.kind, blend_grad=any(p.requires_grad for p in rule.parameters()))
-    if rule.kind is Kind.GATE:
+    if isinstance(rule, ByGate):
         gate = cell.update_gate
         assert gate is not None
         return Rule(rule.kind, tuple((name, "1") for name in rule.weights), gate=gate.name, sign=gate.sign)
+    assert isinstance(rule, Scored)
     equations = trace_rule(rule, cell.states)
     maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
     used = {name for part in maps for name in part.arguments}

@@ -6,7 +6,6 @@ from functools import cached_property
 
 from edgernn.cells.base import Gate
 from edgernn.kernels.pointwise import Pointwise
-from edgernn.rules import Kind
 
 # values of h that products read under a rule of the kind COLUMN: an input and an output of the torch op `sequence`
 SENT_H = "sent_h"
@@ -63,7 +62,7 @@ class Rule:
         sign: 1 or -1, see `UpdateGate.sign`.
     """
 
-    kind: Kind
+    kind: str
     vectors: tuple[tuple[str, str], ...] = ()
     memory: tuple[str, ...] = ()
     inclusive: bool = False
@@ -86,7 +85,7 @@ class Rule:
         Otherwise, the inputs are the rule's weights. The name "e" comes before them if the method `UpdateRule.score`
         reads e, the part of the rule's score that depends on the layer's input x alone (`UpdateRule.project`).
         """
-        if self.kind is Kind.TIME:
+        if self.kind == "TIME":
             return ("blend",)
         reads_e = any(part.name == "rule_score" and "e" in part.arguments for part in self.maps)
         return (*(["e"] if reads_e else []), *(name for name, _ in self.vectors))
@@ -94,7 +93,7 @@ class Rule:
     @property
     def has_grad(self) -> bool:
         """True if the update mask passes a gradient on; the choice of a rule of the kind GATE has none."""
-        return self.kind is not Kind.GATE
+        return self.kind != "GATE"
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
@@ -231,12 +230,12 @@ class Layout:
     @property
     def sample_memory(self) -> tuple[str, ...]:
         """Names of the rule's own states (memories) if they have one value per sample; else empty."""
-        return self.memory if self.rule and self.rule.kind is Kind.SAMPLE else ()
+        return self.memory if self.rule and self.rule.kind == "SAMPLE" else ()
 
     @property
     def neuron_memory(self) -> tuple[str, ...]:
         """Names of the rule's own states (memories) if they have one value per neuron; else empty."""
-        return self.memory if self.rule and self.rule.kind is Kind.NEURON else ()
+        return self.memory if self.rule and self.rule.kind == "NEURON" else ()
 
     @property
     def memory_width(self) -> int:
@@ -276,7 +275,7 @@ class Layout:
     @property
     def selects(self) -> bool:
         """True if the update rule takes the neurons with the largest scores (kind GATE)."""
-        return self.rule is not None and self.rule.kind is Kind.GATE
+        return self.rule is not None and self.rule.kind == "GATE"
 
     @cached_property
     def starts(self) -> dict[str, str]:
@@ -319,7 +318,7 @@ class Layout:
             return sums
         for part in self.rule.maps:
             # for the kind SAMPLE, only the evidence is per neuron
-            sample = self.rule.kind is Kind.SAMPLE
+            sample = self.rule.kind == "SAMPLE"
             size = "1" if sample and part.name != "rule_evidence" else self.decision_size
             sums |= {f"{part.name}_{v}": (v, size) for v, _ in self.rule.vectors if v in part.arguments}
         return sums

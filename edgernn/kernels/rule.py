@@ -4,7 +4,6 @@
 from edgernn.kernels.layout import Rule
 from edgernn.kernels.pointwise import Pointwise
 from edgernn.kernels.writer import KernelSource
-from edgernn.rules import Kind
 
 
 class RuleGradients(KernelSource):
@@ -26,7 +25,7 @@ class RuleGradients(KernelSource):
         for name in self.layout.sample_memory:
             self.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
         self.decide(rule)
-        if rule.kind is Kind.NEURON:
+        if rule.kind == "NEURON":
             self.put(f"evidence = rule_evidence({', '.join(self.after_step(rule.map('evidence')))})")
         self.put(
             "changes = u", "u = tl.where(u, 1.0, 0.0)", f"drive = rule_drive({', '.join(rule.map('drive').arguments)})"
@@ -127,21 +126,21 @@ class RuleGradients(KernelSource):
         if rule.has_grad:
             self.grad_of_u()
         new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
-        if rule.kind is Kind.NEURON:
+        if rule.kind == "NEURON":
             if not rule.memory:
                 self.decide(rule)
             if rule.group_size > 1:
                 self._sum_over_groups()
             self.decision_grads(rule, "by_u + to_u" if rule.memory else "by_u")
-        elif rule.kind is Kind.SAMPLE:
+        elif rule.kind == "SAMPLE":
             self.put("to_u += tl.sum(tl.where(h_mask, by_u, 0.0), 1, keep_dims=True)")
-        elif rule.kind is Kind.TIME:
+        elif rule.kind == "TIME":
             new, old = "blend * d_{0}", "(1.0 - blend) * d_{0}"
             if rule.blend_grad:
                 self.store("by_u", "H", "d_blend")
         for state in states:
             self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
-            reads = rule.kind is Kind.NEURON and f"s_{state}" in rule.map("score").arguments
+            reads = rule.kind == "NEURON" and f"s_{state}" in rule.map("score").arguments
             if reads and not rule.detaches_state:
                 share = " * u_share" if rule.group_size > 1 else ""
                 self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}{share}")

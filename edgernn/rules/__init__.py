@@ -20,12 +20,16 @@ from edgernn.extras import needed_by
 
 with needed_by("edgernn.rules"):
     from edgernn.rules.always import Always
-    from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
+    from edgernn.rules.base import Decision, Memory, UpdateRule
+    from edgernn.rules.column import PerColumn
     from edgernn.rules.delta import Delta
     from edgernn.rules.fixed import Clockwork, Random
+    from edgernn.rules.gate import ByGate
     from edgernn.rules.phased import Phased
+    from edgernn.rules.scored import PerNeuron, PerSample
     from edgernn.rules.selective import Selective
     from edgernn.rules.skip import Skip
+    from edgernn.rules.timed import Timed
     from edgernn.rules.topk import TopK
     from edgernn.rules.variable import Variable
 
@@ -47,15 +51,19 @@ RULES: dict[str, type[UpdateRule]] = {
 __all__ = [
     "RULES",
     "Always",
+    "ByGate",
     "Clockwork",
     "Decision",
     "Delta",
-    "Kind",
     "Memory",
+    "PerColumn",
+    "PerNeuron",
+    "PerSample",
     "Phased",
     "Random",
     "Selective",
     "Skip",
+    "Timed",
     "TopK",
     "UpdateRule",
     "Variable",

@@ -4,14 +4,13 @@
 from torch import Tensor
 
 from edgernn.cells.base import State
-from edgernn.rules.base import Decision, Kind, UpdateRule
+from edgernn.rules.base import Decision, UpdateRule
 
 
 class Always(UpdateRule):
     """Every neuron changes at every step: u_t = 1."""
 
     name = "always"
-    kind = Kind.TIME
     can_skip = False
     skips_zeros = True
 

@@ -1,46 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of update rules, which select at each step the neurons of a recurrent layer that change."""
 
-import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.decision import Decision, Kind, Memory
+from edgernn.rules.decision import Decision, Memory
 
-__all__ = ["Decision", "Kind", "Memory", "StraightThrough", "UpdateRule", "blend"]
+__all__ = ["CellInputs", "Decision", "Memory", "UpdateRule", "blend"]
 
 # largest share of changed neurons at which kernels reuse the last step's R h in `mid`, see `Cell.kept_macs`
 KEPT_SHARE = 0.5
 
 
-class StraightThrough(torch.autograd.Function):
-    """Straight-through estimator: returns the mask `active` as floats, and passes its gradient to `likelihood`."""
+class CellInputs(NamedTuple):
+    """What a step of a cell reads: the arguments of `Cell.step`, in their order.
 
-    @staticmethod
-    def forward(ctx: Any, active: Tensor, likelihood: Tensor) -> Tensor:
-        return active.to(likelihood.dtype)
+    Attributes:
+        a: W x + b of the cell's gates (B, rows of W).
+        x: Input of the cell (B, I), or [x_t, x_{t-1}] (B, 2I) for a cell that reads both.
+        state: States of the cell before the step, (B, H) each.
+        constants: Result of `RecurrentLayer.constants`.
+        t: Number of steps before this one (B, 1); None unless the cell counts steps.
+    """
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        return None, grads[0]
+    a: Tensor
+    x: Tensor
+    state: State
+    constants: dict[str, Tensor]
+    t: Tensor | None
 
 
-class UpdateRule(nn.Module, abc.ABC):
+class UpdateRule(nn.Module):
     """Base class of update rules: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
-    u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule that decides
-    by step index (`Kind.TIME`) defines `shares`, which returns u. Any other rule overrides `decide`, or defines `score`
-    and `likelihood`: u_t is then 1 where the score is above 0, and has the gradient of the likelihood. With own states
-    (`memory`), it also defines `advance`, which computes them after a step. The argument `drive` of `advance` is
-    drive(evidence(the cell's new state)). `project` computes the part of the score that depends on x alone. Kernels are
-    generated from the equations of `score`, `likelihood`, `advance`, `evidence` and `drive`, which must be point-wise.
-    Parameters and buffers are inputs of the exported op, with their names and in their order. Derive a rule from this
-    class or `Timed`, not from another rule.
+    u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule belongs to a
+    kind, the scope of one decision: derive it from the class of its kind, not from this class or from another rule.
+    `Timed` decides by step index, `PerNeuron` for each neuron, `PerSample` for the whole state of a sample, `PerColumn`
+    for each value of x and h, and `ByGate` for all neurons from the cell's update gate. A kind owns its step in torch.
+    Parameters and buffers are inputs of the exported op, with their names and in their order.
 
     Args:
         input_size: I.
@@ -49,7 +51,12 @@ class UpdateRule(nn.Module, abc.ABC):
     Attributes:
         name: Name on the command line.
         paper: Paper that the rule is from.
-        kind: Scope of one decision.
+        kind: Name of the kind, which selects the driver in the native library (`RuleKind`).
+        memory_size: Size of the states (`Memory`) that kernels of rules with equations support.
+        by_hand: True if rules of this kind have no equations: kernels have the decisions of the library's own by hand.
+        runs_programs: True if kernels run the kind's rules with a user's own cell, which they interpret.
+        schedules: True if the step index alone determines the mask u, so that u is known before a sequence begins.
+        projects_ahead: True if the terms of a step that depend on x alone are computed for all steps at once.
         can_skip: True if u may be 0.
         inclusive: True if u is also 1 where the score is 0.
         skips_zeros: True if the rule's kernels skip the zero blocks of block-sparse R.
@@ -59,22 +66,22 @@ class UpdateRule(nn.Module, abc.ABC):
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         has_groups: True if the constructor has the option group_size.
         check_options: Options of the constructor for tests of gradients. With them u does not change steeply.
-        period: Only for rules that decide per value of x and h (`Kind.COLUMN`): number of steps after which kernels
-            compute pre-activations in full. At other steps they add the effects of changed values.
-        largest_change: Change of a value of x or h above which these kernels compute pre-activations in full at once.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
-        group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
-            value per group and reads the means of the groups' states. A rule with groups has no states of its own.
-        detaches_state: True if the cell's states in `score` are detached, so that no gradient flows from decisions to
-            them. Only for the kind NEURON.
-        straight_through: Only for the kind COLUMN: True if the gradient of a value that products read goes to the
-            current value of x or h even where products keep reading an old one.
+        group_size: Number of neighbouring neurons that share one decision. `PerNeuron.score` then has one value per
+            group and reads the means of the groups' states. A rule with groups has no states of its own.
+        detaches_state: True if the cell's states in `PerNeuron.score` are detached, so that no gradient flows from
+            decisions to them.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
-    kind: ClassVar[Kind]
+    kind: ClassVar[str] = "TIME"
+    memory_size: ClassVar[str] = "1"
+    by_hand: ClassVar[bool] = False
+    runs_programs: ClassVar[bool] = True
+    schedules: ClassVar[bool] = True
+    projects_ahead: ClassVar[bool] = True
     can_skip: ClassVar[bool] = True
     inclusive: ClassVar[bool] = False
     skips_zeros: ClassVar[bool] = False
@@ -84,13 +91,10 @@ class UpdateRule(nn.Module, abc.ABC):
     learns_start: ClassVar[bool] = False
     has_groups: ClassVar[bool] = False
     check_options: ClassVar[Mapping[str, Any]] = {}
-    period: ClassVar[int] = 0
-    largest_change: ClassVar[float] = 0.0
     slope: float = 1.0
     counts_likelihoods: bool = False
     group_size: int = 1
     detaches_state: bool = False
-    straight_through: bool = True
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -121,12 +125,12 @@ class UpdateRule(nn.Module, abc.ABC):
     @classmethod
     def is_dense(cls) -> bool:
         """Return True if the rule updates all neurons at all steps. Names of layers and kernels omit such a rule."""
-        return cls.kind is Kind.TIME and not cls.can_skip
+        return not cls.can_skip
 
     @classmethod
     def has_equations(cls) -> bool:
-        """Return True if the rule defines `score`. Kernels for training are generated from its equations then."""
-        return cls.score is not UpdateRule.score
+        """Return True if the rule defines `Scored.score`; kernels for training are generated from its equations."""
+        return False
 
     @classmethod
     def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
@@ -145,7 +149,7 @@ class UpdateRule(nn.Module, abc.ABC):
     @classmethod
     def steerable(cls) -> bool:
         """Return True if training can reach a wanted share of skipped updates by adjusting λ, the penalty's weight."""
-        return cls.kind is not Kind.TIME
+        return False
 
     @property
     def groups(self) -> int:
@@ -167,68 +171,42 @@ class UpdateRule(nn.Module, abc.ABC):
         """Compute e (T, B, E), the part of `score` that depends on x (T, B, I) alone. A rule defines its size E."""
         return x.new_zeros(*x.shape[:-1], 0)
 
-    def score(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Compute the score: a neuron is updated where it is above 0, or also where it is 0 if `inclusive`.
-
-        Args:
-            e: Input part of the score (B, E), one step of the result of `project`.
-            state: States of the cell before the step.
-            memory: The rule's own states before the step.
-
-        Returns:
-            The score (B, `groups`), by default (B, H), or (B, 1) for one decision per sample (`Kind.SAMPLE`).
-        """
-        raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} needs a method score(); define it")
-
-    def likelihood(self, score: Tensor, slope: float) -> Tensor:
-        """Compute the update likelihood, which replaces the mask u in the backward pass; `slope` is its steepness."""
-        return score
-
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         """Select the neurons that change at a step.
 
         Args:
-            e: One step (B, E) of the result of `project`, the part of the score that depends on x alone. It is x itself
-                for a rule that decides per value of x and h (`Kind.COLUMN`), and the result (B, H) of
-                `UpdateGate.scores` for a rule that decides from the cell's update gate (`Kind.GATE`).
+            e: One step (B, E) of the result of `project`, the part of the decision that depends on x alone.
             state: States of the cell before the step.
             memory: The rule's own states before the step.
 
         Returns:
             The decision.
         """
-        score = self.group_scores(e, state, memory)
-        active = score >= 0 if self.inclusive else score > 0
-        if not torch.is_grad_enabled():
-            return Decision(self.per_neuron(active), score=score)
-        likelihood = self.likelihood(score, self.slope)
-        u: Tensor = StraightThrough.apply(active, likelihood)  # type: ignore[no-untyped-call]
-        return Decision(
-            self.per_neuron(u), self.per_neuron(likelihood) if self.counts_likelihoods else None, score=score
+        raise NotImplementedError(
+            f"{self.name}: decide: expected a method of the rule or of its kind; derive the rule from one"
         )
 
-    def group_scores(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Compute `score` (B, `groups`) from the states of single neurons, as a step does; arguments as in `score`."""
-        means = self.group_means(state)
-        return self.score(e, tuple(s.detach() for s in means) if self.detaches_state else means, memory)
+    def step(self, cell: Cell, inputs: CellInputs, e: Tensor, memory: State) -> tuple[Decision, State]:
+        """Select the neurons that change at a step, and compute the states of the cell after it.
 
-    def group_means(self, state: State) -> State:
-        """Average each state (..., B, H) over the neurons that share an update decision, to (..., B, groups)."""
-        size, missing = self.group_size, self.groups * self.group_size - self.hidden_size
-        if size == 1:
-            return state
-        means = tuple(nn.functional.avg_pool1d(nn.functional.pad(s, (0, missing)), size, size) for s in state)
-        if not missing:
-            return means
-        counts = means[0].new_full((self.groups,), size)
-        counts[-1] -= missing
-        return tuple(mean * (size / counts) for mean in means)
+        Args:
+            cell: The cell.
+            inputs: What the cell reads.
+            e: One step (B, E) of the result of `project`.
+            memory: The rule's own states before the step.
 
-    def per_neuron(self, decisions: Tensor) -> Tensor:
-        """Expand one value per group of neurons (..., B, groups) to one value per neuron (..., B, H)."""
-        if self.group_size == 1:
-            return decisions
-        return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
+        Returns:
+            The decision, and the new states of the cell.
+        """
+        decision = self.decide(e, inputs.state, memory)
+        read = inputs
+        if decision.masks is not None:
+            x_mask, state_mask = decision.masks
+            x = inputs.x * torch.cat([x_mask] * (1 + cell.reads_last), -1)
+            state = tuple(s * state_mask for s in inputs.state)
+            read = inputs._replace(a=cell.project(x, inputs.t), x=x, state=state)
+        # a user's cell may override step()
+        return decision, blend(decision.u, cell.step(*read), inputs.state)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
         """Return the mask u of the next `steps` steps (T, B, H), for a rule that decides by step index; None: all 1."""
@@ -246,39 +224,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
         """Compute the rule's own states after a step from its decision, the cell's new `state` and the old `memory`."""
-        if not memory:
-            return memory
-        assert decision.u is not None
-        assert decision.score is not None
-        evidence = self.evidence(state)
-        if self.kind is Kind.SAMPLE:
-            evidence = evidence.sum(-1, keepdim=True)
-        return self.advance(decision.u.to(evidence.dtype), decision.score, memory, self.drive(evidence))
-
-    def evidence(self, state: State) -> Tensor:
-        """Compute the input (B, H) of `drive` from the cell's new states. Default: the second state, c, if any, else h.
-
-        For the kind SAMPLE, `remember` sums the result over the neurons before it calls `drive`.
-        """
-        return state[1 if len(state) > 1 else 0]
-
-    def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the argument `drive` of `advance` from `evidence` alone; kernels keep it until the next update."""
-        return evidence
-
-    def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
-        """Compute the rule's memory (own states) after a step; tensors are (B, H), or (B, 1) for the kind SAMPLE.
-
-        Args:
-            u: The decision, 1 or 0.
-            score: Score that u follows from.
-            memory: The rule's own states before the step.
-            drive: Result of `drive` for the new state.
-
-        Returns:
-            The rule's new states.
-        """
-        raise NotImplementedError(f"{self.name}: a rule with own states (memory) needs a method advance(); define it")
+        return memory
 
     def recurrent_mask(self) -> Tensor | None:
         """Return a 0/1 mask (H, H) that multiplies each gate's rows of R (weights of h) and C (of c); None: no mask."""
@@ -308,33 +254,38 @@ class UpdateRule(nn.Module, abc.ABC):
         Returns:
             The mean number of multiply-adds per step.
         """
-        mid, update = cell.macs()
+        mid, update, columns = self.stages(cell)
         if self.skips_zeros:
             update -= cell.skipped_zeros()
         busy = self._busy(update_rate, busy_rate)
-        # the kernels keep R h of the gates that `mid` reads, and add only the columns of neurons that changed
-        columns = cell.kept_macs(self.kind is Kind.GATE)
-        if self.kind is Kind.GATE:
-            # and so they do with the update gate, which they compute for all neurons
-            gate = sum(cell.update_gate_macs())
-            mid, update = mid + gate, update - gate
         if cell.couples or not keeps_sums:
             columns = 0
         changed = update_rate if update_rate <= KEPT_SHARE * busy else busy
         first = busy * (mid - columns) + changed * columns
         return first + (busy if cell.couples else update_rate) * update + self.macs()
 
+    def stages(self, cell: Cell) -> tuple[int, int, int]:
+        """Count the multiply-adds of a step before its neurons are selected, and those of the selected neurons.
+
+        Returns:
+            Multiply-adds of the first stage, which runs for all neurons; of the second; and those of the first that
+            kernels keep from step to step, where they add only the columns of neurons that changed.
+        """
+        return (*cell.macs(), cell.kept_macs(False))
+
+    def decision_flops(self, cell: Cell) -> int:
+        """Count the operations of gates that all neurons compute to decide, as the SA-RNN paper counts them."""
+        return 0
+
     def _busy(self, update_rate: float, busy_rate: float | None) -> float:
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Return the smallest |score| (B,) over a sample's decisions; ∞ for a rule of the kind TIME, without scores.
+        """Return by how much each sample's closest decision is off its threshold (B,); ∞ for a rule without thresholds.
 
-        It says how far the score is from the threshold at which a decision flips. See `score` for the arguments.
+        See `decide` for the arguments.
         """
-        if self.kind is Kind.TIME:
-            return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
-        return self.group_scores(e, state, memory).abs().amin(-1)
+        return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """Compute the penalty on updates, the mean over B and H of Σ_t w_t u_t; λ (setting lambda) is its weight.

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
+from edgernn.rules.base import Decision, Memory
+from edgernn.rules.column import PerColumn, Sending
 
 
 class Send(torch.autograd.Function):
@@ -62,7 +63,7 @@ def threshold_grad(grad: Tensor, factor: Tensor, theta: Tensor, slope: float) ->
     return (grad * factor * likelihood * (likelihood - 1)).sum_to_size(theta.shape) * slope
 
 
-class Delta(UpdateRule):
+class Delta(PerColumn):
     """Delta updates: products keep reading the old value of x or h until it has changed by more than a threshold.
 
     x̂_t = x_t where |x_t - x̂_{t-1}| > Θ_x, else x̂_{t-1}
@@ -101,7 +102,6 @@ class Delta(UpdateRule):
 
     name = "delta"
     paper = "Neil et al. 2016, arXiv:1612.05571"
-    kind = Kind.COLUMN
     # thresholds start as the options say
     keeps_start = True
     period = 256
@@ -142,7 +142,7 @@ class Delta(UpdateRule):
             else:
                 self.register_buffer(f"rule_{name}", value, persistent=False)
 
-    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
+    def decide(self, e: Tensor, state: State, memory: State) -> Sending:
         x, sent_inputs = self._send(e, memory[0], self.rule_theta_x)
         h, sent = self._send(state[0], memory[1], self.rule_theta_h)
         costs, read = (h - memory[1]).abs(), None
@@ -156,7 +156,7 @@ class Delta(UpdateRule):
             costs_x = self._with_threshold_grad((x - memory[0]).abs(), change_x.abs(), self.rule_theta_x)
             # the penalty averages over neurons
             costs = costs + costs_x.sum(-1, keepdim=True) / self.hidden_size
-        return Decision(sent, costs, sent=(x, h), sent_inputs=sent_inputs, read=read)
+        return Sending(sent, costs, sent_inputs=sent_inputs, sent=(x, h), read=read)
 
     def _send(self, value: Tensor, last: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return `value` where |value - last| > theta and `last` elsewhere, and the mask of |value - last| > theta."""
@@ -174,7 +174,7 @@ class Delta(UpdateRule):
         return "set straight_through=false" if self.straight_through else None
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        assert decision.sent is not None
+        assert isinstance(decision, Sending)
         assert decision.sums is not None
         age = memory[2] + 1
         return (*decision.sent, torch.where(age < self.period, age, 0), decision.sums)

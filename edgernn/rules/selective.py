@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Kind, UpdateRule
+from edgernn.rules.scored import PerNeuron
 
 BUDGETS = ("decisions", "likelihoods")
 
 
-class Selective(UpdateRule):
+class Selective(PerNeuron):
     """Selective updates: each neuron, or group of neurons, decides by a learned rule whether to update.
 
     v_t = U x_t + b + d ⊙ h_{t-1}
@@ -38,7 +38,6 @@ class Selective(UpdateRule):
 
     name = "selective"
     paper = "Hartvigsen et al. 2020"
-    kind = Kind.NEURON
     has_groups = True
 
     def __init__(

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
-from edgernn.rules.base import Kind, Memory, UpdateRule
+from edgernn.rules.base import Memory
+from edgernn.rules.scored import PerSample
 
 
-class Skip(UpdateRule):
+class Skip(PerSample):
     """Skipped steps: the whole state changes or none of it; a pressure to change grows at each skipped step.
 
     u_t = 1 where ũ_t >= 1/2, else 0
@@ -32,7 +33,6 @@ class Skip(UpdateRule):
 
     name = "skip"
     paper = "Campos et al. 2018, arXiv:1708.06834"
-    kind = Kind.SAMPLE
     # a bias of 1, so that few steps are skipped at first
     keeps_start = True
     inclusive = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of update rules that decide from the index of the time step alone."""
+"""The kind of rules that decide from the index of the time step alone (`Timed`)."""
 
 import abc
 from collections.abc import Mapping
@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from edgernn.cells.base import State
-from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
+from edgernn.rules.base import Decision, Memory, UpdateRule
 
 
-class Timed(UpdateRule):
-    """Base class of update rules that decide from the index of the time step alone.
+class Timed(UpdateRule, abc.ABC):
+    """The kind of rules whose mask u follows from the index of the step alone, and is known before a sequence begins.
 
     A subclass defines `share`. The rule's state rule_t (B, 1) counts the steps.
     """
 
-    kind = Kind.TIME
     memory: ClassVar[Mapping[str, Memory]] = {"rule_t": Memory(0)}
 
     @abc.abstractmethod

@@ -4,15 +4,16 @@
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import Cell, State
+from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, Kind, UpdateRule
+from edgernn.rules.base import Decision
+from edgernn.rules.gate import ByGate
 
 # limit of k: it is stored as float32, which is exact for whole numbers below it
 _NEURONS = 2**24
 
 
-class TopK(UpdateRule):
+class TopK(ByGate):
     """Top-k updates: at each step k neurons change, those whose update gates take the largest share of the new value.
 
     u_{t,j} = 1 where s_{t,j} is one of the k largest values of s_t (B, H), else 0
@@ -33,7 +34,6 @@ class TopK(UpdateRule):
 
     name = "topk"
     paper = "Cheng et al. 2024, arXiv:2408.12425"
-    kind = Kind.GATE
 
     rule_k: Tensor
 
@@ -45,27 +45,6 @@ class TopK(UpdateRule):
         if hidden_size >= _NEURONS:
             raise UsageError(f"hidden_size: expected below {_NEURONS} with the rule {self.name}, got {hidden_size}")
         self.register_buffer("rule_k", torch.tensor([float(k)]), persistent=False)
-
-    @classmethod
-    def refusal(cls, cell: Cell | type[Cell]) -> str | None:
-        if cell.update_gate is not None:
-            return None
-        from edgernn.cells import CELLS
-
-        names = ", ".join(name for name, known in CELLS.items() if known.update_gate is not None)
-        return (
-            f"rule: expected a cell with an update gate for the rule {cls.name}, got {cell.name}, which declares none; "
-            f"use one of {names}, or another rule"
-        )
-
-    def fit(self, cell: Cell) -> None:
-        super().fit(cell)
-        if cell.update_gate is not None:
-            cell.update_gate.find(cell.gates)
-
-    @classmethod
-    def steerable(cls) -> bool:
-        return False
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         scores = _without_nan(e)

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, Kind, UpdateRule
+from edgernn.rules.base import Decision
+from edgernn.rules.scored import PerNeuron
 
 
-class Variable(UpdateRule):
+class Variable(PerNeuron):
     """Variable computation: a step updates only the first neurons, a learned share m, and reads only this share of x.
 
     m_t = σ(w_h · h_{t-1} + w_x · x_t + b)                               the share, one number, learned
@@ -34,7 +35,6 @@ class Variable(UpdateRule):
 
     name = "variable"
     paper = "Jernite et al. 2016, arXiv:1611.06188"
-    kind = Kind.NEURON
 
     rule_sharpness: Tensor
     rule_epsilon: Tensor

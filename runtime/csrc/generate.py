@@ -25,7 +25,8 @@ from edgernn.cells import COMPILED, Cell
 from edgernn.export.equation_tables import equation_tables
 from edgernn.program import MOST_VALUES, STORED_OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
-from edgernn.rules import RULES, Kind, UpdateRule
+from edgernn.rules import RULES, PerColumn, PerSample, UpdateRule
+from edgernn.rules.scored import Scored
 from print_equations import member_function
 
 CSRC = Path(__file__).resolve().parent
@@ -206,7 +207,7 @@ def rule_header(rule: type[UpdateRule]) -> str:
     traced_rule = rule(_INPUT, _HIDDEN)
     fields = _rule_fields(traced_rule)
     lines = [f"struct {_camel(rule.name)} : RuleDefaults {{", *fields]
-    if rule.has_equations():
+    if isinstance(traced_rule, Scored) and rule.has_equations():
         for method in _rule_methods(traced_rule):
             lines += ["", *method]
     content = "\n".join([*lines, "};"])
@@ -232,7 +233,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
     """Return C++ declarations of the constants in which an update rule differs from the base struct RuleDefaults."""
     fields = [
         ("const char*", "kName", f'"{rule.name}"'),
-        ("RuleKind", "kKind", f"RuleKind::k{rule.kind.name.capitalize()}"),
+        ("RuleKind", "kKind", f"RuleKind::k{rule.kind.capitalize()}"),
     ]
     for name, has, default in (
         ("kCanSkip", rule.can_skip, True),
@@ -241,8 +242,8 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         ("kThins", rule.recurrent_mask() is not None, False),
     ):
         fields += [("bool", name, str(has).lower())] if has is not default else []
-    fields += [("int", "kPeriod", str(rule.period))] if rule.period else []
-    fields += [("float", "kLargestChange", f"{rule.largest_change}f")] if rule.largest_change else []
+    if isinstance(rule, PerColumn):
+        fields += [("int", "kPeriod", str(rule.period)), ("float", "kLargestChange", f"{rule.largest_change}f")]
     memories = [
         f'{{"{name}"}}' if memory.size == "1" else f'{{"{name}", Extent::{_EXTENTS[memory.size]}}}'
         for name, memory in rule.memory.items()
@@ -309,9 +310,9 @@ def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
     raise ProgramError(f"{rule.name}: project(x): expected W x + b with W (H, I) and b (H,); rewrite it")
 
 
-def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
+def _rule_methods(rule: Scored) -> Iterator[list[str]]:
     """Yield the C++ lines of each member function in which a rule differs from the C++ base struct RuleDefaults."""
-    sample = rule.kind is Kind.SAMPLE
+    sample = isinstance(rule, PerSample)
     equations = trace_rule(rule, ("h", "c"))
     weights = {name: f"q[{i}]" for i, name in enumerate(rule.weights)}
     memories = {name: f"m[{i}]" for i, name in enumerate(rule.memory)}

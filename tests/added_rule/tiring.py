@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
-from edgernn.rules import Kind, Memory, UpdateRule
+from edgernn.rules import Memory, PerNeuron
 
 
-class Tiring(UpdateRule):
+class Tiring(PerNeuron):
     """A neuron tires when it changes, and its state and score press it to change.
 
         v_t = U x_t + b + d ⊙ h_{t-1} - m_{t-1} + κ r_{t-1}
@@ -23,7 +23,6 @@ class Tiring(UpdateRule):
     """
 
     name = "tiring"
-    kind = Kind.NEURON
     inclusive = True
     counts_likelihoods = True
     memory = {"rule_m": Memory(0.5, "H"), "rule_r": Memory(0, "H")}  # noqa: RUF012
