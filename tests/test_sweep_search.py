@@ -2,6 +2,7 @@
 """Sweeps whose search is decided with fewer seeds than the rows of the table have."""
 
 import json
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -40,6 +41,56 @@ def test_further_seeds_are_trained_for_the_chosen_rows_alone(tmp_path):
         later = workers.begun[6:]
     assert [job.seed for job in later] == [0] * 6 + [1] * 3 + [2] * 3
     assert {job.out.name for job in later if job.seed} == {f"{name}-seed{n}" for name in better for n in (1, 2)}
+
+
+CHOICES = """
+[[choices]]
+name = "smallest"
+cost = "bytes"
+within = 0.5
+[[choices]]
+name = "skipping"
+cost = "latency"
+within = 2
+rules = ["skip", "delta"]
+"""
+
+
+def record(name, rule, validation, test, size, time):
+    costs = {"bytes": {"mean": size}, "latency": {"mean": time}}
+    return {"name": name, "rule": rule, "seeds": [0], "validation": {"mean": validation}, "test": test, **costs}
+
+
+def test_a_choice_takes_the_cheapest_of_the_good_on_the_validation_split(tmp_path):
+    plan = load_sweep(write(tmp_path, SWEEP + CHOICES), tmp_path / "runs")
+    smallest, skipping = plan.choices
+    records = [
+        record("best", "always", 90.0, 1.0, 4000, 3.0),
+        record("good", "always", 89.6, 2.0, 2000, 2.0),
+        record("bad", "always", 89.4, 99.0, 1000, 1.0),
+        record("skips", "skip", 80.0, 3.0, 4000, 1.5),
+        record("skips more", "skip", 77.9, 99.0, 4000, 0.5),
+        record("without a time", "delta", 79.0, 99.0, 4000, None),
+    ]
+    assert smallest.among(records, 1) == "good"
+    assert skipping.among(records, 1) == "skips"
+    # an error is better if it is lower
+    assert smallest.among(records, -1) == "skips more"
+    assert skipping.among([], 1) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"bytes"', '"byte"', "choices: table 1"),
+        ("within = 2", "within = -2", "within: expected a number of at least 0, got -2"),
+        ('"delta"', '"detla"', "choices: skipping: unknown rule 'detla': did you mean 'delta'"),
+    ],
+)
+def test_mistakes_in_choices_are_named(old, new, message, tmp_path):
+    assert old in CHOICES
+    with pytest.raises(EdgernnError, match=re.escape(message)):
+        load_sweep(write(tmp_path, SWEEP + CHOICES.replace(old, new)), tmp_path / "runs")
 
 
 @pytest.mark.slow

@@ -95,3 +95,26 @@ def test_models_are_paired_by_seed_where_some_failed(tables, monkeypatch):
     # one seed has a mean and no interval
     (cells,) = (cells for cells in lines(tables.signal("x", every=True)) if cells[0] == "gru + skip")
     assert cells[3] == "91"
+
+
+def timed(size, validation, test, time, **settings):
+    return row(size, validation, test, 100, **settings) | {"latency": {"mean": time}}
+
+
+def test_a_model_that_skips_is_compared_with_the_best_dense_one_of_its_time(tables, monkeypatch):
+    fast = timed(16, 90.0, {0: 89.0, 1: 90.0, 2: 91.0}, 1.0)
+    # better on the test split, but not on the validation split
+    lucky = timed(24, 89.0, {0: 99.0, 1: 99.0, 2: 99.0}, 1.5)
+    slow = timed(64, 95.0, {0: 95.0, 1: 95.0, 2: 95.1}, 4.0)
+    equal = timed(64, 90.0, {0: 89.1, 1: 89.9, 2: 91.0}, 2.0, rule="skip", skip=0.9)
+    worse = timed(64, 90.0, {0: 80.0, 1: 80.5, 2: 81.0}, 5.0, rule="skip", skip=0.5)
+    faster = timed(8, 80.0, {0: 85.0, 1: 92.0, 2: 93.0}, 0.5, rule="delta")
+    monkeypatch.setattr(tables, "read_report", lambda name: report([fast, lucky, slow, equal, worse, faster]))
+    cells = {line[0] + line[1]: line[4:] for line in lines(tables.equal_time("x"))}
+    assert cells["gru + skip64, skip=0.9"][:2] == ["gru 16", "1"]
+    assert cells["gru + skip64, skip=0.9"][3] == "equal"
+    assert cells["gru + skip64, skip=0.5"][::3] == ["gru 64", "worse"]
+    assert cells["gru + delta8"][::3] == ["gru 16", "undecided"]
+    assert "Of 3 models that save work, beside dense ones of at most equal time: 1 equal, 1 undecided, 1 worse." in (
+        " ".join(tables.equal_time("x").split())
+    )

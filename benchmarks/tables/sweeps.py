@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the pages that compare models, from the results of sweeps."""
 
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.tables.measured import RESULTS, ROOT, compared, filled, read_report
+from benchmarks.tables.measured import RESULTS, ROOT, compared, filled, read_report, with_margin
 from edgernn.names import parts
 from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.sweep.run import draw_front
-from edgernn.training.sweep.table import naming_settings
+from edgernn.training.sweep.table import choice_text, naming_settings
+from edgernn.training.tables.statistics import Difference, mean_difference
 from edgernn.training.tables.table_latency import EARLIER_CALL
 from edgernn.training.tables.table_text import baseline_name, number, shown_baselines
 from edgernn.training.tasks import TASKS
@@ -96,7 +98,9 @@ def signal(name: str, *, every: bool = False) -> str:
         "cell, rule, size and learning rate. Options that all models of a rule share are in that file only."
         f"{_trivial(report)}"
     )
-    return "\n".join(lines) + "\n\n" + filled(how)
+    # an earlier version had no choices
+    choices = [f"- {choice_text(choice)}: {choice['row']}." for choice in report.get("choices", ())]
+    return "\n".join([*lines, "", filled(how), *[""] * bool(choices), *choices])
 
 
 def rivals(name: str) -> str:
@@ -161,6 +165,58 @@ def rivals(name: str) -> str:
         f"search. Options that all models of a rule share are in that file only.{_trivial(report)}"
     )
     return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def equal_time(name: str) -> str:
+    """Return the table of each model that saves work beside the dense model of at most its time.
+
+    It reads docs/results/NAME.json, the table.json of an `edgernn sweep`. The dense rival has the best mean on the
+    validation split of all dense models that take at most as long; if there is none, it is the fastest dense model.
+    The verdict is that of the paired difference over the seeds on the test split and its 95 % confidence interval:
+    equal if the interval lies within ±1 unit of the metric, better or worse if it excludes 0 and is not equal, else
+    undecided.
+    """
+    report = read_report(name)
+    sign = 1 if report["higher_is_better"] else -1
+    timed = [row for row in report["rows"] if row["chosen"] and row["latency"]["mean"] is not None]
+    dense, saving = ([row for row in timed if (row["rule"] == "always") is is_dense] for is_dense in (True, False))
+    heads = ["cell and rule", "settings", report["metric"], "µs", "dense model", "µs", "difference", "verdict"]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---:|---:|---|---:|---:|---|"]
+    verdicts: Counter[str] = Counter()
+    for row in sorted(saving, key=_time):
+        rivals = [other for other in dense if _time(other) <= _time(row)]
+        rival = max(rivals, key=lambda other: _worth(other, sign)) if rivals else min(dense, key=_time)
+        seeds = sorted(_by_seed(row).keys() & _by_seed(rival).keys())
+        difference = mean_difference(*([_by_seed(of)[seed] for seed in seeds] for of in (row, rival)), paired=True)
+        verdict = _verdict(difference, sign)
+        verdicts[verdict] += 1
+        cells = [" + ".join(parts(row["cell"], row["rule"])), _named(row, report), number(row["test"]["mean"])]
+        cells += [number(_time(row)), f"{rival['cell']} {_named(rival, report)}", number(_time(rival))]
+        lines.append(f"| {' | '.join([*cells, with_margin(difference, 1), verdict])} |")
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    how = (
+        f"Of {verdicts.total()} models that save work, beside dense ones of at most equal time: {counted}. Difference: "
+        f"mean over {len(report['seeds'])} seeds on the test split, paired, ± half of its 95 % confidence interval. "
+        f"Equal: the interval lies within ±1. {_timed(report)} Made by `{report['command']}`."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def _verdict(difference: Difference, sign: int) -> str:
+    low, high = sorted(sign * bound for bound in difference.interval or (difference.value, difference.value))
+    if low >= -1 and high <= 1:
+        return "equal"
+    return "better" if low > 0 else "worse" if high < 0 else "undecided"
+
+
+def _time(row: dict[str, Any]) -> float:
+    return float(row["latency"]["mean"])
+
+
+def _named(row: dict[str, Any], report: dict[str, Any]) -> str:
+    """Format the number of neurons and the settings that tell a row apart from others."""
+    settings = (f"{key}={value}" for key, value in _settings(row, report).items())
+    return ", ".join([str(row["settings"]["hidden_size"]), *settings])
 
 
 def int8_pairs() -> str:

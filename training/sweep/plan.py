@@ -14,6 +14,10 @@ search-seeds       number of seeds with which [search] is decided; the other see
                    settings, the one with the best mean on the validation split is chosen (optional)
 [[parts]]          further combinations, each with its own cells, rules and [parts.vary], which is combined with [vary]
                    (optional; cells may then be left out above)
+[[choices]]        models to recommend, chosen on the validation split alone (optional). A choice has a `name`, a `cost`
+                   (work, latency or bytes), the distance `within` from the best validation mean of the candidates in
+                   units of the metric, and `rules`, the update rules of the candidates (default: all). It is the
+                   cheapest candidate within this distance
 
 The value "none" means None. Settings without effect are ignored: `lambda` for an update rule that never skips an
 update, `skip` and `background` for an update rule without a penalty on updates.
@@ -21,19 +25,20 @@ update, `skip` and `background` for an update rule without a penalty on updates.
 
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, with_config
 
 from edgernn.cell_files import differs, is_cell_file, split_word
-from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
+from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError, nearest
 from edgernn.files import read_bytes
 from edgernn.names import resolve, resolve_imputer
+from edgernn.rules import RULES
 from edgernn.settings import FILE, Expected, parse
 from edgernn.training.plan import choose
 from edgernn.training.tables.jobs import Job
@@ -64,6 +69,42 @@ class _Part:
 
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A choice among the models of a sweep, which its file declares before anything is trained.
+
+    Attributes:
+        name: Name of the choice.
+        cost: The cost to minimise: "work", "latency" or "bytes".
+        within: Largest distance from the best validation mean of the candidates, in units of the metric.
+        rules: Update rules of the candidates, or None for those of all rules.
+    """
+
+    name: str
+    cost: Literal["work", "latency", "bytes"]
+    within: Annotated[float, Field(ge=0)]
+    rules: _Names | None = None
+
+    def among(self, records: Sequence[Mapping[str, Any]], sign: int) -> str | None:
+        """Return the name of the chosen row, or None without a finished candidate whose cost is known.
+
+        Args:
+            records: Rows that the search chose, as they are in "rows" of table.json.
+            sign: 1 if a higher metric is better, else -1.
+        """
+        candidates = [
+            (record[self.cost]["mean"], sign * record["validation"]["mean"], record["name"])
+            for record in records
+            if record["seeds"] and record[self.cost]["mean"] is not None
+            if self.rules is None or record["rule"] in self.rules
+        ]
+        if not candidates:
+            return None
+        least = max(worth for _, worth, _ in candidates) - self.within
+        return min((cost, -worth, name) for cost, worth, name in candidates if worth >= least)[2]
+
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
 class _SweepFile:
     task: str
     cells: Annotated[_List | None, Expected("a list of names")] = None
@@ -74,6 +115,7 @@ class _SweepFile:
     vary: Choices = field(default_factory=dict)
     search: Choices = field(default_factory=dict)
     parts: Annotated[list[dict[str, Any]], Expected("a list of tables")] = field(default_factory=list)
+    choices: Annotated[list[dict[str, Any]], Expected("a list of tables")] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -104,6 +146,7 @@ class Sweep:
         varied: Names of the settings in the file's table [vary].
         searched: Names of the settings in the file's table [search].
         rows: The rows, one for each combination of cell, update rule and settings.
+        choices: The choices that the file declares.
         cell_files: Copies of users' cell files that are still to be written: a dict from path to content.
     """
 
@@ -114,6 +157,7 @@ class Sweep:
     varied: tuple[str, ...]
     searched: tuple[str, ...]
     rows: tuple[SweepRow, ...]
+    choices: tuple[Choice, ...]
     cell_files: dict[Path, bytes]
 
     def chosen(self) -> set[str]:
@@ -220,7 +264,12 @@ def load_sweep(path: Path, out: Path, *, allow_code: bool = False) -> Sweep:
         raise EdgernnError(
             f"{path}: search-seeds: expected a table [search], too, got none; add the table, or remove search-seeds"
         )
-    return Sweep(path, task, seeds, first, names, tuple(file.search), tuple(rows.values()), contents)
+    choices = tuple(parse(Choice, choice, f"{path}: choices: table {i}") for i, choice in enumerate(file.choices, 1))
+    for choice in choices:
+        for rule in choice.rules or ():
+            if rule not in RULES:
+                raise UsageError(f"{path}: choices: {choice.name}: {nearest('rule', rule, RULES)}")
+    return Sweep(path, task, seeds, first, names, tuple(file.search), tuple(rows.values()), choices, contents)
 
 
 def _rules(group: _Part) -> Sequence[str | None]:

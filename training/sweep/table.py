@@ -3,6 +3,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
         "latency_machine": latency["machine"],
         "latency_call": latency["call"],
         "latency_errors": latency["errors"],
+        "choices": [
+            {**asdict(choice), "row": choice.among([record for record in records if record["chosen"]], sign)}
+            for choice in sweep.choices
+        ],
         "rows": records,
         "baselines": baselines(finished_jobs(sweep.rows), [*metrics, "skip_percent"], repeat[1]),
     }
@@ -159,11 +164,22 @@ def markdown(report: dict[str, Any]) -> str:
             "",
             *lines,
             "",
+            *(f"{choice_text(choice)}: {choice['row'] or 'none'}." for choice in report["choices"]),
+            *[""] * bool(report["choices"]),
             "Commands that repeat each row:",
             "",
             *commands,
             "",
         ]
+    )
+
+
+def choice_text(choice: Mapping[str, Any]) -> str:
+    """Describe a choice of a sweep, an entry of "choices" of table.json, without the model that it chose."""
+    among = f"models with the rule {' or '.join(choice['rules'])}" if choice["rules"] else "all models"
+    return (
+        f"{choice['name']}: of {among} at most {choice['within']:g} worse on the validation split than the best of "
+        f"them, the one with the least {choice['cost']}"
     )
 
 
