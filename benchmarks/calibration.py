@@ -18,12 +18,12 @@ import torch
 
 from benchmarks.room_times import Array, report, timed_rows
 from edgernn.export.exported_model import read_exported
+from edgernn.kernels import attach
 from edgernn.model import SequenceModel
 from edgernn.runtime.zoo import find_model
 from edgernn.training.calibration.calibrate import calibrate_on
 from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import open_entry
-from edgernn.training.kernels import attach
 from edgernn.training.tasks.base import Task
 from edgernn.zoo_entry import part_figures
 from tests.step_times import timer

@@ -32,7 +32,7 @@ class CuDnn:
 
 
 def attach(model: RecurrentModel, backend: str, device: str, replays: bool = True) -> str:
-    """Replace `training.kernels.attach`: let cuDNN run all recurrent layers of a model, which must be of the cell gru.
+    """Replace `edgernn.kernels.attach`: let cuDNN run all recurrent layers of a model, which must be of the cell gru.
 
     Args:
         model: The network.

@@ -22,11 +22,11 @@ from benchmarks import gpu_ops
 from benchmarks.gpu_forms import forms
 from benchmarks.gpu_workers import Handler, Item, reason, serve
 from edgernn.errors import EdgernnError
+from edgernn.kernels import gpu, graphs
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
 from edgernn.rules import RULES, PerColumn
 from edgernn.runtime.cuda import CudaLibrary
-from edgernn.training.kernels import gpu, graphs
 
 # allowed error of a gradient relative to its largest value, by the precision of matrix products
 TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}

@@ -36,11 +36,11 @@ from edgernn.bench.provenance import gpu as gpu_facts
 from edgernn.bench.provenance import version_of
 from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
+from edgernn.kernels import common
 from edgernn.machine import processor
 from edgernn.names import resolve
 from edgernn.rules import RULES
 from edgernn.runtime.cuda import CudaLibrary
-from edgernn.training.kernels import common
 
 TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "deltagru", "d-gru", "gru-before", "irc-gru", "eins")
 # rows of papers' tables whose training is timed

@@ -17,12 +17,12 @@ import torch
 
 import edgernn
 from benchmarks.zoo import ROOT, write
+from edgernn.kernels import attach
 from edgernn.model import SequenceModel
 from edgernn.runtime.zoo import entries
 from edgernn.store import load_model
 from edgernn.training.calibration.calibrate import calibrate
 from edgernn.training.evaluate import open_task
-from edgernn.training.kernels import attach
 from edgernn.training.tasks.ecg import CLASSES, BeatTally, Ecg
 from edgernn.training.tasks.sources import Batch, Split
 from tests.trained_runs import card_arguments, parse, train_once

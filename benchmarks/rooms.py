@@ -19,6 +19,7 @@ import torch
 
 import edgernn
 from edgernn.export.exported_model import read_exported
+from edgernn.kernels import attach
 from edgernn.machine import processor
 from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import write_wav
@@ -28,7 +29,6 @@ from edgernn.store import read_config
 from edgernn.training.calibration.calibrate import with_thresholds
 from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import evaluate_model, open_entry
-from edgernn.training.kernels import attach
 
 DENSE = Path("arabic-room-gru")
 MODELS = (DENSE, Path("arabic-room-sarnn"), Path("arabic-room-delta"))

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.errors import UsageError
 from edgernn.files import write_json
+from edgernn.kernels.cpu import CpuUnroller
 from edgernn.layer import RecurrentLayer
 from edgernn.machine import processor
 from edgernn.names import resolve
-from edgernn.training.kernels.cpu import CpuUnroller
 
 
 def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
