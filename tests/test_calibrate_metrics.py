@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics by which ONNX files are calibrated: their scale in the last check, and NaN in one of several outputs."""
+"""Metrics by which models are calibrated: scale in the last check, NaN in an output, the step of an accuracy."""
 
 import json
+import warnings
 
 import numpy as np
 import onnx
@@ -9,9 +10,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.progress import Silent
+from edgernn.store import load_model
+from edgernn.training import train
+from edgernn.training.calibration.calibrate import calibrate_on
 from edgernn.training.calibration.calibrate_file import calibrate_file
 from edgernn.training.calibration.layer_graph import OperatorGraph
-from edgernn.training.calibration.threshold_search import CURVE
+from edgernn.training.calibration.threshold_search import CURVE, search_thresholds
+from edgernn.training.evaluate import open_task
 from tests.test_calibrate_file import data, operator, run, store
 
 
@@ -53,3 +59,36 @@ def test_thresholds_that_make_an_output_nan_are_too_large(tmp_path):
     assert json.loads(json.dumps(result, allow_nan=False)) is not None
     assert max(point["scales"][0][0] for point in result["curve"]) < CURVE[-1]
     assert np.isfinite(run(onnx.load(result["model"]), feeds)["root"]).all()
+
+
+def test_a_loss_finer_than_one_label_is_named(tmp_path):
+    proto, feeds = operator("GRU", initial=False, linear_before_reset=1, outputs=("Y_h",)), data(steps=60, batch=50)
+    labels = run(proto, feeds)["Y_h"].argmax(-1)
+    # another dense accuracy than 1, so that the limit is rounded
+    labels[0, :3] = (labels[0, :3] + 1) % 5
+    model, npz = store(tmp_path, proto, y=labels, **feeds)
+    text = r"1.9 percentage points allow no loss at all, as one of the 50 labels makes 2 points; .* at least 2, or"
+    with pytest.warns(EdgernnWarning, match=text):
+        fine = calibrate_file(model, npz, loss=1.9)
+    assert fine["chosen"]["value"] >= fine["dense"] == pytest.approx(0.94)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        coarse = calibrate_file(model, npz, loss=2)
+    assert all(p["executed"] >= coarse["chosen"]["executed"] for p in coarse["curve"] if p["value"] > 0.91)
+
+
+def test_a_loss_finer_than_one_sequence_of_a_task_is_named(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", x=rng.normal(size=(300, 9, 2)).astype(np.float32), y=rng.integers(0, 2, 300))
+    result = train(str(tmp_path / "own.npz"), "gru", out=tmp_path / "run", settings={"steps": 2, "hidden_size": 4})
+    model, task = load_model(tmp_path / "run")[0], open_task(tmp_path / "run")
+    count = len(task.validation)
+    with pytest.warns(EdgernnWarning, match=f"loss: 0.001 percentage points .* one of the {count} labels"):
+        calibrate_on(model, task, loss=0.001)
+    assert result["metric"] == "accuracy"
+
+
+def test_thresholds_that_execute_nothing_are_named():
+    """A file whose output ignores the recurrent layers loses nothing at any threshold."""
+    with pytest.warns(EdgernnWarning, match=r"execute 0 % of the multiply-adds, .* the loss is within 0.5"):
+        search_thresholds(lambda scales: (0.0, 1.0), 1, lambda value: value >= 1, 0.5, 1.0, Silent())

@@ -21,12 +21,14 @@ from edgernn.progress import Progress, Silent
 from edgernn.rules import Delta
 from edgernn.store import load_model
 from edgernn.training.calibration.threshold_search import (
+    ROUNDING,
     MeasuredPoint,
     Scales,
     described,
     mean_changes,
     scaled,
     search_thresholds,
+    warn_of_fine_loss,
 )
 from edgernn.training.evaluate import evaluate, open_task
 from edgernn.training.intended_use import use_rows
@@ -159,16 +161,23 @@ def calibrate_on(
     _check_dense(model)
     _, dense = measure(model)
     limit = dense - loss / 100 if higher else dense + loss / 100 * abs(dense)
+    if higher:
+        warn_of_fine_loss(loss, sum(_labels(batch.target) for batch in task.validation.chunks()))
     sample = next(task.validation.chunks(64)).x
     return _search(
         model,
         sample,
         measure,
         dense,
-        lambda value: value >= limit if higher else value <= limit,
+        lambda value: value >= limit - ROUNDING if higher else value <= limit,
         loss,
         progress or Silent(),
     )
+
+
+def _labels(target: Tensor) -> int:
+    """Count the labels of a batch; a negative one marks a step without a label."""
+    return len(target) if target.is_floating_point() else int((target >= 0).sum())
 
 
 def calibrate(

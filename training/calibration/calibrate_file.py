@@ -20,12 +20,14 @@ from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.calibration.layer_graph import LABELS, Array, LayerGraph, open_graph
 from edgernn.training.calibration.threshold_search import (
+    ROUNDING,
     MeasuredPoint,
     Scales,
     described,
     mean_changes,
     scaled,
     search_thresholds,
+    warn_of_fine_loss,
 )
 
 # mean squared error of float labels, as a share of their mean square, below which they are the outputs themselves
@@ -83,6 +85,8 @@ def calibrate_file(
     graph = open_graph(path)
     file = _File(path, data, graph)
     metric, dense = file.metric, file.score(file.expected)
+    if metric == _ACCURACY:
+        warn_of_fine_loss(loss, file.labels)
     limit = dense + loss / 100 * {_ACCURACY: -1.0, _CHANGE: 1.0, _ERROR: abs(dense)}[metric]
     with hold_file(out):
         file.check()
@@ -91,7 +95,7 @@ def calibrate_file(
             best, curve = search_thresholds(
                 file.measure,
                 len(file.units),
-                lambda v: v >= limit if metric == _ACCURACY else v <= limit,
+                lambda v: v >= limit - ROUNDING if metric == _ACCURACY else v <= limit,
                 loss,
                 dense,
                 progress,
@@ -131,12 +135,14 @@ class _File:
         expected: Outputs of the dense model, with the axes in the same order as those of the labels.
         metric: Name of the metric.
         score: Function that computes the metric from outputs.
+        labels: Number of the labels, 0 without.
         units: Units of the thresholds of x and h of each layer.
     """
 
     expected: list[Array]
     metric: str
     score: Callable[[list[Array]], float]
+    labels: int
     units: list[tuple[float, float]]
 
     def __init__(self, path: Path, data: Path, graph: LayerGraph) -> None:
@@ -148,6 +154,7 @@ class _File:
         self._names = [name for name in graph.outputs if name == graph.outputs[0] or _is_float(values[name])]
         self.expected = [graph.arranged(values[name]) for name in self._names]
         self.metric, self.score = _metric(self.expected, labels, data)
+        self.labels = 0 if labels is None else labels.size
         if all(len(values[x]) < 2 for x, _ in names):
             raise EdgernnError(
                 f"{data}: expected sequences of at least 2 steps, got 1; export the model with a variable number of "

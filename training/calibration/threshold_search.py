@@ -2,12 +2,13 @@
 """Search for the thresholds of the update rule delta that need the fewest multiply-adds at an allowed loss."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from edgernn.cells import Cell
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.progress import Progress
 
 # thresholds of x and h of each layer, as multiples of units: mean changes of x and of h per step
@@ -17,6 +18,10 @@ Scales = tuple[tuple[float, float], ...]
 CURVE = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _HALVINGS = 3
 _FACTOR, _RAISES = 1.5, 3
+# share of the multiply-adds below which the layers hardly read their inputs
+_LEAST_EXECUTED = 0.005
+# difference of two equal shares of labels that their rounding explains
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,23 @@ def described(name: str, cell: Cell, thresholds: tuple[float, float]) -> dict[st
         "theta_x": thresholds[0],
         "theta_h": thresholds[1],
     }
+
+
+def warn_of_fine_loss(loss: float, labels: int) -> None:
+    """Warn if the allowed loss, in percentage points, is less than one of the labels by which it is measured.
+
+    Args:
+        loss: The allowed loss.
+        labels: Number of the labels.
+    """
+    least = 100 / labels
+    if 0 < loss < least:
+        warnings.warn(
+            f"loss: {loss:g} percentage points allow no loss at all, as one of the {labels:,} labels makes {least:.3g} "
+            f"points; allow a loss of at least {math.ceil(1000 * least) / 1000:g}, or use more sequences",
+            EdgernnWarning,
+            stacklevel=3,
+        )
 
 
 def search_thresholds(
@@ -137,5 +159,13 @@ def search_thresholds(
                     break
                 best = raised
     chosen = min((p for p in points.values() if good(p.value)), key=lambda p: p.executed)
+    if chosen.executed < _LEAST_EXECUTED:
+        warnings.warn(
+            f"loss: the chosen thresholds execute {100 * chosen.executed:.2g} % of the multiply-adds, so the recurrent "
+            f"layers hardly read their inputs, and yet the loss is within {loss:g}: the metric does not show what they "
+            "compute; use data that need the recurrent layers, or allow a smaller loss",
+            EdgernnWarning,
+            stacklevel=3,
+        )
     finite = [p for p in points.values() if math.isfinite(p.value)]
     return chosen, sorted(finite, key=lambda p: -p.executed)
