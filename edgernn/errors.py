@@ -4,6 +4,19 @@
 import difflib
 from collections.abc import Iterable
 
+# largest number of names that a message lists, and number of those that it shows of a longer list
+_FEW, _FIRST = 12, 8
+# commands that list all names of a kind
+_LISTS = {
+    "cell": "`edgernn cells`",
+    "command": "`edgernn help`",
+    "data set": "`edgernn data list`",
+    "model": "`edgernn models`",
+    "setting": "`edgernn help train`",
+    "table": "`edgernn reproduce --list`",
+    "task": "`edgernn help train`",
+}
+
 
 class EdgernnError(ValueError):
     """Error that the user can fix, such as bad data, a corrupt file or a wrong shape. The command line exits with 1."""
@@ -30,7 +43,7 @@ class EdgernnWarning(RuntimeWarning):
 
 
 def nearest(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """Create the error for an unknown name; its message suggests the most similar valid name and lists all.
+    """Create the error for an unknown name; its message suggests similar valid names, and lists all if they are few.
 
     Args:
         kind: What the name stands for, such as "cell", for the message.
@@ -41,6 +54,21 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> UsageError:
         The error. The caller raises it.
     """
     names = sorted(known)
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {matches[0]!r}? " if matches else ""
-    return UsageError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names)}")
+    few = len(names) <= _FEW
+    nearest_one = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    matches = nearest_one if few else difflib.get_close_matches(name, names, n=3, cutoff=0.6) or nearest_one
+    hint = f"did you mean {' or '.join(map(repr, matches))}? " if matches else ""
+    if few:
+        listed = f"known: {', '.join(names)}"
+    elif kind in _LISTS:
+        listed = f"{_LISTS[kind]} lists all {len(names)}"
+    else:
+        listed = f"known: {some(names)}"
+    return UsageError(f"unknown {kind} {name!r}: {hint}{listed}")
+
+
+def some(names: Iterable[str]) -> str:
+    """Join names for a message: all of them if they are few, else the first ones and the number of the others."""
+    names = list(names)
+    shown = names if len(names) <= _FEW else names[:_FIRST]
+    return ", ".join([*shown, *([f"and {len(names) - _FIRST} more"] if len(names) > len(shown) else [])])

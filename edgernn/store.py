@@ -2,6 +2,7 @@
 """Storage of a model in a folder: config.json, with the ModelConfig under the key "model", and model.safetensors."""
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
 from edgernn.config import ModelConfig
-from edgernn.errors import CodeError, EdgernnError
+from edgernn.errors import CodeError, EdgernnError, some
 from edgernn.files import CONFIG, check_regular, read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.settings import load
@@ -57,7 +58,7 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
     """
     tensors, expected = read_tensors(folder / name), model.state_dict()
     if tensors.keys() != expected.keys():
-        names = ", ".join(sorted(tensors.keys() ^ expected.keys()))
+        names = some(sorted(tensors.keys() ^ expected.keys()))
         raise EdgernnError(
             f"{folder / name}: expected the tensors of this model, but these are missing in the file or unknown to the "
             f"model: {names}; restore the file or train again"
@@ -104,6 +105,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def resume_command(run: Path) -> str:
+    """Return the command line that resumes the interrupted training in a run directory."""
+    return shlex.join(["edgernn", "train", "--resume", "--out", str(run)])
+
+
 def load_model(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel, dict[str, Any]]:
     """Load the model of a run directory.
 
@@ -132,6 +138,10 @@ def load_model(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel
         raise EdgernnError(
             f"{folder}: config.json: network: expected {expected}, which edgernn runs only in training; "
             "name a run of another task"
+        )
+    if not (folder / WEIGHTS).exists():
+        raise EdgernnError(
+            f"{folder}: expected a trained model, got a training without {WEIGHTS}; resume it: {resume_command(folder)}"
         )
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
     layer = settings.layer

@@ -21,7 +21,7 @@ from edgernn.npz import read_npz
 from edgernn.runtime.info import kernels
 from edgernn.runtime.library import no_native
 from edgernn.runtime.session import Session
-from edgernn.store import load_model
+from edgernn.store import load_model, resume_command
 
 # limit on the numbers in y of example.npz; a model with many outputs gets fewer sequences
 _NUMBERS = 1 << 22
@@ -94,7 +94,7 @@ def read_result(run: Path) -> dict[str, Any]:
     result_file = run / "result.json"
     if not result_file.is_file():
         raise EdgernnError(
-            f"{run}: expected a finished training, got an interrupted one; resume it: edgernn train ... --resume"
+            f"{run}: expected a finished training, got an interrupted one; resume it: {resume_command(run)}"
         )
     result: dict[str, Any] = read_json(result_file)
     return result

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.errors import EdgernnError, EdgernnWarning, some
 from edgernn.files import check_content
 
 Values = npt.NDArray[np.float64]
@@ -58,7 +58,7 @@ class CsvTable:
     def column(self, name: str) -> Values:
         """Return a column of numbers (N,), or raise EdgernnError if the table has none of this name."""
         if name not in (self.names or ()):
-            got = ", ".join(self.names) if self.names else "no header"
+            got = some(self.names) if self.names else "no header"
             raise EdgernnError(
                 f"{self.path}: expected a column {name!r}, got {got}; add it, with its name in the header"
             )
@@ -77,14 +77,18 @@ class CsvTable:
         Raises:
             EdgernnError: The table has other names, or one of them twice.
         """
-        if self.names is None or self.names == tuple(names):
+        own = self.names
+        if own is None or own == tuple(names):
             return self
-        if len(self.names) != len(names) or {*self.names} != {*names} or len({*names}) != len(names):
+        if len(own) != len(names) or {*own} != {*names} or len({*names}) != len(names):
+            # the names that differ first
+            wanted = sorted(names, key=lambda name: name in own)
+            found = sorted(own, key=lambda name: name in names)
             raise EdgernnError(
-                f"{self.path}: expected the columns {', '.join(names)} of {source}, got {', '.join(self.names)}; "
+                f"{self.path}: expected the columns {some(wanted)} of {source}, got {some(found)}; "
                 "correct the header, or give a file with these columns"
             )
-        order = [self.names.index(name) for name in names]
+        order = [own.index(name) for name in names]
         return replace(self, names=tuple(names), values=self.values[:, order])
 
     def without(self, columns: Collection[int]) -> "CsvTable":
@@ -249,7 +253,7 @@ def channel_tables(
     time = list(dict.fromkeys(name for table in tables for name in table.text)) + [columns[i] for i in rising]
     if len(rising) == len(columns):
         raise EdgernnError(
-            f"{source}: expected channels, got columns of time alone ({', '.join(time)}): they have the name of a time "
+            f"{source}: expected channels, got columns of time alone ({some(time)}): they have the name of a time "
             "or rise from row to row; to train on them, set time=none"
         )
     tables = [replace(table.without(rising), text={}) for table in tables]
@@ -257,13 +261,13 @@ def channel_tables(
         tables = [table.in_order(channels, "the training") for table in tables]
     names = channels or next((table.names for table in tables if table.names), None)
     if time:
-        taken = f"; the channels are {', '.join(names)}" if names else ""
-        text = f"{source}: taken as time, not as a channel: {', '.join(time)}{taken}"
+        taken = f"; the channels are {some(names)}" if names else ""
+        text = f"{source}: taken as time, not as a channel: {some(time)}{taken}"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
     if names and len(names) > 1 and (without := [table.path for table in tables if table.names is None]):
         text = (
             f"{without[0]}: no header{f' ({len(without)} of {len(tables)} files)' * (len(tables) > 1)}; its columns "
-            f"are taken as {', '.join(names)}, in this order"
+            f"are taken as {some(names)}, in this order"
         )
         warnings.warn(text, EdgernnWarning, stacklevel=2)
     return tables

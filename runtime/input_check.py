@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.runtime.info import feature_size, frontend
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ def warn_of_rounding(source: str, x: Array, names: Sequence[str] | None = None) 
         if spread > 1e-12 * offset and error > _LOST * spread:
             lost.append(f"{names[i] if names else f'x[..., {i}]'} (spread {spread:.2g} at {column.mean():.9g})")
     if lost:
-        text = f"{source}: float32 cannot tell apart the values of {', '.join(lost)}; subtract the offset beforehand"
+        text = f"{source}: float32 cannot tell apart the values of {some(lost)}; subtract the offset beforehand"
         warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 

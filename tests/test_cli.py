@@ -216,9 +216,46 @@ def test_damaged_runs_are_named(tmp_path, monkeypatch, capsys):
         assert not (tmp_path / "r" / "model.onnx").exists()
         weights.write_bytes(whole)
         config.write_text(text)
-    (tmp_path / "r" / "result.json").unlink()
-    assert main(["export", "r"]) == 1
-    assert "expected a finished training, got an interrupted one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", ["result.json", "model.safetensors"])
+def test_an_unfinished_run_names_the_command_that_finishes_it(lost, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["train", "--task", "adding", "--cell", "pru", "--out", "my run", "steps=2", "T=5", "hidden_size=4"]) == 0
+    )
+    for name in ("result.json", "state.safetensors", lost):
+        (tmp_path / "my run" / name).unlink(missing_ok=True)
+    capsys.readouterr()
+    for words in (["export", "my run"], ["calibrate", "my run"]):
+        assert main(words) == 1
+        error = capsys.readouterr().err
+        assert "resume it: edgernn train --resume --out 'my run'" in error
+    words = shlex.split(error.rpartition("resume it: ")[2])
+    assert main(words[1:]) == 0
+    assert main(["export", "my run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion", "place"),
+    [
+        (["train", "--task", "adding", "--cell", "gru", "hidden=3"], "'hidden_size'", "help train"),
+        (["train", "--task", "adding", "--cell", "grux"], "'gru'", "cells"),
+        (["train", "--task", "addin", "--cell", "gru"], "'adding'", "help train"),
+        (["run", "hartbeats-gru"], "'heartbeats-gru'", "models"),
+        (["data", "fetch", "mnis"], "'mnist'", "data list"),
+        (["reproduce", "sarn-1"], "'sarnn-1'", "reproduce --list"),
+        (["trin"], "'train'", "help"),
+    ],
+)
+def test_unknown_names_are_answered_by_similar_ones_and_the_list(words, suggestion, place, capsys):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert suggestion in error
+    assert len(error) < 200
+    assert f"`edgernn {place}` lists all " in error
+    assert main(place.split()) == 0
+    assert suggestion.strip("'") in capsys.readouterr().out
 
 
 def test_debug_shows_the_traceback(tmp_path, capsys):

@@ -264,7 +264,7 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
     trained = f"got runs/adding-sarnn with a finished run (adding, sarnn: mse {result['mse']:.4g})"
     assert f"--out: expected a new or empty directory, {trained}; choose another with --out" in err
     (tmp_path / "runs/adding-sarnn/result.json").rename(tmp_path / "result.json")
-    assert "with an unfinished run; continue it with --resume, or choose another" in failing(capsys, *TRAIN, *TINY)[1]
+    assert "with an unfinished run; resume it: edgernn train --resume --out" in failing(capsys, *TRAIN, *TINY)[1]
     config = tmp_path / "runs/adding-sarnn/config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "command": None}))
     status, err = failing(capsys, "train", "--resume", "--out", "runs/adding-sarnn")

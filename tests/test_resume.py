@@ -225,7 +225,7 @@ def test_a_directory_in_use_is_refused(tmp_path):
 
 def test_a_run_is_not_overwritten(tmp_path):
     stopped(tmp_path / "run", 8)
-    with pytest.raises(UsageError, match="with an unfinished run; continue it with --resume"):
+    with pytest.raises(UsageError, match="with an unfinished run; resume it: edgernn train --resume --out"):
         run(tmp_path / "run")
 
 

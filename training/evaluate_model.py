@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from edgernn.config import ModelConfig
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.export.exported_model import read_exported
 from edgernn.files import CONFIG, read_json
 from edgernn.kernels import attach
@@ -222,4 +222,4 @@ def _check_sizes(model: Path, config: ModelConfig, task: Task, remedy: str) -> N
 
 
 def _joined(classes: object) -> str:
-    return ", ".join(map(str, classes)) if isinstance(classes, list | tuple) else "none"
+    return some(map(str, classes)) if isinstance(classes, list | tuple) else "none"

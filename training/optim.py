@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from edgernn.cells.norm import NORMS
-from edgernn.errors import UsageError, nearest
+from edgernn.errors import UsageError, nearest, some
 from edgernn.files import MODEL
 from edgernn.model import SequenceModel
 from edgernn.rules.base import UpdateRule
@@ -183,7 +183,7 @@ def copy_weights(model: nn.Module, source: Path) -> str:
     for name in fitting:
         parameters[name].copy_(tensors[name])
     new = [name for name in parameters if name not in fitting]
-    note = f"{len(fitting)} weights start from {source}" + (f"; new: {', '.join(new)}" if new else "")
+    note = f"{len(fitting)} weights start from {source}" + (f"; new: {some(new)}" if new else "")
     if isinstance(model, SequenceModel) and model.frontend is not None:
         settings = asdict(model.config.frontend)
         differing = [

@@ -15,7 +15,7 @@ from edgernn.files import CONFIG, EXAMPLE, read_json
 from edgernn.model import SequenceModel
 from edgernn.names import parts
 from edgernn.npz import read_npz
-from edgernn.store import load_model
+from edgernn.store import load_model, resume_command
 from edgernn.training.pictures import (
     NothingToDrawError,
     OperatingPoint,
@@ -100,7 +100,7 @@ def _results(runs: list[Path]) -> list[dict[str, Any]]:
     for run in runs:
         if not (run / RESULT).is_file():
             raise NothingToDrawError(
-                f"{run}: expected a finished run, got one without {RESULT}; resume it: edgernn train ... --resume"
+                f"{run}: expected a finished run, got one without {RESULT}; resume it: {resume_command(run)}"
             )
     return [read_json(run / RESULT) for run in runs]
 
@@ -159,7 +159,7 @@ def load_run(run: Path, *, allow_code: bool = False) -> tuple[SequenceModel, Ten
         )
     if not (run / EXAMPLE).is_file():
         raise NothingToDrawError(
-            f"{run}: expected a finished run, got one without {EXAMPLE}; resume it: edgernn train ... --resume"
+            f"{run}: expected a finished run, got one without {EXAMPLE}; resume it: {resume_command(run)}"
         )
     model, _ = load_model(run, allow_code=allow_code)
     (x,) = read_npz(run / EXAMPLE, ["x"]).values()

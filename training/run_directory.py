@@ -54,7 +54,7 @@ from edgernn.files import (
 )
 from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
-from edgernn.store import WEIGHTS, load_weights, read_config, save_weights, write_tensors
+from edgernn.store import WEIGHTS, load_weights, read_config, resume_command, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference, with_defaults
 from edgernn.training.steering import SteeringState
 from edgernn.training.tasks.base import DETECTIONS, ROOM, ROOM_WORDS, SAMPLES
@@ -158,7 +158,7 @@ class RunDirectory:
             trained = f"{result['task']}, {result['cell']}: {result['metric']} {result[result['metric']]:.4g}"
             return f"a finished run ({trained}); choose another with --out"
         if CONFIG in names:
-            return "an unfinished run; continue it with --resume, or choose another with --out"
+            return f"an unfinished run; resume it: {resume_command(self.path)}; or choose another with --out"
         return f"{len(names)} files that are no run; choose another with --out"
 
     def result(self) -> dict[str, Any] | None:

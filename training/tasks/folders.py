@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, some
 from edgernn.runtime.csv_table import CsvTable, TimeNames, channel_tables, number
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.training.formats import read_csv, read_text
@@ -119,7 +119,7 @@ class Folder(OwnData):
             )
         if self.predict == NEXT:
             return _Files(folder, paths + inside, [folder / name for name in tables])
-        ways = tables + ([f"subfolders with csv files ({', '.join(classes)})"] if inside else [])
+        ways = tables + ([f"subfolders with csv files ({some(classes)})"] if inside else [])
         if len(ways) != 1 or (inside and paths):
             got = " and ".join(ways) + (f" and csv files beside them ({paths[0].name})" if inside and paths else "")
             hint = "keep one of them" if ways else "to predict the next step without targets, set predict=next"
@@ -184,7 +184,7 @@ class Folder(OwnData):
             self.classes = _sorted_names(classes)
         elif unknown := _sorted_names(classes.difference(self.classes)):
             raise EdgernnError(
-                f"{source}: expected the classes {', '.join(self.classes)} of the training, got {', '.join(unknown)}; "
+                f"{source}: expected the classes {some(self.classes)} of the training, got {some(unknown)}; "
                 "correct the labels"
             )
         if len(self.classes) == 1:

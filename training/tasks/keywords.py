@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.config import ModelConfig
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.files import write_text
 from edgernn.frontends import FrontendConfig
 from edgernn.model import RecurrentModel, SequenceModel
@@ -278,7 +278,7 @@ class Words(Task, ABC):
         chosen = [word.strip() for word in self.words.split(",")]
         if missing := [word for word in chosen if word not in folders]:
             raise UsageError(
-                f"words: expected names of folders in {root}, got {missing[0]!r}; the folders are {', '.join(folders)}"
+                f"words: expected names of folders in {root}, got {missing[0]!r}; the folders are {some(folders)}"
             )
         if len(set(chosen)) < len(chosen):
             raise UsageError(f"words: expected each word once, got {self.words!r}; remove the repeated word")
@@ -410,8 +410,8 @@ class OwnWords(Words):
         unknown = sorted({file.word for file in files}.difference(classes)) if UNKNOWN not in classes else []
         if unknown or not files:
             raise EdgernnError(
-                f"{source}: expected subfolders with wav files, named after the classes {', '.join(classes)} of the "
-                f"training, got {', '.join(unknown) or 'none'}; correct the names"
+                f"{source}: expected subfolders with wav files, named after the classes {some(classes)} of the "
+                f"training, got {some(unknown) or 'none'}; correct the names"
             )
         self.output_size = output_size
         length, noise = self._noise(source)
