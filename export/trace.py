@@ -368,6 +368,20 @@ def layer_function(
     )
 
 
+def why_not_exported(layer: RecurrentLayer) -> str | None:
+    """Return why a layer cannot be exported, such as random numbers or a branch on values in its cell, or None."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        x = torch.rand(3, 2, layer.input_size)
+        first, second = (layer(x)[0] for _ in range(2))
+    if not torch.equal(first, second):
+        return "two runs on the same inputs differ, as it draws random numbers"
+    try:
+        layer_function(layer, layer.kind)
+    except EdgernnError as error:
+        return str(error)
+    return None
+
+
 def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProto]:
     """Return the nodes of the ONNX function of a layer, from the cache or by tracing the layer."""
     key = any_size, layer.shifts_input, *map(structure, _parts(layer).values())

@@ -14,6 +14,7 @@ from edgernn.cell_files import KEPT, load_cell
 from edgernn.cli.frame import main
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
 from edgernn.export import to_onnx
+from edgernn.export.run import export_run
 from edgernn.files import write_bytes
 from edgernn.model import SequenceModel
 from edgernn.runtime import Session
@@ -312,6 +313,26 @@ def test_a_cell_that_no_file_can_repeat_is_not_exported(new_state, message, capf
     assert not Path("odd.onnx").exists()
     # torch prints the graph of a trace that failed
     assert "def forward" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("new_state", "message"),
+    [
+        ("(torch.tanh(p.n) if p.f.sum() > 0 else h,)", "mine: a layer cannot be exported (Could not guard"),
+        ("(torch.tanh(p.n) + torch.randn_like(h),)", "mine: two runs on the same inputs differ"),
+    ],
+    ids=["branch", "random"],
+)
+def test_a_cell_that_cannot_be_exported_is_named_before_the_training(new_state, message, capfd):
+    Path("odd.py").write_text(cell_source(new_state))
+    with pytest.warns(EdgernnWarning) as caught:
+        train("adding", "odd.py:Mine", out="run", settings=STEPS)
+    (warning,) = (str(w.message) for w in caught if issubclass(w.category, EdgernnWarning))
+    assert warning.startswith(message)
+    assert warning.endswith("it can be trained and tested, but `edgernn export` refuses it")
+    assert "def forward" not in "".join(capfd.readouterr())
+    with pytest.raises(EdgernnError):
+        export_run(Path("run"))
 
 
 def test_a_cell_without_a_program_trains_with_a_warning():

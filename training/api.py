@@ -102,7 +102,7 @@ def train(
         if note := group.first(lambda: run.open(record, resume, _extra_files(plan))):
             progress.note(note)
         if group.leads:
-            _warn_if_portable(plan)
+            _warn_of_export(plan)
         result = group.first(run.result)
         if result is None:
             try:
@@ -143,11 +143,23 @@ def _extra_files(plan: Plan) -> dict[str, bytes]:
     return {} if source is None else {KEPT: source.content}
 
 
-def _warn_if_portable(plan: Plan) -> None:
+def _warn_of_export(plan: Plan) -> None:
     cell_type, options = plan.model.layer.types[0], plan.model.layer.cell.options
     if why := why_portable(cell_type, options, plan.model.input.size, plan.model.hidden_size):
         text = f"{why}; it can be trained, but an exported file runs it as a portable function, which is slow"
+        if refusal := _why_not_exported(plan):
+            text = f"{cell_type.name}: {refusal}; it can be trained and tested, but `edgernn export` refuses it"
         warnings.warn(text, EdgernnWarning, stacklevel=3)
+
+
+def _why_not_exported(plan: Plan) -> str | None:
+    """Return why an export of the plan's network will fail, or None; found before the training, which takes long."""
+    # loads onnx and torch's exporter, which no other training needs
+    from edgernn.export.trace import why_not_exported
+
+    with torch.random.fork_rng(devices=[]):
+        network = plan.network().cpu().eval()
+    return why_not_exported(network.recurrent_layers()[0]) if isinstance(network, SequenceModel) else None
 
 
 @contextmanager
