@@ -369,11 +369,35 @@ class SequenceModel(RecurrentModel):
         """Validate x and return the first layer's input (T, B, I): embedded words, or standardised x or features."""
         return self._inputs(x, None)[0]
 
+    def _check_tensor(self, x: object) -> None:
+        """Raise UsageError unless x is a tensor on the model's device."""
+        if not isinstance(x, Tensor):
+            raise UsageError(
+                f"x: expected a torch.Tensor, got {type(x).__module__}.{type(x).__name__}; convert it with "
+                "torch.as_tensor(x, dtype=torch.float32), or torch.int64 for word indices"
+            )
+        if x.device != self.input_mean.device:
+            device = self.input_mean.device
+            raise UsageError(
+                f"x: expected a tensor on {device}, got one on {x.device}; move it with x.to({str(device)!r})"
+            )
+
+    def _check_numbers(self, x: Tensor) -> None:
+        """Raise UsageError unless x has the shape (T, B, I) and a dtype that the weights can be computed with."""
+        if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
+            remedy = "; add the axis B with x.unsqueeze(1)" if x.ndim == 2 and x.shape[-1] == self.input_size else ""
+            raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}{remedy}")
+        dtype = self.input_mean.dtype
+        samples = self.frontend is not None and not x.is_floating_point()
+        if x.dtype == torch.bool or samples or torch.result_type(x, self.input_mean) != dtype:
+            remedy = ", and divide 16-bit samples by 32768" if samples else ""
+            raise UsageError(f"x: expected {dtype}, got {x.dtype}; convert it with x.to({dtype}){remedy}")
+
     def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Return the first layer's input, and the audio front end's new state; `state` is the whole model's state."""
+        self._check_tensor(x)
         if self.embedding is None:
-            if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
-                raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")
+            self._check_numbers(x)
             heard: State = ()
             if self.frontend is not None:
                 count = len(self.frontend.widths)

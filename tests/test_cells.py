@@ -367,6 +367,38 @@ def test_wrong_arguments_are_named(arguments, message):
         edgernn.SequenceModel(**{"cell": "gru", "input_size": 2, **arguments})
 
 
+@pytest.mark.parametrize(
+    ("convert", "message"),
+    [
+        (lambda x: x.numpy(), r"expected a torch.Tensor, got numpy.ndarray; convert it with torch.as_tensor\(x, "),
+        (lambda x: x.tolist(), "expected a torch.Tensor, got builtins.list; convert it"),
+        (lambda x: x.double(), r"expected torch.float32, got torch.float64; convert it with x.to\(torch.float32\)$"),
+        (lambda x: x > 0, "expected torch.float32, got torch.bool"),
+        (lambda x: x.cfloat(), "expected torch.float32, got torch.complex64"),
+        (lambda x: x[:, 0], r"got \(4, 3\); add the axis B with x.unsqueeze\(1\)"),
+        (lambda x: x.to("meta"), r"expected a tensor on cpu, got one on meta; move it with x.to\('cpu'\)"),
+    ],
+    ids=["numpy", "list", "float64", "bool", "complex", "one sequence", "device"],
+)
+def test_inputs_that_torch_cannot_compute_with_are_named(convert, message):
+    model, x = edgernn.SequenceModel("gru", 3, 4), torch.ones(4, 2, 3)
+    with pytest.raises(edgernn.UsageError, match=f"^x: .*{message}"):
+        model(convert(x))
+    # numbers that torch converts to the type of the weights
+    for same in (x.long(), x.half(), x.to(torch.uint8)):
+        assert torch.equal(model(same)[0], model(x)[0])
+    assert model.double()(x.double())[0].dtype == torch.float64
+
+
+def test_samples_and_words_of_a_wrong_type_are_named():
+    audio = edgernn.SequenceModel("gru", 160, 4, frontend="logmel", hop=160)
+    with pytest.raises(edgernn.UsageError, match=r"got torch.int16; .*, and divide 16-bit samples by 32768$"):
+        audio(torch.ones(5, 1, 160, dtype=torch.int16))
+    words = edgernn.SequenceModel("gru", 4, 4, 9, vocabulary=9)
+    with pytest.raises(edgernn.UsageError, match=r"x: expected a torch.Tensor, got numpy.ndarray; .* torch.int64 for"):
+        words(np.zeros((5, 1), np.int64))
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 3), (4, 3), (4, 2, 5)])
 def test_wrong_shapes_are_named(shape):
     model = edgernn.SequenceModel("gru", 3, 4)
