@@ -2,6 +2,7 @@
 """Inference on a file of inputs: `edgernn run`."""
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import EXAMPLE, output_file, read_bytes, write_arrays, write_bytes, write_text
 from edgernn.npz import read_npy, read_npz
 from edgernn.runtime.answers import class_names, probabilities
 from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
+from edgernn.runtime.info import frontend
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.session import Session
 
@@ -22,6 +24,9 @@ FORMATS = (".npz", ".npy", ".csv")
 STDOUT = Path("-")
 # sequences in one call
 CHUNK = 256
+_STREAM = ", or detect words in a recording with --stream FILE.wav"
+# seconds of sound above which x is a recording, not a clip with one word
+_LONG = 10
 
 
 def run_file(
@@ -64,7 +69,8 @@ def run_file(
     file = None if target == STDOUT else target
     for path in (source,) if file is None else (source, file):
         if path.suffix.lower() not in FORMATS:
-            raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; convert or rename it")
+            remedy = f"convert or rename it{_STREAM if path.suffix.lower() == '.wav' else ''}"
+            raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; {remedy}")
     if file is not None:
         output_file(file, source, model, option="--output")
     session = Session(model, backend=backend, threads=threads, device=device)
@@ -85,6 +91,7 @@ def run_file(
     # the index in the error message is that of the file, (N, T, I); the session reads (T, B, I)
     InputCheck(session.info, model).converted(x, ("N", "T"))
     batches = x[None] if axes == 1 else x
+    _warn_of_recording(session, source, batches.shape[1])
     per_step = session.info["model"]["head"]["output"] != "last"
     parts, updates = [], []
     for start in range(0, len(batches), CHUNK):
@@ -188,6 +195,17 @@ def read(path: Path, channels: Sequence[str] | None = None, count: int | None = 
         raise EdgernnError(f"{path}: no such file; check the path") from None
     table = parse_csv(path, decode(path, content), text=TimeNames(channels or ()))
     return channel_tables(path, [table], channels=channels, count=count)[0].values
+
+
+def _warn_of_recording(session: Session, source: Path, steps: int) -> None:
+    """Name --stream if x is much longer than the clips on which a model of words is trained."""
+    audio = frontend(session.info)
+    if audio is None or not session.info.get("classes"):
+        return
+    seconds = steps * audio["hop"] / audio["sample_rate"]
+    if seconds > _LONG:
+        text = f"{source}: {seconds:.3g} s of sound as one sequence; use --stream FILE.wav for the words in a recording"
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of words in scores, and `edgernn run --stream` on recordings."""
 
+import contextlib
 import json
+import shutil
 import struct
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import edgernn
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.export import to_onnx
 from edgernn.runtime import Session
+from edgernn.runtime.run_file import run_file
 from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import UNKNOWN_SIZE, _read_header, read_wav
 from edgernn.runtime.wav import write_wav as write_float_wav
@@ -262,6 +266,19 @@ def test_a_streamed_file_has_the_samples_up_to_its_end(size, tmp_path):
     path.write_bytes(data[:44])
     with pytest.raises(EdgernnError, match="expected samples, got none; record it again"):
         read_wav(path, RATE)
+
+
+def test_inputs_much_longer_than_a_clip_name_the_option_for_recordings(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_wav(tmp_path / "r.wav", tone("left"))
+    assert main(["run", str(model), "--input", "r.wav"]) == 2
+    assert "or detect words in a recording with --stream FILE.wav" in capsys.readouterr().err
+    shutil.copy(model, "words.onnx")
+    # a warning that is not expected is an error
+    for steps, warning in ((500, ""), (501, "x.npz: 10 s of sound as one sequence; use --stream")):
+        np.savez("x.npz", x=np.zeros((steps, 320), np.float32))
+        with pytest.warns(EdgernnWarning, match=warning) if warning else contextlib.nullcontext():
+            run_file(Path("words.onnx"), Path("x.npz"), Path("y.npy"))
 
 
 def test_a_long_recording_is_read_in_blocks(model, tmp_path, monkeypatch):
