@@ -178,6 +178,7 @@ def tasks() -> str:
     ]
     for name, task in TASKS.items():
         parts += [f"## {name}", *_class(task_doc(task))]
+        parts += [f"Limits of use: {task.limits}"] if task.limits else []
         fields = dataclasses.fields(task)  # type: ignore[arg-type]
         parts += _defaults({field.name: field.default for field in fields})
     return "\n\n".join(parts) + "\n"

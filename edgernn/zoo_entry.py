@@ -26,7 +26,7 @@ from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import sets_of
 from edgernn.training.evaluate import evaluate, open_task
-from edgernn.training.intended_use import use_rows
+from edgernn.training.intended_use import limits_of, use_rows
 from edgernn.training.tasks import TASKS
 from edgernn.training.tasks.base import Task
 
@@ -152,6 +152,7 @@ def _make(run: Path, folder: Path, name: str) -> dict[str, Any]:
         **{key: result[key] for key in _WORK if key in result},
         "files": files,
         "processor": exported["float32"]["latency"]["processor"],
+        "limits": limits_of(config["task"]["name"]),
         "data": _data(config["task"]),
         "classes": _class_figures(run, config, result),
         "room": {key: value for key, value in result.items() if key.startswith("room_")} or None,

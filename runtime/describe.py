@@ -81,16 +81,17 @@ def described_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def origin(path: Path) -> dict[str, Any]:
-    """Return the command that trained a model, and its data, from the entry.json or config.json beside its file."""
+    """Return how a model was trained and what it is not for, from the entry.json or config.json beside its file."""
     try:
         entry = read_json(path.parent / (ENTRY if (path.parent / ENTRY).is_file() else CONFIG))
     except EdgernnError:
-        return {"command": None, "data": None}
+        return {"command": None, "data": None, "limits": None}
     entry = entry if isinstance(entry, dict) else {}
-    command, data = entry.get("command"), entry.get("data")
+    command, data, limits = (entry.get(name) for name in ("command", "data", "limits"))
     return {
         "command": shlex.join(map(str, command)) if isinstance(command, list) else None,
         "data": [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else None,
+        "limits": limits if isinstance(limits, str) else None,
     }
 
 

@@ -15,13 +15,15 @@ import torch
 import edgernn.zoo_entry
 from edgernn.bench.measure import Settings
 from edgernn.cli.frame import main
-from edgernn.cli.models import model_rows, seed_notes
+from edgernn.cli.models import model_rows, notes
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.rules import RULES
 from edgernn.runtime.info import update_words
 from edgernn.runtime.run_file import run_example
 from edgernn.runtime.zoo import entries, find_model, seed_note, zoo_folder
 from edgernn.training import train
+from edgernn.training.intended_use import use_rows
+from edgernn.training.tasks import TASKS
 from edgernn.training.tasks.adding import Adding
 from edgernn.training.tasks.sources import Sequences
 from edgernn.zoo_entry import MOST, add_model, card_sections, part_figures, with_intervals
@@ -325,7 +327,7 @@ def test_an_entry_of_several_seeds_says_which_one_it_has(zoo):
         "3 seeds on the test is 0.3. The validation split prefers seed 2, which has 0.4 on the test."
     )
     assert seed_note(entry) == note
-    assert seed_notes([entry]) == [f"small: {note}"]
+    assert notes([entry]) == [f"small: {note}"]
     assert note in card_sections(entry)
     assert model_rows([entry])[1][3].endswith(", mean of 3 seeds 0.3")
     # of a score, the largest
@@ -390,3 +392,24 @@ def test_a_model_that_cannot_be_replaced_stays(run, zoo, monkeypatch):
     with pytest.raises(OSError, match="Input/output error"):
         add_model(run, "small", zoo, replace=True)
     assert {path: path.read_bytes() for path in zoo.rglob("*") if path.is_file()} == before
+
+
+def test_limits_of_use_stand_on_cards_lists_and_pages(capsys):
+    """A model whose task names limits must not be found without them."""
+    limited = {name: task.limits for name, task in TASKS.items() if task.limits}
+    assert "ecg" in limited
+    tasks_page = (ROOT / "docs/reference/tasks.md").read_text(encoding="utf-8")
+    for name, limits in limited.items():
+        assert ("limits of use", limits) in use_rows({"name": name, "settings": {}})
+        assert limits in " ".join(tasks_page.split())
+    models = {entry["name"]: entry for entry in entries(ROOT / "models") if entry["task"] in limited}
+    assert main(["models", "list", "--folder", str(ROOT / "models")]) == 0
+    listed = capsys.readouterr().out
+    page = " ".join((ROOT / "docs/how-to/trained-models.md").read_text(encoding="utf-8").split())
+    for name, entry in models.items():
+        limits = limited[entry["task"]]
+        assert limits in Path(entry["folder"], "model.md").read_text(encoding="utf-8")
+        assert f"{name}: {limits}" in listed
+        assert f"{name}: {limits}" in page
+        assert main(["info", str(Path(entry["folder"], "model.onnx"))]) == 0
+        assert limits in capsys.readouterr().out

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import ROOT
-from edgernn.cli.models import model_rows, seed_notes
+from edgernn.cli.models import model_rows, notes
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
 from edgernn.training.tables.statistics import Difference, mean_difference
@@ -328,7 +328,7 @@ def trained() -> str:
     heading, *rows = model_rows(models)
     ruler = ["---"] * 3 + ["---:"] * (len(heading) - 3)
     lines = [f"| {' | '.join(cells)} |" for cells in (heading, ruler, *rows)]
-    return "\n".join([*lines, "", *(filled(f"- {note}") for note in seed_notes(models))])
+    return "\n".join([*lines, "", *(filled(f"- {note}") for note in notes(models))])
 
 
 def mb(count: int) -> str:

@@ -41,6 +41,7 @@ _TITLES = {
     "code": "code",
     "command": "command",
     "data": "data",
+    "limits": "limits of use",
 }
 
 

@@ -39,18 +39,18 @@ def model_rows(models: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     return [heading, *map(_row, models)]
 
 
-def seed_notes(models: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each entry that knows the figures of several seeds, see `edgernn.runtime.zoo.seed_note`."""
+def notes(models: list[dict[str, Any]]) -> list[str]:
+    """Return lines on what models are not for, and on those of several seeds (`edgernn.runtime.zoo.seed_note`)."""
     from edgernn.runtime.zoo import seed_note
 
-    return [f"{entry['name']}: {note}" for entry in models if (note := seed_note(entry))]
+    return [f"{entry['name']}: {note}" for entry in models for note in (entry.get("limits"), seed_note(entry)) if note]
 
 
 def _list_text(result: list[dict[str, Any]]) -> str:
     rows = model_rows(result)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([*lines, *seed_notes(result)])
+    return "\n".join([*lines, *notes(result)])
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:
@@ -91,8 +91,8 @@ def _list(folder: Path | None) -> list[dict[str, Any]]:
     The interval is one of other test data from the same speakers or other origins, and does not cover other training
     seeds. Where the card says that it was taken over records, it is one of other records, such as other patients.
 
-    If a model is one of several trained seeds, the column also has their mean on the test data. A line below the table
-    says which seed the model has, and which one the validation split prefers.
+    If a model is one of several trained seeds, the column also has their mean on the test data. Lines below the table
+    say which seed the model has, which one the validation split prefers, and what a model must not be used for.
     """
     from edgernn.runtime.zoo import entries
 

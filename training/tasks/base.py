@@ -136,6 +136,8 @@ class Task(abc.ABC):
         defaults: Training and model settings of a small run, as a dict from the setting's name to its value.
         network: Class of the network that is trained.
         without: Names of model settings that this network does not support.
+        limits: Sentence for cards and pages: what trained models must not be used for, and on which data they were
+            trained. Empty by default.
         card_metrics: Names of metrics that the card of a trained model states beside the main metric.
         divides: True if the sequences of a batch can be divided among processes. Set it only if the loss is a mean
             over sequences, and the state that `loss` returns has the batch as its first axis.
@@ -165,6 +167,7 @@ class Task(abc.ABC):
     defaults: ClassVar[Mapping[str, Any]] = {}
     network: ClassVar[type[RecurrentModel]] = SequenceModel
     without: ClassVar[frozenset[str]] = frozenset()
+    limits: ClassVar[str] = ""
     card_metrics: ClassVar[tuple[str, ...]] = ()
     divides: ClassVar[bool] = True
     repeats_layers: ClassVar[bool] = False

@@ -181,6 +181,10 @@ class Ecg(Folds, Task):
 
     name = "ecg"
     help = "Find and classify heart beats (needs the MIT-BIH arrhythmia database)."
+    limits = (
+        "No medical device, and not for diagnosis or treatment: trained and tested on recordings of the MIT-BIH "
+        "arrhythmia database alone."
+    )
     defaults = {"epochs": 20, "hidden_size": 64, "batch_size": 32, "lr": 3e-3, "clip": 1.0, "lambda": 1e-4}  # noqa: RUF012
 
     def __post_init__(self) -> None:

@@ -52,6 +52,10 @@ class Seizures(Detection):
 
     name = "seizures"
     help = "Detect a seizure in one second of EEG (needs the UCI file)."
+    limits = (
+        "No medical device, and not for diagnosis or treatment: trained and tested on the UCI file of EEG pieces of "
+        "one second alone."
+    )
     defaults = {**Detection.defaults, "lambda": 2e-4}  # noqa: RUF012
     input_size = 1
     classes = ("no seizure", "seizure")
