@@ -115,6 +115,6 @@ def test_a_model_that_skips_is_compared_with_the_best_dense_one_of_its_time(tabl
     assert cells["gru + skip64, skip=0.9"][3] == "equal"
     assert cells["gru + skip64, skip=0.5"][::3] == ["gru 64", "worse"]
     assert cells["gru + delta8"][::3] == ["gru 16", "undecided"]
-    assert "Of 3 models that save work, beside dense ones of at most equal time: 1 equal, 1 undecided, 1 worse." in (
+    assert "Of 3 models that skip, beside others of at most equal time: 1 equal, 1 undecided, 1 worse." in (
         " ".join(tables.equal_time("x").split())
     )

@@ -168,38 +168,44 @@ def rivals(name: str) -> str:
 
 
 def equal_time(name: str) -> str:
-    """Return the table of each model that saves work beside the dense model of at most its time.
+    """Return the table of each model that skips beside the model without skipping that takes at most as long.
 
-    It reads docs/results/NAME.json, the table.json of an `edgernn sweep`. The dense rival has the best mean on the
-    validation split of all dense models that take at most as long; if there is none, it is the fastest dense model.
-    The verdict is that of the paired difference over the seeds on the test split and its 95 % confidence interval:
-    equal if the interval lies within ±1 unit of the metric, better or worse if it excludes 0 and is not equal, else
-    undecided.
+    It reads docs/results/NAME.json, the table.json of an `edgernn sweep`. The rival has the best mean on the validation
+    split of all models that update every neuron at every step and take at most as long; if there is none, it is the
+    fastest of them. The verdict is that of the paired difference over the seeds on the test split and its 95 %
+    confidence interval: equal if the interval lies within ±1 point or unit, better or worse if it excludes 0 and is not
+    equal, else undecided.
     """
     report = read_report(name)
-    sign = 1 if report["higher_is_better"] else -1
+    sign, (title, factor) = 1 if report["higher_is_better"] else -1, _score(report)
     timed = [row for row in report["rows"] if row["chosen"] and row["latency"]["mean"] is not None]
     dense, saving = ([row for row in timed if (row["rule"] == "always") is is_dense] for is_dense in (True, False))
-    heads = ["cell and rule", "settings", report["metric"], "µs", "dense model", "µs", "difference", "verdict"]
+    heads = ["cell and rule", "settings", title, "µs", "without skipping", "µs", "difference", "verdict"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|---:|---:|---|---:|---:|---|"]
     verdicts: Counter[str] = Counter()
     for row in sorted(saving, key=_time):
         rivals = [other for other in dense if _time(other) <= _time(row)]
         rival = max(rivals, key=lambda other: _worth(other, sign)) if rivals else min(dense, key=_time)
         seeds = sorted(_by_seed(row).keys() & _by_seed(rival).keys())
-        difference = mean_difference(*([_by_seed(of)[seed] for seed in seeds] for of in (row, rival)), paired=True)
+        values = ([factor * _by_seed(of)[seed] for seed in seeds] for of in (row, rival))
+        difference = mean_difference(*values, paired=True)
         verdict = _verdict(difference, sign)
         verdicts[verdict] += 1
-        cells = [" + ".join(parts(row["cell"], row["rule"])), _named(row, report), number(row["test"]["mean"])]
+        cells = [" + ".join(parts(row["cell"], row["rule"])), _named(row, report), number(factor * row["test"]["mean"])]
         cells += [number(_time(row)), f"{rival['cell']} {_named(rival, report)}", number(_time(rival))]
         lines.append(f"| {' | '.join([*cells, with_margin(difference, 1), verdict])} |")
     counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
     how = (
-        f"Of {verdicts.total()} models that save work, beside dense ones of at most equal time: {counted}. Difference: "
+        f"Of {verdicts.total()} models that skip, beside others of at most equal time: {counted}. Difference: "
         f"mean over {len(report['seeds'])} seeds on the test split, paired, ± half of its 95 % confidence interval. "
         f"Equal: the interval lies within ±1. {_timed(report)} Made by `{report['command']}`."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def _score(report: dict[str, Any]) -> tuple[str, float]:
+    """Return the title of a report's metric in the unit in which models are compared, and the factor to this unit."""
+    return _SCORES.get(report["metric"], (f"{report['metric']}, %", 1.0))
 
 
 def _verdict(difference: Difference, sign: int) -> str:
@@ -230,7 +236,7 @@ def int8_pairs() -> str:
     for folder, prefix in (("rivals", "rivals"), ("signals", "sweep")):
         for path in _measured(folder, prefix):
             report = read_report(f"{prefix}-{path.stem}")
-            title, factor = _SCORES.get(report["metric"], (f"{report['metric']}, %", 1.0))
+            title, factor = _score(report)
             for rounded, exact in _twins(report):
                 int8, float32 = ({s: factor * v for s, v in _by_seed(row).items()} for row in (rounded, exact))
                 way = " + ".join(parts(exact["cell"], exact["rule"]))
