@@ -4,13 +4,16 @@
 import gzip
 import io
 import json
+import re
 import zipfile
 
 import numpy as np
 import pytest
 import torch
 
+from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training import find_task, train
 from edgernn.training.evaluate import scorer
@@ -77,6 +80,39 @@ def test_y_decides_the_task(tmp_path, kind):
     assert batch.x.shape == (5, 7, 3)
     assert batch.target.shape == shape
     assert [len(part) for part in (task.train, task.validation, task.test)] == [32, 4, 4]
+
+
+def test_an_npz_file_may_name_its_classes(tmp_path, monkeypatch, capsys):
+    without_pictures(monkeypatch)
+    y = np.arange(40) % 2
+    path = save(tmp_path, x=inputs(), y=y, classes=["still", "مشي"])
+    train(path, "gru", out=tmp_path / "run", settings={"steps": 2, "hidden_size": 4})
+    assert json.loads((tmp_path / "run/config.json").read_text())["task"]["classes"] == ["still", "مشي"]
+    assert main(["export", str(tmp_path / "run")]) == 0
+    assert Session(tmp_path / "run/model.onnx").info["classes"] == ["still", "مشي"]
+    new = tmp_path / "new.npz"
+    np.savez(new, x=inputs(N=8), y=y[:8])
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(new)]) == 0
+    np.savez(new, x=inputs(N=8), y=y[:8], classes=["مشي", "still"])
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(new)]) == 1
+    assert "expected the classes still, مشي of the training, got مشي, still; correct" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("classes", "y", "message"),
+    [
+        (["a"], None, "y: expected labels from 0 to 0, one for each of the classes, got 1; correct y or classes"),
+        (["a", "a"], None, "classes: expected different texts of shape (C,), got a, a; correct classes"),
+        (["a", ""], None, "classes: expected different texts of shape (C,), got a, ; correct classes"),
+        ([["a", "b"]], None, "classes: expected different texts of shape (C,), got <U1 of shape (1, 2); correct"),
+        ([0, 1], None, "classes: expected different texts of shape (C,), got int64 of shape (2,); correct classes"),
+        (["a", "b"], np.linspace(0, 1, 40), "classes: expected labels in y for them, got none; leave classes out"),
+    ],
+)
+def test_names_that_do_not_fit_the_labels_are_refused(classes, y, message, tmp_path):
+    path = save(tmp_path, x=inputs(), y=np.arange(40) % 2 if y is None else y, classes=classes)
+    with pytest.raises(EdgernnError, match=re.escape(message)):
+        opened(Arrays(), path)
 
 
 def test_labels_a_step_may_be_as_many_as_there_are_steps(tmp_path):

@@ -3,6 +3,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.errors import EdgernnError, EdgernnWarning, some
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
@@ -34,7 +35,8 @@ class Arrays(OwnData):
       (N, T, O) for O numbers per step. The loss and the main metric are the mean squared error.
 
     With predict=next y is not needed: the target is the next step of x. The validation part x_val and y_val and the
-    test part x_test and y_test are optional. For a part that the file lacks, the seed chooses a tenth of x.
+    test part x_test and y_test are optional. For a part that the file lacks, the seed chooses a tenth of x. An array
+    `classes` of texts (C,) names the C labels, in their order.
     """
 
     name = "npz"
@@ -62,7 +64,41 @@ class Arrays(OwnData):
             if self.predict != NEXT:
                 y[part] = _targets(source, names[1], arrays[names[1]], x[part])
         _check_parts(source, x, y)
+        if "classes" in arrays:
+            self.classes = _names(source, arrays["classes"], y, self.classes)
         return x, y
+
+
+def _names(path: Path, array: Array, y: dict[str, Tensor], trained: Sequence[str] | None) -> list[str]:
+    """Return the names of the labels in y from the array `classes` (C,).
+
+    Args:
+        path: The npz file, for errors.
+        array: The names.
+        y: Dict from part to targets, empty if predict=next.
+        trained: Names of the labels in the training, if the data are new; else None.
+
+    Raises:
+        EdgernnError: The array is not one of different texts, y has no labels or more of them, or the training had
+            other names.
+    """
+    names = [str(name) for name in array.ravel()]
+    labels = [part for part in y.values() if not part.is_floating_point()]
+    if array.ndim != 1 or array.dtype.kind != "U" or len({*names}) != len(names) or "" in names:
+        got = f"{array.dtype} of shape {array.shape}" if array.ndim != 1 or array.dtype.kind != "U" else some(names)
+        raise EdgernnError(f"{path}: classes: expected different texts of shape (C,), got {got}; correct classes")
+    if not labels:
+        raise EdgernnError(f"{path}: classes: expected labels in y for them, got none; leave classes out")
+    if (largest := max(int(part.max()) for part in labels)) >= len(names):
+        raise EdgernnError(
+            f"{path}: y: expected labels from 0 to {len(names) - 1}, one for each of the classes, got {largest}; "
+            "correct y or classes"
+        )
+    if trained is not None and list(trained) != names:
+        raise EdgernnError(
+            f"{path}: expected the classes {some(trained)} of the training, got {some(names)}; correct classes"
+        )
+    return names
 
 
 def _warn_of_time(path: Path, x: Tensor) -> None:
