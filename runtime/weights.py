@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
+from edgernn.runtime.external_data import read_external
 from edgernn.runtime.info import not_utf8, read_model
 from edgernn.runtime.library import DOMAIN
 
@@ -112,18 +113,21 @@ def _floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def parse(content: bytes, path: Path) -> "onnx.ModelProto":
+def parse(content: bytes, path: Path, *, external: bool = False) -> "onnx.ModelProto":
     """Parse an ONNX file, and refuse one that reads other files or needs much more memory than it has bytes.
 
     Args:
         content: The file's content.
-        path: Path of the file, for error messages.
+        path: Path of the file, for error messages, and to find external data.
+        external: Read external data from files beside a file of another tool, see `external_data`. The model that is
+            returned then holds them, and refers to no other file. An exported file of edgernn never has external data.
 
     Returns:
         The model.
 
     Raises:
-        EdgernnError: The content is not an ONNX file, a tensor is in another file, or many layers share their weights.
+        EdgernnError: The content is not an ONNX file, a tensor is in another file that is not read, or many layers
+            share their weights.
     """
     import onnx
 
@@ -139,17 +143,31 @@ def parse(content: bytes, path: Path) -> "onnx.ModelProto":
     # protobuf returns invalid UTF-8 as bytes
     if not all(isinstance(name, str) for name in names):
         raise not_utf8(path)
-    for message in _messages(model):
-        if isinstance(message, onnx.TensorProto) and (message.external_data or message.data_location):
+    referring = [
+        message
+        for message in _messages(model)
+        if isinstance(message, onnx.TensorProto) and (message.external_data or message.data_location)
+    ]
+    size = len(content)
+    if referring:
+        reason = "which edgernn does not read"
+        if external and all(node.domain != DOMAIN for node in graph.node):
+            try:
+                size += read_external(referring, path)
+                referring = []
+            except (OSError, ValueError) as error:
+                reason = f"which is not read: {error}"
+        if referring:
+            name = next(tensor.name for tensor in referring if tensor.external_data or tensor.data_location)
             raise EdgernnError(
-                f"{path}: tensor {message.name!r:.50}: expected its numbers in this file, got a reference to another "
-                "file, which edgernn does not read; store one file, with torch.onnx.export(..., external_data=False) "
-                "or onnx.save(onnx.load(PATH), NEW_PATH)"
+                f"{path}: tensor {name!r:.50}: expected its numbers in this file, got a reference to another file, "
+                f"{reason}; store one file, with torch.onnx.export(..., external_data=False) or "
+                "onnx.save(onnx.load(PATH), NEW_PATH)"
             )
     sizes = {tensor.name: tensor.ByteSize() for tensor in graph.initializer}
     # kernels and packed models have a copy of the weights for each layer
     layers = (node for node in graph.node if node.domain == DOMAIN)
-    check_memory(sum(sizes.get(name, 0) for node in layers for name in node.input), len(content), path)
+    check_memory(sum(sizes.get(name, 0) for node in layers for name in node.input), size, path)
     return model
 
 

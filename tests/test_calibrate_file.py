@@ -313,7 +313,7 @@ def test_a_file_of_torch_is_calibrated(dynamo, tmp_path):
     torch.manual_seed(0)
     model, x = tmp_path / "m.onnx", data(steps=50, batch=16)["X"].swapaxes(0, 1)
     shapes = (
-        {"dynamic_shapes": ({0: torch.export.Dim("B"), 1: torch.export.Dim("T")},), "external_data": False}
+        {"dynamic_shapes": ({0: torch.export.Dim("B"), 1: torch.export.Dim("T")},), "external_data": True}
         if dynamo
         else {"dynamic_axes": {"x": {0: "B", 1: "T"}}}
     )

@@ -2,12 +2,16 @@
 """Corrupted exported files are refused with a one-sentence error, before memory is allocated."""
 
 import json
+import os
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.bench import bench
 from edgernn.cli.frame import main
@@ -15,6 +19,7 @@ from edgernn.errors import EdgernnError
 from edgernn.export.exported_model import read_exported
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
+from edgernn.training.calibration.calibrate_file import calibrate_file
 from edgernn.training.calibration.layer_graph import open_graph
 from tests.use_mutants import MODELS, find_faults
 
@@ -115,23 +120,106 @@ def test_numbers_outside_the_file_are_refused(case, tmp_path, monkeypatch):
             way()
 
 
-def test_numbers_outside_the_file_of_another_tool_are_refused(tmp_path):
+def write_beside(folder):
+    """Write a model of another tool that keeps its weights W and R in the file `weights`."""
+    folder.mkdir(exist_ok=True)
+    generator = np.random.default_rng(0)
+    weights = {n: generator.normal(size=s).astype(np.float32) for n, s in WEIGHTS.items()}
     model = helper.make_model(
         helper.make_graph(
             [helper.make_node("GRU", ["X", "W", "R"], ["Y"], hidden_size=4)],
             "graph",
             [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["T", "B", 3])],
             [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)],
-            [helper.make_tensor(n, TensorProto.FLOAT, s, bytes(48 * s[2]), raw=True) for n, s in WEIGHTS.items()],
-        )
+            [numpy_helper.from_array(array, name) for name, array in weights.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 20)],
+        ir_version=9,
     )
-    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
-    with pytest.raises(
-        EdgernnError, match=r"tensor 'W': .*store one file, .* or onnx.save\(onnx.load\(PATH\), NEW_PATH\)"
-    ):
-        open_graph(tmp_path / "model.onnx")
-    onnx.save(onnx.load(tmp_path / "model.onnx"), tmp_path / "one.onnx")
-    assert [layer.name for layer in open_graph(tmp_path / "one.onnx").nodes] == ["gru0"]
+    path = folder / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    return path, weights
+
+
+def test_numbers_in_a_file_beside_one_of_another_tool_are_read(tmp_path, monkeypatch, capsys):
+    path, weights = write_beside(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    graph = open_graph(path)
+    assert [layer.name for layer in graph.nodes] == ["gru0"]
+    for tensor in graph.proto.graph.initializer:
+        assert not tensor.external_data
+        assert (numpy_helper.to_array(tensor) == weights[tensor.name]).all()
+    assert main(["info", str(path)]) == 0
+    assert "GRU" in capsys.readouterr().out
+    np.savez("x.npz", x=np.random.default_rng(1).normal(size=(20, 4, 3)).cumsum(0).astype(np.float32))
+    # the file that is written stands alone
+    result = calibrate_file(path, Path("x.npz"), Path("new.onnx"), loss=20)
+    (tmp_path / "weights").unlink()
+    assert onnxruntime.InferenceSession(result["model"], providers=["CPUExecutionProvider"]).get_outputs()
+    with pytest.raises(EdgernnError, match=r"reference to another file, which is not read: .*No such file"):
+        open_graph(path)
+
+
+def link(path):
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def replace(path, make):
+    path.unlink()
+    make(path)
+
+
+# what is changed of the tensor W (144 bytes) or of the file `weights` (336 bytes), and the reason of the refusal
+HOSTILE = {
+    "another folder": ({"location": "../weights"}, None, "name of a file in the folder of the model, got '../weights'"),
+    "an absolute path": ({"location": "/etc/hostname"}, None, "name of a file in the folder of the model"),
+    "the folder": ({"location": ".."}, None, "expected a regular file, got another kind"),
+    "no name": ({"location": ""}, None, "name of a file in the folder of the model"),
+    "an address in memory": ({"location": "*/_ORT_MEM_ADDR_/*"}, None, "name of a file in the folder of the model"),
+    "a link": ({}, link, "expected a regular file, got a link"),
+    "a FIFO": ({}, lambda path: replace(path, os.mkfifo), "expected a regular file, got another kind"),
+    "a directory": ({}, lambda path: replace(path, os.mkdir), "expected a regular file, got another kind"),
+    "beyond the end": ({"offset": "200"}, None, "expected 144 bytes at 200, got a file of 336"),
+    "a negative offset": ({"offset": "-1"}, None, "expected a whole number as offset, got '-1'"),
+    "another length": ({"length": "100"}, None, "expected 144 bytes for its shape, got 100"),
+    "a file that is too short": ({}, lambda path: os.truncate(path, 300), "192 bytes at 144, got a file of 300"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_unsafe_references_to_other_files_are_refused(case, tmp_path):
+    entries, change, reason = HOSTILE[case]
+    path, _ = write_beside(tmp_path / "model")
+    shutil.copy(tmp_path / "model/weights", tmp_path / "weights")
+    model = onnx.load(path, load_external_data=False)
+    for entry in item(model.graph.initializer, "W").external_data:
+        entry.value = entries.get(entry.key, entry.value)
+    path.write_bytes(model.SerializeToString())
+    if change:
+        change(path.with_name("weights"))
+    with pytest.raises(EdgernnError, match=rf"tensor '[WR]': .*, which is not read: .*({reason})"):
+        open_graph(path)
+
+
+def test_references_do_not_multiply_memory(tmp_path):
+    """100 tensors that name the same bytes, and one with a shape of many gigabytes."""
+    path, _ = write_beside(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    (first, *_) = model.graph.initializer
+    for i in range(100):
+        model.graph.initializer.add().CopyFrom(first)
+        model.graph.initializer[-1].name = f"copy{i}"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(EdgernnError, match="expected numbers of its own, got some that other tensors refer to as well"):
+        open_graph(path)
+    del first.dims[:], first.external_data[:]
+    first.dims.extend([1 << 40])
+    first.external_data.add(key="location", value="weights")
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(EdgernnError, match="expected at most 2 GB in all, got more"):
+        open_graph(path)
 
 
 @pytest.mark.parametrize("backend", ["native", "portable"])
@@ -302,7 +390,7 @@ def test_a_graph_that_is_not_the_one_described_is_refused(original, change, mess
         ),
         "a kernel too many": (
             change_info(lambda info: info["kernels"].append("gru")),
-            r"expected one kernel name for each kind of layer \(1 in the graph\), got gru\+selective, gru",
+            r"kernels of its graph: expected \['gru\+selective', 'gru'\] as in its edgernn metadata, got \['gru",
         ),
     }.values(),
 )
