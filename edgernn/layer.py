@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layer: a cell that runs over a sequence, with an update rule that selects the neurons that change."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.imputers import Imputer
+from edgernn.kernels import fastest
+from edgernn.kernels.common import Kept
+from edgernn.kernels.recurrent_op import describe, run
 from edgernn.layer_trace import COUNT, LAST, Trace, joined
 from edgernn.rules.base import CellInputs, Decision, UpdateRule
 
-__all__ = ["COUNT", "LAST", "RecurrentLayer", "Step", "Trace", "Unroller", "joined"]
+__all__ = ["COUNT", "LAST", "RecurrentLayer", "Step", "Trace", "Unroller", "joined", "python_loop"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,14 @@ class Unroller(Protocol):
     """Type of a faster implementation of a layer's loop over time.
 
     It returns what `RecurrentLayer.forward` returns. If it does not support the layer's x and state, it returns None,
-    and the Python loop runs instead.
+    and the Python loop runs instead. `kept`, if any, takes or has the values of its backward pass.
     """
 
     name: str
 
-    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None: ...
+    def __call__(
+        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+    ) -> tuple[Tensor, State, Trace] | None: ...
 
 
 class RecurrentLayer(nn.Module):
@@ -50,8 +57,8 @@ class RecurrentLayer(nn.Module):
     forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state is a tuple of tensors,
     in this order: the states of the cell, of the rule and of the imputer; the number of steps "t" (B, 1) if the cell
     depends on it; and the previous input "x_last" (B, I) if the cell reads it. `widths` is a dict from the names of
-    these tensors to their sizes. If an `unroller` is set, it replaces the loop over time for all tensors that it
-    supports, with the same results and gradients. The penalty on updates (`Trace.budget`) multiplies the updates of
+    these tensors to their sizes. Fused kernels (`unroller`) replace the loop over time for all tensors that they
+    support, with the same results and gradients. The penalty on updates (`Trace.budget`) multiplies the updates of
     each step and sequence by `step_weights` (T, B), if set.
     """
 
@@ -59,7 +66,7 @@ class RecurrentLayer(nn.Module):
         super().__init__()
         self.cell, self.rule = cell, rule
         self.imputer = imputer
-        self.unroller: Unroller | None = None
+        self.own_unroller: Unroller | Literal["auto"] | None = "auto"
         self.step_weights: Tensor | None = None
         rule.fit(cell)
         self.widths = dict.fromkeys(cell.states, cell.hidden_size) | rule.widths
@@ -82,9 +89,40 @@ class RecurrentLayer(nn.Module):
         return self.cell.reads_last and self.imputer is None
 
     @property
+    def unroller(self) -> Unroller | None:
+        """Implementation that runs the steps on the layer's device; None for the loop over time in Python.
+
+        It is the fastest one unless another is set. Set None for the loop, which has second derivatives.
+        """
+        return self.unroller_on(next(self.parameters()).device.type)
+
+    @unroller.setter
+    def unroller(self, unroller: Unroller | Literal["auto"] | None) -> None:
+        self.own_unroller = unroller
+
+    def unroller_on(self, device: str) -> Unroller | None:
+        """Return the implementation that runs the steps on a type of device, such as "cuda"."""
+        return fastest(self, device) if self.own_unroller == "auto" else self.own_unroller
+
+    @property
     def backend(self) -> str:
-        """Name of the implementation that runs the steps: the name of `unroller`, or "torch" for the Python loop."""
-        return "torch" if self.unroller is None else self.unroller.name
+        """Name of the implementation that runs the steps, such as "fused", or "torch" for the loop in Python."""
+        return self.backend_on(next(self.parameters()).device.type)
+
+    def backend_on(self, device: str) -> str:
+        """Return the name of the implementation that runs the steps on a type of device, such as "cuda"."""
+        unroller = self.unroller_on(device)
+        return "torch" if unroller is None else unroller.name
+
+    def op_weights(self) -> dict[str, Tensor]:
+        """Return the weights that the layer's ONNX op reads, by name, such as W: those of cell, rule and imputer."""
+        parts = [part for part in (self.cell, self.rule, self.imputer) if part is not None]
+        return {n: w for part in parts for n, w in (*part.named_parameters(), *part.named_buffers())}
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def op_key(self) -> str:
+        """Return the name of this layer's structure in the torch op `edgernn::recurrent`."""
+        return describe(self)
 
     @property
     def kind(self) -> str:
@@ -184,10 +222,10 @@ class RecurrentLayer(nn.Module):
         return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State, Trace]:
-        if state is None:
-            state = self.initial_state(x.shape[1], x)
-        if self.unroller is not None and (unrolled := self.unroller(self, x, state)) is not None:
-            return unrolled
+        return run(self, x, self.initial_state(x.shape[1], x) if state is None else state)
+
+    def loop(self, x: Tensor, state: State) -> tuple[Tensor, State, Trace]:
+        """Run all steps one by one in Python, as `forward` without kernels does."""
         last: State = ()
         constants, inputs = self.constants(x), self.inputs(x, state[-1] if self.shifts_input else None)
         a, e = self.projected(inputs, x, dict(zip(self.states, state, strict=True)).get(COUNT))
@@ -239,3 +277,26 @@ class RecurrentLayer(nn.Module):
         rates = (float(mask.to(torch.float64).mean()) for mask in masks)
         keeps_sums = keeps_sums and self.imputer is None
         return self.rule.executed_macs(self.cell, *rates, keeps_sums=keeps_sums) + imputer
+
+
+@contextmanager
+def python_loop(module: nn.Module) -> Iterator[None]:
+    """Run all recurrent layers of a module step by step in Python within the `with` block, without fused kernels.
+
+    Every step then calls the equations of the cell and the rule, and gradients have gradients.
+
+    Args:
+        module: The layer or the network.
+
+    Yields:
+        None, while the layers run their loops.
+    """
+    layers = [part for part in module.modules() if isinstance(part, RecurrentLayer)]
+    before = [layer.own_unroller for layer in layers]
+    try:
+        for layer in layers:
+            layer.unroller = None
+        yield
+    finally:
+        for layer, unroller in zip(layers, before, strict=True):
+            layer.unroller = unroller

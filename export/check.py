@@ -2,7 +2,8 @@
 """Check of an exported file against torch, in stock ONNX Runtime and with the native library."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
+from edgernn.layer import python_loop
 from edgernn.model import SequenceModel
 from edgernn.rules.base import Decision, UpdateRule
 from edgernn.runtime.info import kernels
@@ -102,7 +104,9 @@ def check(
         sessions.append(Session(path, backend="native"))
     for session in sessions:
         allowed = WHOLE_NUMBERS if whole_numbers and session.backend == "native" else tolerance
-        parts = [_compare(model, session, x, allowed, max(1.0, allowed / TOLERANCE)) for x in inputs]
+        # decisions are recorded step by step
+        with python_loop(model):
+            parts = [_compare(model, session, x, allowed, max(1.0, allowed / TOLERANCE)) for x in inputs]
         results.append(
             Check(
                 session.backend,
@@ -192,8 +196,22 @@ def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
     """Run the model on x (T, B, I) and return, for each sequence (B,), how close a decision came to its threshold.
 
     The result is the smallest distance of a decision to update a neuron from its threshold, over all layers and steps,
-    divided by `UpdateRule.tie`, the distance below which float32 rounding may flip the decision. The method `decide` of
-    each update rule is wrapped for the run, to record the distances.
+    divided by `UpdateRule.tie`, the distance below which float32 rounding may flip the decision.
+    """
+    with recorded_margins([layer.rule for layer in model.recurrent_layers()]) as margins, torch.no_grad():
+        model(x, state)
+    return torch.stack(margins).amin(0)
+
+
+@contextmanager
+def recorded_margins(rules: Sequence[UpdateRule]) -> Iterator[list[Tensor]]:
+    """Record how close decisions come to their thresholds in forward passes of Python loops inside a `with` block.
+
+    Args:
+        rules: The update rules, whose method `decide` is wrapped in the block.
+
+    Yields:
+        A list to which each decision adds its distances (B,), divided by `UpdateRule.tie`.
     """
     margins: list[Tensor] = []
 
@@ -206,17 +224,14 @@ def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
 
         return record
 
-    rules = [layer.rule for layer in model.recurrent_layers()]
     try:
         for rule in rules:
             rule.decide = recording(rule)  # type: ignore[method-assign, assignment]
-        with torch.no_grad():
-            model(x, state)
+        yield margins
     finally:
         for rule in rules:
             # a signal may have come before it was wrapped
             vars(rule).pop("decide", None)
-    return torch.stack(margins).amin(0)
 
 
 def _error(

@@ -109,16 +109,21 @@ def _folded(model: SequenceModel) -> SequenceModel:
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model
     model = copy.deepcopy(model)
-    with torch.no_grad():
-        for cell in (layer.cell for layer in model.recurrent_layers()):
-            for name, norm in cell.norms.items():
-                if isinstance(norm, RecurrentBatchNorm):
-                    cell.norms[name] = norm.folded()
-            if cell.is_sparse:
-                cell.R.mul_(cell.kept)
-                cell.recurrent = DENSE
-                del cell.kept
+    fold(model.recurrent_layers())
     return model
+
+
+@torch.no_grad()
+def fold(layers: Iterable[RecurrentLayer]) -> None:
+    """Replace block-sparse weights by dense ones, and batch normalisation by constant maps, in place."""
+    for cell in (layer.cell for layer in layers):
+        for name, norm in cell.norms.items():
+            if isinstance(norm, RecurrentBatchNorm):
+                cell.norms[name] = norm.folded()
+        if cell.is_sparse:
+            cell.R.mul_(cell.kept)
+            cell.recurrent = DENSE
+            del cell.kept
 
 
 @dataclass(eq=False)

@@ -20,10 +20,10 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from edgernn.errors import EdgernnError
-from edgernn.export.structure import structure
 from edgernn.export.translations import TRANSLATIONS
 from edgernn.layer import COUNT, LAST, RecurrentLayer
 from edgernn.runtime.library import DOMAIN, SCHEMA
+from edgernn.structure import structure
 
 OPSET = 20
 # index of the input that is a list of sizes, for these operators
@@ -226,12 +226,12 @@ def _parts(layer: RecurrentLayer) -> dict[str, nn.Module]:
 
 def layer_weights(layer: RecurrentLayer) -> dict[str, Tensor]:
     """Return a dict from the name of each weight input of a layer's ONNX op, such as W, to the weight."""
-    return {n: w for part in _parts(layer).values() for n, w in weights_of(part).items()}
+    return layer.op_weights()
 
 
 def op_inputs(layer: RecurrentLayer) -> list[str]:
     """Return the names of the inputs of a layer's ONNX op: X, the weights of cell, rule and imputer, and the states."""
-    return ["X", *layer_weights(layer), *layer.states]
+    return ["X", *layer.op_weights(), *layer.states]
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:

@@ -103,6 +103,7 @@ def test_recording_leaves_the_averages_of_a_normalisation_alone() -> None:
     model = edgernn.SequenceModel("lstm", 3, 4, norm="recurrent-batch", norm_steps=3)
     (layer,) = model.recurrent_layers()
     plain = copy.deepcopy(layer)
+    plain.unroller = None
     layer.unroller = GraphUnroller(capture, "cpu")
     x = torch.randn(5, 6, 3)
     for _ in range(2):

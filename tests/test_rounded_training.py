@@ -11,7 +11,6 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import edgernn
 from edgernn import zoo_entry
@@ -189,7 +188,7 @@ def test_dropped_weights_are_rounded_ones():
     (layer,) = model.recurrent_layers()
     seen = {}
 
-    class Spy(nn.Module):
+    class Spy:
         name = "spy"
 
         def __call__(self, layer: RecurrentLayer, x, state):

@@ -214,19 +214,16 @@ def test_the_op_says_its_shapes_and_is_compiled_around(monkeypatch: pytest.Monke
 
 def test_op_passes_torchs_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(RESIDENT, monkeypatch)
-    layer = make("gru", "always", 2, 3)
-    layout = make_layout(layer)
-    tensors = {
-        "a": torch.randn(2, 1, 9, requires_grad=True),
-        "R": layer.cell.R.detach().requires_grad_(),
-        "bR": torch.randn(9, requires_grad=True),
-        "s_h": torch.randn(1, 3, requires_grad=True),
-    }
-    arguments = ([tensors[name] for name in layout.inputs], gpu.register(layout), True, 0.0)
+    layer = fused(make("gru", "selective", 2, 3))
+    x, state = inputs(layer, 2, 1)
+    tensors = [x.requires_grad_(), *state, *layer.parameters(), *layer.buffers()]
+    arguments = (tensors, None, layer.op_key(), True, 1.0, True, True)
     with torch.random.fork_rng():
         torch.use_deterministic_algorithms(False)
         torch.library.opcheck(
-            gpu.sequence, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+            torch.ops.edgernn.recurrent.default,
+            arguments,
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
         )
 
 

@@ -12,7 +12,6 @@ from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.export.exported_model import read_exported
 from edgernn.files import CONFIG, read_json
-from edgernn.kernels import attach
 from edgernn.names import check_built_in
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.settings import split_words
@@ -77,7 +76,6 @@ def evaluate_model(
             f"{model}: expected data with its classes {_joined(classes)}, got {_joined(task.classes)}; {remedy}"
         )
     _check_sizes(model, network.config, task, remedy)
-    attach(network, "auto", "cpu")
     metrics = evaluate(network, task, task.test)
     with torch.no_grad():
         series = {name: list(map(float, values)) for name, values in task.series(network, "cpu").items()}

@@ -3,6 +3,7 @@
 
 import warnings
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -24,19 +25,48 @@ WIDEST_WITHOUT_GRAPHS = 512
 WIDEST_LOW_RANK = 256
 
 
+# implementations that `fastest` chose, by device type; kept here, because a copy of a layer chooses anew
+_CHOSEN: "WeakKeyDictionary[RecurrentLayer, dict[str, Unroller | str]]" = WeakKeyDictionary()
+
+
+def fastest(layer: "RecurrentLayer", device: str) -> "Unroller | None":
+    """Return the fastest implementation of a layer's loop over time steps; None for the Python loop.
+
+    Args:
+        layer: The layer.
+        device: Device type, such as "cuda".
+
+    Returns:
+        Fused kernels, unless the layer has none, or has low-rank recurrent weights and more than 256 neurons
+        (`WIDEST_LOW_RANK`) on a CPU, or has more than 512 neurons (`WIDEST_WITHOUT_GRAPHS`) on a GPU.
+    """
+    chosen = _chosen(layer, device)
+    return None if isinstance(chosen, str) else chosen
+
+
+def why_loop(layer: "RecurrentLayer", device: str) -> str | None:
+    """Return the reason why `fastest` chooses the Python loop for a layer; None if it chooses kernels."""
+    chosen = _chosen(layer, device)
+    return chosen if isinstance(chosen, str) else None
+
+
+def _chosen(layer: "RecurrentLayer", device: str) -> "Unroller | str":
+    by_device = _CHOSEN.setdefault(layer, {})
+    if device not in by_device:
+        by_device[device] = _unroller(layer, device, "auto")
+    return by_device[device]
+
+
 def attach(model: "RecurrentModel", backend: str, device: str, replays: bool = True) -> str:
     """Select the implementation of the loop over time steps for each recurrent layer of a model.
 
     Args:
         model: The network. The attribute `unroller` of its recurrent layers is set in place.
-        backend: "torch": a Python loop in torch. "fused": fused kernels for all layers. "auto": fused kernels for the
-            layers that have them, and the Python loop for the others. On a CPU, it uses the Python loop, too, for a
-            layer with low-rank recurrent weights and more than 256 neurons (`WIDEST_LOW_RANK`). On a GPU, "auto"
-            replays CUDA graphs of the loop in two cases: instead of fused kernels if a layer has more than 256 neurons
-            (`WIDEST`), and instead of the Python loop if a layer has a normalisation. It uses no graphs if training
-            rounds the weights (setting weights), because a graph holds the tensors of the weights, and rounded ones
-            are new at every step. Without graphs, it uses the Python loop for more than 512 neurons
-            (`WIDEST_WITHOUT_GRAPHS`).
+        backend: "torch": a Python loop in torch. "fused": fused kernels for all layers. "auto": what `fastest` returns.
+            On a GPU, "auto" replays CUDA graphs of the loop in two cases: instead of fused kernels if a layer has more
+            than 256 neurons (`WIDEST`), and instead of the Python loop if a layer has a normalisation. It uses no
+            graphs if training rounds the weights (setting weights), because a graph holds the tensors of the weights,
+            and rounded ones are new at every step.
         device: The device of the model, such as "cpu".
         replays: False if "auto" must not use CUDA graphs, because the training could not replay them (`Plan.replays`).
 
@@ -49,55 +79,63 @@ def attach(model: "RecurrentModel", backend: str, device: str, replays: bool = T
     if backend not in BACKENDS:
         raise UsageError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}; choose one")
     rounds = model.rounding.weights != "float32"
+    kind = torch.device(device).type
     for layer in model.recurrent_layers():
-        layer.unroller = None
-        kind = torch.device(device).type
-        wide = layer.cell.recurrent.rank is not None and layer.cell.hidden_size > WIDEST_LOW_RANK
-        if backend == "torch" or (backend == "auto" and kind == "cpu" and wide):
-            continue
-        unroller = _unroller(layer, kind, backend, replays and not rounds)
-        if not isinstance(unroller, str):
+        layer.unroller = None if backend == "torch" else "auto"
+        if backend == "fused":
+            unroller = _unroller(layer, kind, backend)
+            if isinstance(unroller, str):
+                raise UsageError(f"backend: fused cannot run this model: {unroller}; backend=auto can run this model")
             layer.unroller = unroller
-        elif backend == "fused":
-            raise UsageError(f"backend: fused cannot run this model: {unroller}; backend=auto can run this model")
-        elif rounds and kind == "cuda" and layer.cell.norm is not None:
-            text = (
-                f"weights={model.rounding.weights}: the loop over time steps runs in torch and is slower, because CUDA "
-                "graphs cannot replay it with weights that are rounded anew at every step; use norm=none for kernels"
-            )
-            warnings.warn(text, EdgernnWarning, stacklevel=2)
-    return ", ".join(sorted({layer.backend for layer in model.recurrent_layers()}))
+        elif backend == "auto" and kind == "cuda" and (graphs := _graphs(layer)) is not None:
+            if replays and not rounds:
+                layer.unroller = graphs
+            elif rounds and layer.cell.norm is not None:
+                text = (
+                    f"weights={model.rounding.weights}: the loop over time steps runs in torch and is slower, because "
+                    "CUDA graphs cannot replay it with weights that are rounded anew at every step; use norm=none for "
+                    "kernels"
+                )
+                warnings.warn(text, EdgernnWarning, stacklevel=2)
+    return ", ".join(sorted({layer.backend_on(kind) for layer in model.recurrent_layers()}))
 
 
-def _unroller(layer: "RecurrentLayer", device: str, backend: str, replays: bool) -> "Unroller | str":
-    """Build the implementation that replaces a layer's Python loop over time steps: fused kernels or CUDA graphs.
+def _graphs(layer: "RecurrentLayer") -> "Unroller | None":
+    """Return CUDA graphs of a layer's loop, if they are faster than its kernels; None if they are not."""
+    # importing it takes time that a CPU need not spend
+    from edgernn.kernels.graphs import GraphUnroller
+
+    fused = not isinstance(_unroller(layer, "cuda", "fused"), str)
+    wins = layer.cell.hidden_size > WIDEST if fused else layer.cell.norm is not None
+    return GraphUnroller() if wins else None
+
+
+def _unroller(layer: "RecurrentLayer", device: str, backend: str) -> "Unroller | str":
+    """Build the fused kernels of a layer.
 
     Args:
         layer: The layer.
         device: Device type, such as "cuda".
-        backend: "fused", or "auto" for what is fastest.
-        replays: True if training can replay CUDA graphs of the layer's loop.
+        backend: "fused", or "auto" for kernels only where they are faster than the Python loop.
 
     Returns:
-        The implementation, or a text with the reason why there is none.
+        The kernels, or a text with the reason why there are none.
     """
-    if device == "cpu":
+    auto, size = backend == "auto", layer.cell.hidden_size
+    # building them may draw random numbers, which must not change those of the training
+    with torch.random.fork_rng(devices=[]):
         try:
-            return cpu.CpuUnroller(layer)
+            if device == "cpu":
+                if auto and layer.cell.recurrent.rank is not None and size > WIDEST_LOW_RANK:
+                    return f"with low-rank weights and {size} neurons, the fused kernels are slower than the loop"
+                return cpu.CpuUnroller(layer)
+            if device == "cuda":
+                from edgernn.kernels.gpu import GpuUnroller
+
+                fused = GpuUnroller(layer)
+                if auto and size > WIDEST_WITHOUT_GRAPHS:
+                    return f"with {size} neurons, the fused kernels are slower than the loop"
+                return fused
         except UsageError as error:
             return str(error)
-    if device == "cuda":
-        # importing it registers an op that only a GPU needs
-        from edgernn.kernels import gpu, graphs
-
-        uses_graphs = backend == "auto" and replays
-        try:
-            fused = gpu.GpuUnroller(layer)
-        except UsageError as error:
-            return graphs.GraphUnroller() if uses_graphs and layer.cell.norm is not None else str(error)
-        if uses_graphs and layer.cell.hidden_size > WIDEST:
-            return graphs.GraphUnroller()
-        if backend == "auto" and layer.cell.hidden_size > WIDEST_WITHOUT_GRAPHS:
-            return f"with {layer.cell.hidden_size} neurons, the fused kernels are slower than the loop"
-        return fused
     return f"there are no kernels for the device {device}, only for cpu and cuda"

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and weights that the training kernels of all devices share."""
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from edgernn.cells.base import Cell, State
@@ -22,6 +24,21 @@ def _has_mask(rule: UpdateRule | type[UpdateRule]) -> bool:
 ANY_CELL = tuple(name for name, rule in RULES.items() if _has_mask(rule))
 # all rules with kernels
 FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.by_hand)
+
+
+@dataclass
+class Kept:
+    """Values that a forward pass of kernels keeps for the backward pass, beside the output y (T, B, H).
+
+    Attributes:
+        y: The output, if `tensors` were computed by an earlier forward pass; None if this pass is to keep them.
+        tensors: The values.
+        dry: True to allocate the values and all outputs without computing them.
+    """
+
+    y: Tensor | None = None
+    tensors: list[Tensor] = field(default_factory=list)
+    dry: bool = False
 
 
 def refusal(layer: "RecurrentLayer") -> str | None:
@@ -81,6 +98,15 @@ def check(layer: "RecurrentLayer", x: Tensor, state: State) -> None:
                 f"state {name}: expected shape {(x.shape[1], width)}, got {tuple(tensor.shape)}; start from "
                 "layer.initial_state()"
             )
+
+
+def check_first_derivative() -> None:
+    """Raise EdgernnError in a backward pass with create_graph=True, as kernels have no second derivatives."""
+    if torch.is_grad_enabled():
+        raise EdgernnError(
+            "gradients: expected first derivatives alone, got create_graph=True; run the forward pass inside "
+            "`with edgernn.layer.python_loop(module):`, which has second derivatives"
+        )
 
 
 def with_whole_weights(cell: Cell, constants: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused training kernels on the CPU: one call of the native training library runs forward or backward of a sequence.
 
-`Unrolled` is an autograd function, not a torch.library op, because the dispatch of a registered op with a gradient took
-250 to 400 µs per training step. For small H and T, this is more than all other work of a step. torch.compile and the
-export use the Python loop over time steps.
+`Unrolled` is an autograd function, not a torch.library op, because the dispatch of a registered op with a gradient
+takes longer than all other work of a step with small H and T. `recurrent_op` makes an op of the whole layer.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.kernels import batch_norm, column
 from edgernn.kernels.batch_norm import BatchNorms
-from edgernn.kernels.common import check, refusal, with_whole_weights
+from edgernn.kernels.common import Kept, check, check_first_derivative, refusal, with_whole_weights
 from edgernn.kernels.program_cell import describe_cell
 from edgernn.kernels.training_library import ProgramCell, TrainCall, library
 from edgernn.layer_trace import COUNT, LAST, Trace
@@ -42,6 +41,7 @@ class _Plan:
 
     Attributes:
         program: A user-defined cell, loaded into the native library from its equations; None for a built-in cell.
+        gates: Number of pre-activations of a step.
         sizes: Dict from the name of an integer field of `TrainCall`, such as "steps", to its value.
         middle: M, the size of the cell's intermediate vector m (`Cell.mid`); None for a cell without m.
         vectors: Number of parameter vectors (`Cell.vectors`) among the inputs of `Unrolled`.
@@ -55,6 +55,7 @@ class _Plan:
     """
 
     program: ProgramCell | None
+    gates: int
     sizes: dict[str, int]
     middle: int | None
     vectors: int
@@ -98,6 +99,44 @@ class _Plan:
         call.set_tensors(self.named(self.split(tensors)[0]))
         return call
 
+    def allocate(self, keep: bool, named: Mapping[str, Any]) -> "_Values":
+        """Allocate the values that a forward call computes; `keep` as in `call`, `named` as from the method `named`."""
+        (T, B, _), H = named["x"].shape, self.sizes["hidden"]
+        kept = T if keep else 1
+        return _Values(
+            torch.empty(kept if self.norms is None else 1, B, self.gates),
+            None if self.middle is None else torch.empty(kept, B, self.middle),
+            named["u"] if self.takes_mask else torch.empty(T, B, H),
+            [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))],
+            [torch.empty(T, *memory.shape) for memory in named["memory"]],
+            [] if self.norms is None else self.norms.allocate(kept, B),
+        )
+
+    def restore(self, y: Tensor, kept: Sequence[Tensor], named: Mapping[str, Any]) -> "_Values":
+        """Return the values of an earlier forward call from its output y and from those that `_Values.listed` gave."""
+        rest = iter(tensor.detach() for tensor in kept)
+        p = next(rest)
+        m = None if self.middle is None else next(rest)
+        u = named["u"] if self.takes_mask else next(rest)
+        states = [y.detach(), *(next(rest) for _ in named["start"][1:])]
+        memories = [next(rest) for _ in named["memory"]]
+        return _Values(p, m, u, states, memories, list(rest))
+
+    @property
+    def takes_mask(self) -> bool:
+        """True if the update mask u is an input of the call or there is none; False if the call computes it."""
+        return self.rule.schedules or isinstance(self.rule, PerColumn)
+
+    def run(self, values: "_Values", keep: bool, tensors: Sequence[Tensor | None]) -> None:
+        """Run all steps forward; `tensors` are the inputs of `Unrolled`, and `keep` as in `call`."""
+        call = self.call(keep, tensors)
+        call.set_tensors({"p": values.p, "m": values.m, "state": values.states, "u": values.u})
+        call.set_tensors({"memories": values.memories})
+        if self.norms is not None:
+            norms = self.norms.describe(values.normalised, self.split(tensors)[1])
+            call.norms = ctypes.addressof(norms)
+        call.run(back=False)
+
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
         """Map the pointer fields of `TrainCall` to the inputs of `Unrolled`, or to their gradients.
 
@@ -118,6 +157,27 @@ class _Plan:
         return {f"{name}{suffix}": value for name, value in fields.items()}
 
 
+@dataclass(frozen=True)
+class _Values:
+    """Values that a forward call computes: pre-activations p, m, u, states, the rule's states and normalised products.
+
+    Without a backward pass, they are those of the last step alone, but for u, the first state and the rule's states.
+    """
+
+    p: Tensor
+    m: Tensor | None
+    u: Tensor | None
+    states: list[Tensor]
+    memories: list[Tensor]
+    normalised: list[Tensor]
+
+    def listed(self, named: Mapping[str, Any]) -> list[Tensor]:
+        """List the values other than the first state, the output y, and those that are inputs of the call."""
+        given = () if self.u is named["u"] else (self.u,)
+        values = (self.p, self.m, *given, *self.states[1:], *self.memories, *self.normalised)
+        return [value for value in values if value is not None]
+
+
 class Unrolled(torch.autograd.Function):
     """Autograd function that runs all steps of a layer by one call of the native training library.
 
@@ -133,37 +193,26 @@ class Unrolled(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, plan: _Plan, kept: Kept | None, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
         contiguous = [None if t is None else t.contiguous() for t in inputs]
-        tensors, vectors = plan.split(contiguous)
-        named = plan.named(tensors)
-        keep = any(ctx.needs_input_grad)
-        call = plan.call(keep, contiguous)
-        loaded = library()
-        assert loaded is not None
-        T, B, H = call.steps, call.batch, call.hidden
-        kept = T if keep else 1
-        schedules, columns = plan.rule.schedules, isinstance(plan.rule, PerColumn)
-        states = [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))]
-        gates = loaded.edgernn_train_gates(ctypes.byref(call))
-        p = torch.empty(kept if plan.norms is None else 1, B, gates)
-        m = None if plan.middle is None else torch.empty(kept, B, plan.middle)
-        u = named["u"] if schedules or columns else torch.empty(T, B, H)
-        memories = [torch.empty(T, *memory.shape) for memory in named["memory"]]
-        call.set_tensors({"p": p, "m": m, "state": states, "u": u, "memories": memories})
-        normalised: list[Tensor] = []
-        if plan.norms is not None:
-            normalised = plan.norms.allocate(kept, B)
-            norms = plan.norms.describe(normalised, vectors)
-            call.norms = ctypes.addressof(norms)
-        call.run(back=False)
+        named = plan.named(plan.split(contiguous)[0])
+        if kept is not None and kept.y is not None:
+            values = plan.restore(kept.y, kept.tensors, named)
+        else:
+            keep = kept is not None or any(ctx.needs_input_grad)
+            values = plan.allocate(keep, named)
+            if kept is None or not kept.dry:
+                plan.run(values, keep, contiguous)
+            if kept is not None:
+                kept.tensors = values.listed(named)
+        states, memories, u = values.states, values.memories, values.u
         ctx.plan, ctx.count = plan, len(states)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(p, m, u, *states, *memories, *normalised, *contiguous)
+        ctx.save_for_backward(values.p, values.m, u, *states, *memories, *values.normalised, *contiguous)
         last = tuple(s[-1].clone() for s in states)
-        if schedules:
+        if plan.rule.schedules:
             return (states[0], *last)
-        if columns:
+        if isinstance(plan.rule, PerColumn):
             ctx.mark_non_differentiable(*memories)
             return (states[0], *last, *memories)
         assert u is not None
@@ -175,8 +224,8 @@ class Unrolled(torch.autograd.Function):
         return (states[0], *last, *(memory[-1].clone() for memory in memories), u, budget)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        check_first_derivative()
         plan, count = ctx.plan, ctx.count
         p, m, u, *saved = ctx.saved_tensors
         places = (0, count, count + plan.memories, count + plan.memories + plan.products, len(saved))
@@ -192,7 +241,7 @@ class Unrolled(torch.autograd.Function):
             if plan.step_weights is not None:
                 weights *= plan.step_weights
             call.set_tensors({"decision_weights": weights})
-        needed = ctx.needs_input_grad[1:]
+        needed = ctx.needs_input_grad[2:]
         input_grads = [torch.empty_like(t) if need else None for t, need in zip(inputs, needed, strict=True)]
         columns = isinstance(plan.rule, PerColumn)
         keeps = isinstance(plan.rule, PerColumn) and not plan.rule.straight_through
@@ -217,7 +266,7 @@ class Unrolled(torch.autograd.Function):
             for grad, threshold in zip(named_grads["rule_params_grad"], thresholds, strict=True):
                 if grad is not None:
                     grad.copy_(threshold)
-        return (None, *input_grads)
+        return (None, None, *input_grads)
 
 
 def _likelihoods(rule: Scored, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
@@ -244,7 +293,7 @@ class CpuUnroller:
 
     A call returns the outputs, the final state and the trace of updates, as `RecurrentLayer.forward` does. It returns
     None in these cases, so that the layer runs its own loop in torch: a tensor that is not float32 or not on the
-    CPU, an empty batch, torch.compile, and statistics that the library cannot compute (`batch_norm.has_statistics`).
+    CPU, an empty batch, and statistics that the library cannot compute (`batch_norm.has_statistics`).
 
     Args:
         layer: The layer.
@@ -294,10 +343,17 @@ class CpuUnroller:
                 self.program = ProgramCell(source)
             except (ProgramError, UsageError) as error:
                 raise UsageError(f"there is no kernel for {layer.kind}: {error}; change the cell") from None
+        # a function of the cell and its sizes
+        address = None if self.program is None else self.program.address
+        sizes = {"cell": self._cell, "rule": self._rule, "input": cell.input_size, "hidden": cell.hidden_size}
+        call = TrainCall(address, **sizes, steps=1, batch=1, group_size=1, threads=1)
+        self._gates = int(loaded.edgernn_train_gates(ctypes.byref(call)))
 
-    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
+    def __call__(
+        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+    ) -> tuple[Tensor, State, Trace] | None:
         cell, rule = layer.cell, layer.rule
-        if not _native(x) or not all(map(_native, state)) or torch.compiler.is_compiling():
+        if not _native(x) or not all(map(_native, state)):
             return None
         check(layer, x, state)
         if x.shape[1] == 0:
@@ -330,11 +386,11 @@ class CpuUnroller:
         likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()
         norms = None if t is None else BatchNorms.of(cell, int(t[0, 0]), T)
         counts = len(vectors), rule, len(rule_weights), len(memories)
-        plan = _Plan(self.program, sizes, middle, *counts, likelihoods, layer.step_weights, norms)
+        plan = _Plan(self.program, self._gates, sizes, middle, *counts, likelihoods, layer.step_weights, norms)
         inputs = layer.inputs(x, last)
         scales = [] if norms is None else batch_norm.vectors(cell)
         tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories, *scales)
-        y, *others = Unrolled.apply(plan, *tensors)  # type: ignore[no-untyped-call]
+        y, *others = Unrolled.apply(plan, kept, *tensors)  # type: ignore[no-untyped-call]
         final = others[: count + len(memories)]
         if sends:
             after, trace = column.finish(layer, inputs, (state[0], y), memory, final[count:], constants)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused training kernels on a GPU: `edgernn::sequence`, a torch.library op with one launch forward and one backward.
+"""Fused training kernels on a GPU: an autograd function with one launch forward and one backward.
 
 Matrix products in the kernels are tf32 by default, like those of torch.nn.GRU. They are bfloat16 after
 `torch.set_float32_matmul_precision("medium")`, and float32 if `torch.backends.cudnn.allow_tf32` is False. States and
@@ -9,7 +9,7 @@ With TRITON_INTERPRET=1 in the environment, the same kernels run on the CPU, slo
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
 from edgernn.kernels import column
-from edgernn.kernels.common import check, refusal, with_whole_weights
+from edgernn.kernels.common import Kept, check, check_first_derivative, refusal, with_whole_weights
 from edgernn.kernels.gradients import input_grads
 from edgernn.kernels.kernel_form import KernelForm, choose, constants, precision
 from edgernn.kernels.layer_layout import make_layout
@@ -41,7 +41,7 @@ _LAYOUTS: dict[str, Layout] = {}
 
 
 def register(layout: Layout) -> str:
-    """Register the description of a layer (`Layout`) for the torch op `sequence`, and return its key.
+    """Register the description of a layer (`Layout`) for `Sequence`, and return its key.
 
     The op takes this key in place of the layout. The key is a string that depends on the layout alone, so that it is
     the same in every process.
@@ -80,7 +80,7 @@ _SMALLER: dict[tuple[str, str, str], KernelForm] = {}
 
 
 def _launch(
-    key: str, direction: str, pointers: Sequence[Tensor], T: int, B: int, slope: float, how: str, flags: dict[str, bool]
+    key: str, direction: str, pointers: list[Tensor], T: int, B: int, slope: float, how: str, flags: dict[str, bool]
 ) -> None:
     from triton.runtime.errors import OutOfResources
 
@@ -133,7 +133,7 @@ def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dic
 
 
 def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the outputs of the torch op `sequence`, as a dict from name to shape.
+    """Return the shapes of the outputs of `Sequence`, as a dict from name to shape.
 
     `keep` is True if the backward pass needs the pre-activations p. Otherwise the output p is empty.
     """
@@ -145,36 +145,61 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
 
 
 def _empty(layout: Layout, T: int, B: int, keep: bool, like: Tensor) -> dict[str, Tensor]:
-    """Allocate the outputs of the torch op `sequence` on the device of `like`, as a dict from name to tensor."""
+    """Allocate the outputs of `Sequence` on the device of `like`, as a dict from name to tensor."""
     shapes = _shapes(layout, T, B, keep)
     kinds = {"u": torch.bool}
     return {name: like.new_empty(shapes[name], dtype=kinds.get(name)) for name in layout.outputs}
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return the number of steps T and the batch size B of `named`, a dict from name to input of the op `sequence`."""
+    """Return the number of steps T and the batch size B of `named`, a dict from name to input of `Sequence`."""
     T = next(named[name].shape[0] for name in ("a", "x", "e", "blend") if name in named)
     return T, named[f"s_{layout.states[0]}"].shape[0]
 
 
-@torch.library.custom_op("edgernn::sequence", mutates_args=())
-def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
-    """Run a layer over a sequence by one launch of its Triton kernel.
+class Sequence(torch.autograd.Function):
+    """Autograd function that runs a layer over a sequence by one launch of its Triton kernel.
 
-    Args:
-        inputs: Tensors in the order of `Layout.inputs`.
-        key: Key of the layer's layout, from `register`.
-        keep: True to return the pre-activations p, which the backward pass needs; False to return an empty tensor.
-        slope: Argument `slope` of the method `UpdateRule.likelihood`. In the backward pass, the gradient of this method
-            replaces the gradient of the update mask u, which is 0 or 1.
-
-    Returns:
-        Tensors in the order of `Layout.outputs`.
+    Its inputs are a `Kept` or None, the key of the layer's layout (`register`), the slope of the rule, and the tensors
+    `Layout.inputs`. The slope is the argument of `UpdateRule.likelihood`, whose gradient replaces that of the update
+    mask u, which is 0 or 1. The outputs are the tensors `Layout.outputs`. Without a backward pass, the pre-activations
+    p among them are empty.
     """
+
+    @staticmethod
+    def forward(ctx: Any, kept: Kept | None, key: str, slope: float, *inputs: Tensor) -> tuple[Tensor, ...]:
+        layout = _LAYOUTS[key]
+        if kept is not None and kept.y is not None:
+            outputs = [tensor.detach() for tensor in kept.tensors]
+        else:
+            keep = kept is not None or any(ctx.needs_input_grad)
+            outputs = _forward(inputs, key, keep, slope, kept is not None and kept.dry)
+            if kept is not None:
+                kept.tensors = outputs
+        ctx.key, ctx.count, ctx.slope = key, len(inputs), slope
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs, *outputs)
+        ctx.mark_non_differentiable(*(t for t in outputs if not t.is_floating_point()))
+        assert len(outputs) == len(layout.outputs)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        check_first_derivative()
+        layout = _LAYOUTS[ctx.key]
+        tensors, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        by_name = dict(zip(layout.outputs, grads, strict=True))
+        needed = [by_name[name] for name in layout.output_grads]
+        return None, None, None, *_backward(tensors, outputs, needed, ctx.key, ctx.slope)
+
+
+def _forward(inputs: Iterable[Tensor], key: str, keep: bool, slope: float, dry: bool) -> list[Tensor]:
     layout, how = _LAYOUTS[key], precision()
     named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
     T, B = _sizes(layout, named)
-    outputs = _empty(layout, T, B, keep, inputs[0])
+    outputs = _empty(layout, T, B, keep, next(iter(named.values())))
+    if dry:
+        return list(outputs.values())
     for name, start in layout.starts.items():
         outputs[name][0] = named[start]
     read = named | _weights(layout, named, how)
@@ -184,39 +209,15 @@ def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> li
     return list(outputs.values())
 
 
-@sequence.register_fake
-def _(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
-    layout = _LAYOUTS[key]
-    sizes = _sizes(layout, dict(zip(layout.inputs, inputs, strict=True)))
-    return list(_empty(layout, *sizes, keep, inputs[0]).values())
-
-
-@torch.library.custom_op("edgernn::sequence_backward", mutates_args=())
-def sequence_backward(
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    grads: Sequence[Tensor | None],
-    key: str,
-    slope: float,
+def _backward(
+    inputs: Iterable[Tensor], outputs: Iterable[Tensor], grads: Iterable[Tensor | None], key: str, slope: float
 ) -> list[Tensor]:
-    """Compute the gradients of the torch op `sequence` by one launch of a Triton kernel.
-
-    Args:
-        inputs: Inputs of `sequence`.
-        outputs: Outputs of `sequence`.
-        grads: Gradients of the outputs in the order of `Layout.output_grads`; None for a gradient of zero.
-        key: Key of the layer's layout, from `register`.
-        slope: Argument `slope` of the method `UpdateRule.likelihood`. In the backward pass, the gradient of this method
-            replaces the gradient of the update mask u, which is 0 or 1.
-
-    Returns:
-        Gradients of the inputs, in their order.
-    """
+    """Compute the gradients of the inputs of `Sequence`, from those of the outputs in `Layout.output_grads`."""
     layout, how = _LAYOUTS[key], precision()
     named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
     (T, B), H = _sizes(layout, named), layout.H
     kept = dict(zip(layout.outputs, outputs, strict=True))
-    like = inputs[0]
+    like = next(iter(named.values()))
     out_grads = {
         name: None if g is None else g.contiguous() for name, g in zip(layout.output_grads, grads, strict=True)
     }
@@ -244,42 +245,6 @@ def sequence_backward(
     return input_grads(layout, named, kept, outs, slope)
 
 
-@sequence_backward.register_fake
-def _(
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    grads: Sequence[Tensor | None],
-    key: str,
-    slope: float,
-) -> list[Tensor]:
-    layout = _LAYOUTS[key]
-    named = dict(zip(layout.inputs, inputs, strict=True))
-    outs = {name: torch.empty_like(tensor, memory_format=torch.contiguous_format) for name, tensor in named.items()}
-    if "a" in named:
-        # a part of the gradients of all pre-activations
-        T, B, A = named["a"].shape
-        outs["a"] = named["a"].new_empty(T, B, layout.P)[..., :A]
-    return list(outs.values())
-
-
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    tensors, ctx.key, _, ctx.slope = inputs
-    ctx.count = len(tensors)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output)
-
-
-def _differentiate(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    layout = _LAYOUTS[ctx.key]
-    tensors, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-    by_name = dict(zip(layout.outputs, grads, strict=True))
-    needed = [by_name[name] for name in layout.output_grads]
-    return sequence_backward(list(tensors), list(outputs), needed, ctx.key, ctx.slope), None, None, None
-
-
-sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)
-
-
 class GpuUnroller:
     """Runs all steps of one layer by one launch of a Triton kernel, on a GPU.
 
@@ -302,7 +267,9 @@ class GpuUnroller:
         self._layout = _layout(layer)
         self._key = register(self._layout)
 
-    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
+    def __call__(
+        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+    ) -> tuple[Tensor, State, Trace] | None:
         if not all(map(_runs, (x, *state))):
             return None
         check(layer, x, state)
@@ -315,7 +282,8 @@ class GpuUnroller:
         if layout.threshold:
             assert isinstance(rule, PerColumn)
             theta, _ = rule.weights.values()
-            sent_x = send(inputs.detach(), memory[0].detach(), theta.detach())
+            dry = kept is not None and kept.dry
+            sent_x = send(inputs.detach(), memory[0].detach(), theta.detach(), dry)
             a = cell.project(column.inputs_of_products(rule, inputs, memory[0], sent_x))
         u = rule.shares(x.shape[0], memory)
         blend = None if u is None else u.to(x.dtype)
@@ -331,7 +299,7 @@ class GpuUnroller:
         ]
         if not all(map(_runs, tensors)):
             return None
-        outputs = sequence(tensors, self._key, torch.is_grad_enabled(), rule.slope)
+        outputs = Sequence.apply(kept, self._key, rule.slope, *tensors)  # type: ignore[no-untyped-call]
         results = dict(zip(layout.outputs, outputs, strict=True))
         states = [results[f"s_{name}"] for name in cell.states]
         if sent_x is None:
@@ -352,7 +320,7 @@ class GpuUnroller:
             e: Part of the rule's score that depends on the input alone (T, B, E), from `RecurrentLayer.projected`.
             memory: The rule's own states before the first step.
             blend: Update masks (T, B, H) of a rule of the kind TIME; None if they are all 1, or of any other rule.
-            results: Dict from name to output of the torch op `sequence`.
+            results: Dict from name to output of `Sequence`.
 
         Returns:
             The rule's own states after the last step, and the trace.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
-from edgernn.kernels.common import check
+from edgernn.kernels.common import Kept, check
 from edgernn.layer_trace import Trace
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class GraphUnroller:
 
     A call returns the outputs, the final state and the trace of updates, as `RecurrentLayer.forward` does. It returns
     None in these cases, so that the layer runs its own loop in torch: tensors on another device; a forward pass without
-    gradients; torch.compile; weights other than those recorded, such as weights after dropout; a layer with
+    gradients; weights other than those recorded, such as weights after dropout; a layer with
     `step_weights`; batch statistics that several processes share; and a second forward pass before the backward pass of
     the first, because it would overwrite tensors of the first. `Plan.replays` is False for trainings in which some of
     these cases occur at every step.
@@ -81,8 +81,10 @@ class GraphUnroller:
     def __deepcopy__(self, memo: dict[int, Any]) -> "GraphUnroller":
         return GraphUnroller(self._capture, self._device)
 
-    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
-        if self._inside or self._open or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    def __call__(
+        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+    ) -> tuple[Tensor, State, Trace] | None:
+        if self._inside or self._open or kept is not None or not torch.is_grad_enabled():
             return None
         if layer.step_weights is not None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that products read in place of x on a GPU, under a rule of the kind COLUMN: `edgernn::send`, one launch.
+"""Values that products read in place of x on a GPU, under a rule of the kind COLUMN, by one launch.
 
 They depend on x alone, not on the recurrence. A Triton kernel therefore computes them for all steps before the layer's
 own kernel starts, and torch computes their product with W. The layer's kernel computes those of h.
@@ -40,8 +40,7 @@ def kernels() -> ModuleType:
     return load(_SOURCE)
 
 
-@torch.library.custom_op("edgernn::send", mutates_args=())
-def send(values: Tensor, start: Tensor, theta: Tensor) -> Tensor:
+def send(values: Tensor, start: Tensor, theta: Tensor, dry: bool = False) -> Tensor:
     """Compute the values that products read in place of `values`, at all steps; the result has no gradient.
 
     A value is sent, that is, taken over, where it differs by more than the threshold from the one that products read at
@@ -51,6 +50,7 @@ def send(values: Tensor, start: Tensor, theta: Tensor) -> Tensor:
         values: Values of x (T, B, columns of W).
         start: Values that products read before the first step (B, columns of W).
         theta: The threshold Θ_x (1,).
+        dry: True to allocate the result without computing it.
 
     Returns:
         The values (T, B, columns of W) that products read.
@@ -59,12 +59,7 @@ def send(values: Tensor, start: Tensor, theta: Tensor) -> Tensor:
     sent = torch.empty_like(values)
     count = start.numel()
     on_device: Any = torch.cuda.device_of
-    if count:
+    if count and not dry:
         with on_device(values):
             kernels().send[(-(-count // _BLOCK),)](values, start, theta, sent, len(values), count, BLOCK=_BLOCK)
     return sent
-
-
-@send.register_fake
-def _(values: Tensor, start: Tensor, theta: Tensor) -> Tensor:
-    return torch.empty_like(values, memory_format=torch.contiguous_format)

@@ -26,7 +26,8 @@ class Timed(UpdateRule, abc.ABC):
 
     def shares(self, steps: int, memory: State) -> Tensor:
         t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]
-        if t.requires_grad:
+        if t.requires_grad or type(t) is not Tensor:
+            # in the second case there may be no values to compare, as in a traced program
             return self.share(t)
         # most sequences of a batch share the same t
         distinct, indices = torch.unique(t.squeeze(-1), return_inverse=True)
