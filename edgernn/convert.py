@@ -71,7 +71,7 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
             layer.cell.R.copy_(getattr(module, f"weight_hh_{suffix}"))
             if module.bias:
                 b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
-                layer.cell.b.copy_(_merge_biases(b_ih, b_hh, len(b_ih) - _separate_biases(module)))
+                layer.cell.b.copy_(merged_biases(cell, b_ih, b_hh))
             else:
                 layer.cell.b.zero_()
     return model.train(module.training)
@@ -176,7 +176,7 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
             r = layer.cell.R * layer.cell.kept if layer.cell.is_sparse else layer.cell.R
             getattr(module, f"weight_hh_{suffix}").copy_(model.rounding.matrix(r, training=False))
             b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
-            merged = len(b_ih) - _separate_biases(module)
+            merged = len(b_ih) - (module.hidden_size if name == "gru" else 0)
             b_ih.copy_(layer.cell.b[: len(b_ih)])
             b_hh.zero_()
             b_hh[merged:].copy_(layer.cell.b[len(b_ih) :])
@@ -203,18 +203,19 @@ def _suffixes(module: nn.RNNBase) -> list[str]:
     return [f"l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]
 
 
-def _separate_biases(module: nn.RNNBase) -> int:
-    """Return how many elements at the end of torch's two biases must stay separate: H in a GRU, else 0.
-
-    They are b_in and b_hn of a GRU, which cannot be added into one, because the reset gate multiplies b_hn alone.
-    """
-    return module.hidden_size if isinstance(module, nn.GRU) else 0
-
-
-def _merge_biases(b_ih: Tensor, b_hh: Tensor, merged: int) -> Tensor:
+def merged_biases(cell: str, b_ih: Tensor, b_hh: Tensor) -> Tensor:
     """Merge torch's two biases of a layer, b_ih and b_hh, into the bias b of a cell.
 
-    b begins with the sums of the first `merged` elements of both. The other elements of b_ih follow, then those of
-    b_hh.
+    Both are added, but for b_in and b_hn at their ends in a GRU, where the reset gate multiplies b_hn alone. There, b
+    ends with b_in and b_hn.
+
+    Args:
+        cell: Name of the cell: rnn, gru or lstm.
+        b_ih: Bias of the products with the input.
+        b_hh: Bias of the products with the state.
+
+    Returns:
+        The bias.
     """
+    merged = len(b_ih) - (len(b_ih) // 3 if cell == "gru" else 0)
     return torch.cat([b_ih[:merged] + b_hh[:merged], b_ih[merged:], b_hh[merged:]])

@@ -19,8 +19,8 @@ from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model
 from edgernn.rules import Delta
 from edgernn.runtime import Session
+from edgernn.steering import Steering
 from edgernn.training import train
-from edgernn.training.steering import Steering
 from tests.fused import COLUMN_AND_GATE, assert_equals_loop, inputs, make, run, train_library, whole_loss
 from tests.layers import gru_step
 from tests.models import contractive

@@ -8,10 +8,10 @@ import pytest
 
 from edgernn.errors import EdgernnWarning, UsageError
 from edgernn.progress import Silent
+from edgernn.steering import Steering, SteeringState
 from edgernn.training import loop, train
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.plan import choose
-from edgernn.training.steering import Steering, SteeringState
 from edgernn.training.tables.toml_settings import over
 from tests.training_helpers import SMALL, without_pictures
 

@@ -20,6 +20,7 @@ from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.progress import Progress, Silent
 from edgernn.settings import as_word
 from edgernn.signals import Interrupted, delaying
+from edgernn.steering import Steering
 from edgernn.store import kept_cell, save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.loop import fit, steered_percent
@@ -29,7 +30,6 @@ from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
 from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE, STATE_JSON, Position, RunDirectory
 from edgernn.training.series import save_series
-from edgernn.training.steering import Steering
 
 # number of test sequences that are saved in the run directory, to check and time the model
 _EXAMPLES = 16

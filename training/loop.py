@@ -13,13 +13,13 @@ from edgernn.errors import EdgernnError
 from edgernn.model import RecurrentModel
 from edgernn.progress import Progress, in_words
 from edgernn.signals import Interrupted, noting
+from edgernn.steering import Steering
 from edgernn.training.config import TrainConfig
 from edgernn.training.evaluate import evaluate
 from edgernn.training.optim import averaged, schedule, settle, watch
 from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
 from edgernn.training.run_directory import Position, RunDirectory
-from edgernn.training.steering import Steering
 from edgernn.training.tasks.base import FOREGROUND, Task
 from edgernn.training.tasks.sources import Batch
 

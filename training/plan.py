@@ -19,9 +19,9 @@ from edgernn.machine import processor
 from edgernn.model import RecurrentModel
 from edgernn.names import resolve
 from edgernn.settings import Values, bind, build, fields_of, options_of, record
+from edgernn.steering import check_steerable
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names
-from edgernn.training.steering import check_steerable
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.parts import standardisation

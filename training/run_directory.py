@@ -54,9 +54,9 @@ from edgernn.files import (
 )
 from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
+from edgernn.steering import SteeringState
 from edgernn.store import WEIGHTS, load_weights, read_config, resume_command, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference, with_defaults
-from edgernn.training.steering import SteeringState
 from edgernn.training.tasks.base import DETECTIONS, ROOM, ROOM_WORDS, SAMPLES
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
