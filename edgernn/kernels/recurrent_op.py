@@ -147,7 +147,7 @@ def describe(layer: "RecurrentLayer") -> str:
 
 
 def layer_of(key: str) -> "RecurrentLayer":
-    """Return a layer of the structure that a key from `describe` names; raise EdgernnError if there is none any more."""
+    """Return a layer of the structure that a key from `describe` names; or raise EdgernnError if all are gone."""
     layer = _known(key).source()
     if layer is None:
         raise EdgernnError(f"edgernn::recurrent: expected the module of the layer {key}, which is gone; keep it")
