@@ -43,7 +43,7 @@ def run(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
         dtype = next(layer.parameters()).dtype
         with torch.autocast(kind, enabled=False):
             return run(layer, x.to(dtype), tuple(s.to(dtype) for s in state))
-    if torch.compiler.is_compiling() or _is_traced(x):
+    if is_traced(x):
         # the op may not change running statistics
         return layer.loop(x, state) if layer.cell.counts_steps else _as_op(layer, x, state)
     if _is_transformed():
@@ -53,8 +53,9 @@ def run(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
     return layer.loop(x, state) if result is None else result
 
 
-def _is_traced(x: Tensor) -> bool:
-    return type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack() > 0
+def is_traced(x: Tensor) -> bool:
+    """Return True where a call with x is traced to a program, or x is no plain tensor, so that only ops may read it."""
+    return torch.compiler.is_compiling() or type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack() > 0
 
 
 def _is_transformed() -> bool:
@@ -131,7 +132,7 @@ def describe(layer: "RecurrentLayer") -> str:
         }
         # weights without values, as in torch.export, cannot be read to build kernels
         plain = all(type(t) in _PLAIN for t in weights.values())
-        unroller = layer.unroller if plain else None
+        unroller = layer.unroller_on(next(iter(weights.values())).device.type) if plain else None
         bound = _with_weights(layer, bare)
         name = "loop" if unroller is None else unroller.name
         bound.step_weights, bound.own_unroller = None, "auto"
