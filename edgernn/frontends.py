@@ -15,12 +15,12 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
+from edgernn.log_mel import fft_size, hann_window, mel_filters, smoothing
 from edgernn.settings import Word, configuration
 
 Samples = Annotated[int, Field(ge=1)]
@@ -69,63 +69,6 @@ class FrontendConfig:
 
 # largest number of samples in frames whose energies are computed at once
 _CACHED = 1 << 18
-# largest E / energy_floor, and value of log(1 + E / energy_floor), of digital silence: the level of one bit of 16
-SILENT = 0.01
-
-
-def fft_size(window_size: int) -> int:
-    """Return the size N of the FFT: the smallest power of two that is at least `window_size`, in samples."""
-    return 1 << (window_size - 1).bit_length()
-
-
-def _mel(frequency: float) -> float:
-    """Convert Hz to mel as Slaney does: linear up to 1 kHz, then 27 logarithmic steps for a factor of 6.4."""
-    return 3 * frequency / 200 if frequency < 1000 else 15 + 27 * math.log(frequency / 1000) / math.log(6.4)
-
-
-def _hertz(mel: float) -> float:
-    """Convert mel to Hz, the inverse of `_mel`."""
-    return 200 * mel / 3 if mel < 15 else 1000 * math.exp((mel - 15) * math.log(6.4) / 27)
-
-
-def mel_filters(config: FrontendConfig) -> NDArray[np.float64]:
-    """Compute the mel filter bank, in the definition of Slaney, "Auditory Toolbox", version 2, 1998.
-
-    Filter b is a triangle over the frequencies f_b, f_{b+1}, f_{b+2}, which are equally spaced in mel from
-    low_frequency to high_frequency. Its height is 2 / (f_{b+2} - f_b), so that all filters have the same area.
-
-    Args:
-        config: The definition of the features.
-
-    Returns:
-        Weights (bands, N/2 + 1) of the frequencies of an FFT of size N = `fft_size(window_size)`.
-
-    Raises:
-        UsageError: The frequencies exceed half the sample rate or are not in order, or a filter covers no frequency of
-            the FFT.
-    """
-    half = config.sample_rate / 2
-    low, high = config.low_frequency, half if config.high_frequency is None else config.high_frequency
-    if high > half:
-        raise UsageError(
-            f"high_frequency: expected at most half of sample_rate={config.sample_rate}, got {high:g}; lower it"
-        )
-    if low >= high:
-        raise UsageError(f"low_frequency: expected below the highest frequency, {high:g} Hz, got {low:g}; lower it")
-    points = [_hertz(mel) for mel in np.linspace(_mel(low), _mel(high), config.bands + 2)]
-    size = fft_size(config.window_size)
-    frequencies = np.arange(size // 2 + 1) * (config.sample_rate / size)
-    filters = np.zeros((config.bands, len(frequencies)))
-    for b, (lower, centre, upper) in enumerate(zip(points, points[1:], points[2:], strict=False)):
-        rising, falling = (frequencies - lower) / (centre - lower), (upper - frequencies) / (upper - centre)
-        filters[b] = np.maximum(0, np.minimum(rising, falling)) * 2 / (upper - lower)
-        if not filters[b].any():
-            spacing = f"every {config.sample_rate / size:g} Hz"
-            raise UsageError(
-                f"bands: expected a frequency of the FFT ({spacing}) in every band, got none from {lower:.0f} to "
-                f"{upper:.0f} Hz with bands={config.bands}; use fewer bands or a longer window_size"
-            )
-    return filters
 
 
 class LogMel(nn.Module):
@@ -182,9 +125,8 @@ class LogMel(nn.Module):
         self.size = fft_size(config.window_size)
         filters = mel_filters(config)
         self._weights = int(np.count_nonzero(filters))
-        angles = np.arange(config.window_size) * (2 * np.pi / config.window_size)
         # computed from the configuration, so not part of the stored weights
-        for name, values in (("window", 0.5 - 0.5 * np.cos(angles)), ("filters", filters)):
+        for name, values in (("window", hann_window(config.window_size)), ("filters", filters)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
         if config.normalise == "pcen":
             for name, start in (("log_alpha", 0.98), ("log_delta", 2.0), ("log_r", 0.5)):
@@ -235,17 +177,9 @@ class LogMel(nn.Module):
             energies.append(torch.matmul(power, self.filters.T).transpose(0, 1))
         return torch.cat(energies)
 
-    @property
-    def smoothing(self) -> tuple[float, float, float]:
-        """Constants fall, rise and c of the state that `memory` names, in the equations of `LogMel`."""
-        config = self.config
-        if config.normalise == "pcen":
-            return config.pcen_smoothing, config.pcen_smoothing, SILENT * config.energy_floor
-        return config.floor_fall, config.floor_rise, SILENT
-
     def _followed(self, values: Tensor, last: Tensor) -> Tensor:
         """Compute the state (T, B, bands) that follows `values`; `last` (B, bands) is the state before step 0."""
-        fall, rise, silent = self.smoothing
+        fall, rise, silent = smoothing(self.config)
         states = []
         for value in values.unbind(0):
             quiet = last.clamp(max=silent)

@@ -13,10 +13,11 @@ from torch import Tensor
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.export.graph import layer_names
-from edgernn.frontends import FrontendConfig, fft_size
+from edgernn.export.trace import op_attributes
+from edgernn.frontends import FrontendConfig
 from edgernn.model import SequenceModel
 from edgernn.names import check_built_in
-from edgernn.runtime.fourier import frequency_order
+from edgernn.runtime.graph_facts import check_facts
 from edgernn.runtime.info import read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN
@@ -60,6 +61,7 @@ def read_exported(path: Path) -> tuple[SequenceModel, dict[str, Any]]:
     proto = parse(content, path)
     info = read_info({entry.key: entry.value for entry in proto.metadata_props}.get("edgernn"), path)
     state_sizes(info, declared_values(proto.graph.input), declared_values(proto.graph.output), len(content), path)
+    check_facts(proto, info, path)
     config, weights = model_config(info, path), Weights(proto, path)
     with torch.random.fork_rng(devices=[]):
         # the front end allocates memory on any device, but its sizes are compared with tensors of the file as well
@@ -68,6 +70,7 @@ def read_exported(path: Path) -> tuple[SequenceModel, dict[str, Any]]:
             shapes = build_model(without_frontend, path)
         state = _state(shapes, info, weights, path) | _frontend_state(config.frontend, weights, path)
         model = build_model(config, path)
+    _check_layers(proto, model, path)
     if "input.mean" not in weights:
         # a file has neither mean nor standard deviation if they are 0 and 1
         model.input_mean.zero_()
@@ -76,6 +79,26 @@ def read_exported(path: Path) -> tuple[SequenceModel, dict[str, Any]]:
     # the residual blocks of the model share this object
     model.rounding.weights, model.rounding.applied = stored_type(proto.graph.node), True
     return model, info
+
+
+def _check_layers(proto: onnx.ModelProto, model: SequenceModel, path: Path) -> None:
+    """Compare the layers that the metadata describe with the attributes of the nodes in the graph."""
+    nodes = [node for node in proto.graph.node if node.domain == DOMAIN]
+    stored = [{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} for node in nodes]
+    described = [op_attributes(layer) for layer in model.recurrent_layers()]
+    for name in ("cell", "rule", "imputer", "rank", "norm", "group_size"):
+        got, expected = (
+            [
+                value.decode(errors="replace") if isinstance(value := layer.get(name), bytes) else value
+                for layer in layers
+            ]
+            for layers in (stored, described)
+        )
+        if got != expected:
+            raise EdgernnError(
+                f"{path}: {name} of its layers: expected {expected} as in its edgernn metadata, got {got}; export the "
+                "model again"
+            )
 
 
 def stored_type(nodes: Iterable[onnx.NodeProto]) -> WeightType:
@@ -209,7 +232,7 @@ def _name(key: str, layers: list[str]) -> str:
 
 
 def _frontend_state(config: FrontendConfig, weights: Weights, path: Path) -> dict[str, Tensor]:
-    """Return the parameters of an audio front end, after a comparison of its sizes with the tensors of the file.
+    """Return the parameters of an audio front end.
 
     Args:
         config: Configuration of the front end; its name is None for a model without one.
@@ -222,15 +245,9 @@ def _frontend_state(config: FrontendConfig, weights: Weights, path: Path) -> dic
     Raises:
         EdgernnError: A tensor is missing or has another shape, or a parameter is not above 0.
     """
-    if config.name is None:
+    if config.name is None or config.normalise != "pcen":
         return {}
-    bands = torch.empty(config.bands, device="meta")
-    check_shape(weights, "frontend.window", torch.empty(config.window_size, device="meta"), path)
-    rows = len(frequency_order(fft_size(config.window_size)))
-    check_shape(weights, "frontend.filters", torch.empty(rows, config.bands, device="meta"), path)
-    if config.normalise != "pcen":
-        return {}
-    state = {}
+    bands, state = torch.empty(config.bands, device="meta"), {}
     for name in _PCEN:
         check_shape(weights, f"frontend.{name}", bands, path)
         values = torch.from_numpy(weights[f"frontend.{name}"].floats.copy())

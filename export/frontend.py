@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio front ends as nodes of an ONNX graph, with operators that every runtime has (DFT is not one of them).
+"""Audio front ends as nodes of an ONNX graph, with operators that every runtime has (DFT is not one of them)."""
 
-An FFT of size N = N1 N2 is two matrix products. With the sample index n = N2 n1 + n2 and the frequency k = k1 + N1 k2,
-the spectrum X of the samples s is
-
-    X_k = Σ_n2 exp(-2πi n2 k2 / N2) · exp(-2πi n2 k1 / N) · Σ_n1 s_n exp(-2πi n1 k1 / N1)
-
-The samples are real, so only frequencies k with k1 from 0 to N1/2 are computed. The mirror image N - k of every
-other frequency k is among them.
-"""
-
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edgernn.frontends import LogMel
-from edgernn.runtime.fourier import factors, frequency_order
+from edgernn.log_mel import smoothing
+from edgernn.runtime.frontend_constants import frontend_constants
 
 Array = NDArray[Any]
 
@@ -46,30 +38,29 @@ def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
         Name of the features (T, B, bands) in the graph. The next value of each state gets the name of the state and
         ".next", such as frontend.samples.next.
     """
-    add = _Namespace(graph)
+    add = _Namespace(graph, frontend_constants(asdict(frontend.config)))
     energy = _energies(add, frontend, _frames(add, frontend, x))
-    floor = add.weight("energy_floor", np.array(frontend.config.energy_floor))
+    floor = add.constant("energy_floor")
     if frontend.config.normalise == "pcen":
         return _pcen(add, frontend, energy, floor)
     ratio = add.node("Div", [energy, floor], "ratio")
-    features = add.node("Log", [add.node("Add", [ratio, add.weight("one", np.array(1.0))], "above_one")], "log")
+    features = add.node("Log", [add.node("Add", [ratio, add.constant("one")], "above_one")], "log")
     if frontend.memory is None:
         return features
     return add.node("Sub", [features, _followed(add, frontend, features)], "features")
 
 
 class _Namespace:
-    """Adds nodes and weights to an ONNX graph, with "frontend." before their names.
+    """Adds nodes, weights and constants to an ONNX graph, with "frontend." before their names."""
 
-    Weights become float32, or int64 if they are integers.
-    """
+    def __init__(self, graph: GraphBuilder, constants: Mapping[str, Array]) -> None:
+        self._graph, self._constants = graph, constants
 
-    def __init__(self, graph: GraphBuilder) -> None:
-        self._graph = graph
+    def weight(self, name: str, value: Array) -> str:
+        return self._graph.weight(f"frontend.{name}", value)
 
-    def weight(self, name: str, value: Array | list[int]) -> str:
-        array = np.asarray(value)
-        return self._graph.weight(f"frontend.{name}", array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
+    def constant(self, name: str) -> str:
+        return self.weight(name, self._constants[name])
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         return self._graph.node(op, inputs, f"frontend.{output}", **attributes)
@@ -84,20 +75,19 @@ def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
     The last samples, which the next window reads again, are kept as a state. Returns the name of the windows
     (B, T, window_size) in the graph.
     """
-    size, hop = frontend.config.window_size, frontend.config.hop
     signal = add.node("Transpose", [x], "x.by_stream", perm=[1, 0, 2])
-    signal = add.node("Reshape", [signal, add.weight("flat", [0, -1])], "new_samples")
-    if overlap := frontend.widths.get("samples"):
+    signal = add.node("Reshape", [signal, add.constant("flat")], "new_samples")
+    if "samples" in frontend.widths:
         signal = add.node("Concat", ["frontend.samples", signal], "signal", axis=1)
-        bounds = [add.weight(f"last.{name}", [end]) for name, end in (("from", -overlap), ("to", 2**31), ("axis", 1))]
+        bounds = [add.constant(f"last.{name}") for name in ("from", "to", "axis")]
         add.node("Slice", [signal, *bounds], "samples.next")
     steps = add.node("Shape", [x], "T", start=0, end=1)
     count = add.node("Squeeze", [steps], "T.number")
-    step, zero = add.weight("step", np.array(1)), add.weight("zero", np.array(0))
+    step, zero = add.constant("step"), add.constant("zero")
     starts = add.node("Range", [zero, count, step], "steps")
-    starts = add.node("Mul", [starts, add.weight("hop", np.array(hop))], "starts")
-    starts = add.node("Unsqueeze", [starts, add.weight("last_axis", [-1])], "starts.column")
-    index = add.node("Add", [starts, add.weight("offsets", np.arange(size))], "index")
+    starts = add.node("Mul", [starts, add.constant("hop")], "starts")
+    starts = add.node("Unsqueeze", [starts, add.constant("last_axis")], "starts.column")
+    index = add.node("Add", [starts, add.constant("offsets")], "index")
     return add.node("Gather", [signal, index], "frames", axis=1)
 
 
@@ -106,105 +96,26 @@ def _energies(add: _Namespace, frontend: LogMel, frames: str) -> str:
 
     `frames` is the name of the frames in the graph. Returns the name of the energies.
     """
-    size = frontend.size
-    parts = fourier_parts(size, frontend.filters.detach().cpu().numpy())
-    n1, n2 = parts.n1, parts.n2
-    window = add.weight("window", frontend.window.detach().cpu().numpy())
-    frames = add.node("Mul", [frames, window], "windowed")
-    if pad := size - frontend.config.window_size:
-        frames = add.node("Pad", [frames, add.weight("pad", [0, 0, 0, 0, 0, pad])], "padded")
-    grid = add.node("Reshape", [frames, add.weight("grid", [0, 0, n1, n2])], "samples.grid")
+    frames = add.node("Mul", [frames, add.constant("window")], "windowed")
+    if frontend.size > frontend.config.window_size:
+        frames = add.node("Pad", [frames, add.constant("pad")], "padded")
+    grid = add.node("Reshape", [frames, add.constant("grid")], "samples.grid")
     # the real parts of all k1 and then the imaginary ones, each times the twiddle factor
     products = []
-    for name, matrix, factor in (
-        ("cos", parts.first, parts.twiddle),
-        ("sin", parts.first_turned, parts.twiddle_turned),
-    ):
-        product = add.node("MatMul", [add.weight(f"dft.{name}", matrix), grid], f"columns.{name}")
-        products.append(add.node("Mul", [product, add.weight(f"twiddle.{name}", factor)], f"turned.{name}"))
+    for name in ("cos", "sin"):
+        product = add.node("MatMul", [add.constant(f"dft.{name}"), grid], f"columns.{name}")
+        products.append(add.node("Mul", [product, add.constant(f"twiddle.{name}")], f"turned.{name}"))
     rows = add.node("Add", products, "columns")
-    k1 = len(parts.first) // 2
-    rows = add.node("Reshape", [rows, add.weight("complex", [0, 0, 2, k1, n2])], "columns.complex")
+    rows = add.node("Reshape", [rows, add.constant("complex")], "columns.complex")
     rows = add.node("Transpose", [rows], "rows.complex", perm=[0, 1, 3, 2, 4])
-    rows = add.node("Reshape", [rows, add.weight("rows.shape", [0, 0, k1, 2 * n2])], "rows")
-    spectrum = add.node("MatMul", [rows, add.weight("dft.rows", parts.second)], "spectrum")
+    rows = add.node("Reshape", [rows, add.constant("rows.shape")], "rows")
+    spectrum = add.node("MatMul", [rows, add.constant("dft.rows")], "spectrum")
     squares = add.node("Mul", [spectrum, spectrum], "squares")
-    squares = add.node("Reshape", [squares, add.weight("squares.shape", [0, 0, k1, 2, n2])], "squares.complex")
-    power = add.node("ReduceSum", [squares, add.weight("squares.axis", [3])], "power", keepdims=0)
-    power = add.node("Reshape", [power, add.weight("power.shape", [0, 0, k1 * n2])], "power.flat")
-    energy = add.node("MatMul", [power, add.weight("filters", parts.filters)], "energy.by_stream")
+    squares = add.node("Reshape", [squares, add.constant("squares.shape")], "squares.complex")
+    power = add.node("ReduceSum", [squares, add.constant("squares.axis")], "power", keepdims=0)
+    power = add.node("Reshape", [power, add.constant("power.shape")], "power.flat")
+    energy = add.node("MatMul", [power, add.constant("filters")], "energy.by_stream")
     return add.node("Transpose", [energy], "energy", perm=[1, 0, 2])
-
-
-@dataclass(frozen=True)
-class FourierParts:
-    """Matrices of an FFT that is computed as two matrix products, and mel filters in the order of its frequencies.
-
-    Attributes:
-        n1: N1, the first factor of the FFT's size N = N1 N2.
-        n2: N2, the second factor.
-        first: Matrix F (2 K1, N1) of the first product, K1 = N1/2 + 1: K1 rows of cosines, then K1 of negative sines.
-        first_turned: Matrix G (2 K1, N1), the rows of F in another order: negative sines, then cosines.
-        twiddle: Matrix P (2 K1, N2), the real parts (K1, N2) of the twiddle factors twice, one below the other.
-        twiddle_turned: Matrix Q (2 K1, N2), the negated imaginary parts (K1, N2) of the twiddle factors, and below them
-            the imaginary parts. For samples S (N1, N2) and the element-wise product ∘, F S ∘ P + G S ∘ Q is the
-            first product times the twiddle factors: K1 rows of real parts, then K1 rows of imaginary parts.
-        second: Matrix (2 N2, 2 N2) of the second product. The first result is rearranged to (K1, 2 N2) for it, with
-            N2 real and then N2 imaginary parts in each row. The spectrum has the same layout.
-        filters: Weights (K1 N2, bands) of the mel filters. Row k1 N2 + k2 has the weights of the frequency
-            k = k1 + N1 k2, or of its mirror image N - k if that is smaller. If two rows belong to the same frequency,
-            the second is zero, so that the frequency counts once.
-    """
-
-    n1: int
-    n2: int
-    first: Array
-    first_turned: Array
-    twiddle: Array
-    twiddle_turned: Array
-    second: Array
-    filters: Array
-
-
-def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
-    """Return two matrices, the real and the imaginary parts of exp(-2πi r c / period).
-
-    They have a row for each number r in `rows`, and a column for each number c in `columns`.
-    """
-    angles = 2 * np.pi * (np.outer(rows, columns) % period) / period
-    return np.cos(angles), -np.sin(angles)
-
-
-def fourier_parts(size: int, filters: Array) -> FourierParts:
-    """Compute the matrices for an FFT as two matrix products, and mel filters that read its output.
-
-    Args:
-        size: N, the size of the FFT, a power of two.
-        filters: Weights (bands, N/2 + 1) of the frequencies in each mel band, in ascending order of frequency.
-
-    Returns:
-        The matrices, and the filters with their weights in the order in which the FFT returns the frequencies.
-    """
-    n1, n2 = factors(size)
-    k1, k2 = np.arange(n1 // 2 + 1), np.arange(n2)
-    real, imaginary = _wave(k1, np.arange(n1), n1)
-    turn_real, turn_imaginary = _wave(k1, k2, size)
-    last_real, last_imaginary = _wave(k2, k2, n2)
-    order = frequency_order(size)
-    # a frequency that occurs twice counts once
-    chosen = np.unique(order, return_index=True)[1]
-    weights = np.zeros((len(order), len(filters)))
-    weights[chosen] = filters.T[order[chosen]]
-    return FourierParts(
-        n1=n1,
-        n2=n2,
-        first=np.concatenate([real, imaginary]),
-        first_turned=np.concatenate([imaginary, real]),
-        twiddle=np.concatenate([turn_real, turn_real]),
-        twiddle_turned=np.concatenate([-turn_imaginary, turn_imaginary]),
-        second=np.block([[last_real, last_imaginary], [-last_imaginary, last_real]]),
-        filters=weights,
-    )
 
 
 # names of the inputs and outputs of the body of the Scan
@@ -219,7 +130,7 @@ def _followed(add: _Namespace, frontend: LogMel, values: str) -> str:
     """
     memory, bands = frontend.memory, frontend.config.bands
     body = [
-        *(_constant(n, v) for n, v in zip(("fall", "rise", "silent"), frontend.smoothing, strict=True)),
+        *(_constant(n, v) for n, v in zip(("fall", "rise", "silent"), smoothing(frontend.config), strict=True)),
         _constant("one", 1.0),
         helper.make_node("Min", ["last", "silent"], ["quiet"]),
         helper.make_node("Div", ["quiet", "silent"], ["progress"]),
@@ -253,7 +164,7 @@ def _pcen(add: _Namespace, frontend: LogMel, energy: str, floor: str) -> str:
     """
     smooth = _followed(add, frontend, energy)
     names = ("alpha", "delta", "r")
-    values = [getattr(frontend, f"log_{name}").detach().exp().cpu().numpy() for name in names]
+    values = [getattr(frontend, f"log_{name}").detach().exp().float().cpu().numpy() for name in names]
     alpha, delta, r = (add.weight(name, value) for name, value in zip(names, values, strict=True))
     gain = add.node("Pow", [add.node("Add", [smooth, floor], "smooth.positive"), alpha], "gain")
     shifted = add.node("Add", [add.node("Div", [energy, gain], "controlled"), delta], "shifted")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.runtime.device import DEVICE, RECORD, gpu_session, require_gpu, unassigned_ops
+from edgernn.runtime.graph_facts import check_facts
 from edgernn.runtime.info import kernels, not_utf8, read_info
 from edgernn.runtime.interface import Value, state_sizes
 from edgernn.runtime.library import no_native, onnxruntime, op_names, register
@@ -36,13 +37,14 @@ def open_model(
     Raises:
         EdgernnError: The file cannot be loaded, its graph or metadata is invalid, or the device is not available.
     """
+    model = parse(content, path)
     try:
-        session, failure = open_session(path, content, library, threads, device, stream), None
+        session, failure = _create(path, content, library, threads, device, stream), None
     except EdgernnError as error:
         if library is None:
             raise
         # ONNX Runtime does not use a node's portable function if the registered library lacks its kernel
-        session, failure = open_session(path, content, None, threads, device, stream), error
+        session, failure = _create(path, content, None, threads, device, stream), error
     try:
         text = session.get_modelmeta().custom_metadata_map.get("edgernn")
         inputs, outputs = (
@@ -53,32 +55,33 @@ def open_model(
         raise not_utf8(path) from None
     info = read_info(text, path)
     sizes = state_sizes(info, inputs, outputs, len(content), path)
+    check_facts(model, info, path)
     if failure is not None and no_native(kernels(info), device) is None:
         raise failure
     return session, info, sizes
 
 
-def open_session(
-    path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
-) -> Any:
+def open_session(path: Path, content: bytes, library: str | None, threads: int) -> Any:
     """Create an ONNX Runtime session from the content of a file, without checks of its metadata.
 
     Args:
         path: Path of the file, for error messages.
         content: The file's content.
-        library: Path of the library of custom ops to register (native, or CUDA for a GPU), or None.
+        library: Path of the native library of custom ops to register, or None.
         threads: Number of threads that ONNX Runtime uses within an operator.
-        device: "cpu" or "cuda".
-        stream: Handle of a CUDA stream (cudaStream_t) as an integer, or None for ONNX Runtime's own stream.
 
     Returns:
-        The onnxruntime.InferenceSession.
+        The onnxruntime.InferenceSession, on a CPU.
 
     Raises:
-        EdgernnError: The file cannot be loaded, refers to another file, or the device is not available.
+        EdgernnError: The file cannot be loaded, or refers to another file.
     """
     # ONNX Runtime would read any file that a tensor names
     parse(content, path)
+    return _create(path, content, library, threads, "cpu", None)
+
+
+def _create(path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None) -> Any:
     ort = onnxruntime()
     if device == DEVICE:
         require_gpu(ort, library)

@@ -11,8 +11,19 @@ import numpy as np
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import output_file, write_bytes
+from edgernn.log_mel import fft_size
 from edgernn.runtime.fourier import frequency_order
-from edgernn.runtime.info import BLOCKS, block, feature_size, frontend, layer_sizes, read_info, read_model
+from edgernn.runtime.graph_facts import check_facts
+from edgernn.runtime.info import (
+    BLOCKS,
+    NORMALISATIONS,
+    block,
+    feature_size,
+    frontend,
+    layer_sizes,
+    read_info,
+    read_model,
+)
 from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
@@ -34,8 +45,6 @@ NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 STANDARDISES, HAS_HEAD = 1, 2
 # alignment of arrays in the file
 _ALIGNMENT = 64
-# normalisations of a front end in the file, in the order of the C++ enum Normalisation
-NORMALISATIONS = ("log", "floor", "pcen")
 # number types in the file, float32, bfloat16 and int8: code by NumPy's dtype kind, and dtype by code
 _TYPES, DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
@@ -94,6 +103,7 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
     graph = model.graph
     states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), len(content), path)
     packer = _Packer(model, info, states, path)
+    check_facts(model, info, path)
     check_memory(packer.size, len(content), path)
     packed = packer.content()
     return _add_names(packed, info.get("classes")) if names else packed
@@ -112,7 +122,7 @@ class _Packer:
         if info["model"]["input"]["vocabulary"] is not None:
             self._add("embedding.E")
         if (settings := frontend(info)) is not None:
-            self._add_frontend(settings, states, path)
+            self._add_frontend(settings, states)
         if "input.mean" in self._weights:
             self._flags |= STANDARDISES
             for name in ("input.mean", "input.std"):
@@ -147,18 +157,7 @@ class _Packer:
             # a tied head shares the embedding's matrix
             self._add("head.W.T" if "head.W.T" in self._weights else "embedding.E")
             self._add("head.b")
-        if block(info) is None and any(".block." in name for name in self._weights):
-            raise EdgernnError(
-                f"{path}: metadata: expected the kind of its residual blocks, got none; export the model again"
-            )
-        names = list(dict.fromkeys(node.op_type for node in nodes))
-        if len(names) != len(info["kernels"]):
-            kernels = ", ".join(info["kernels"])
-            raise EdgernnError(
-                f"{path}: metadata: expected one kernel name for each kind of layer ({len(names)} in the graph), got "
-                f"{kernels:.100}; export the model again"
-            )
-        kinds = dict(zip(names, info["kernels"], strict=True))
+        kinds = dict(zip(dict.fromkeys(node.op_type for node in nodes), info["kernels"], strict=True))
         for kind in kinds.values():
             if len(kind.encode()) > _NAME:
                 raise EdgernnError(
@@ -169,29 +168,19 @@ class _Packer:
             (kinds[node.op_type], len(node.input[1:]), _cell(node, path), _group_size(node, path)) for node in nodes
         ]
 
-    def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
+    def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int]) -> None:
         """Add the tensors of an audio front end to the packed model.
 
         `settings` is the dict of the front end's settings in the metadata, `states` a dict from the name of each state
         to its width. The mel filters are stored as a matrix (bands, N/2 + 1) in ascending order of frequency, where N
         is the size of the FFT. `path` is the path of the ONNX file, for error messages.
         """
-        try:
-            kind = NORMALISATIONS.index(settings["normalise"])
-            # smoothing rate of the tracked value; only a noise floor has another rate when it falls
-            rise = float(settings["pcen_smoothing" if settings["normalise"] == "pcen" else "floor_rise"])
-            numbers = [float(settings["energy_floor"]), kind, rise, float(settings["floor_fall"])]
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise EdgernnError(
-                f"{path}: model.frontend in its edgernn metadata cannot be read; export the model again"
-            ) from None
+        kind = NORMALISATIONS.index(settings["normalise"])
+        # smoothing rate of the tracked value; only a noise floor has another rate when it falls
+        rise = settings["pcen_smoothing" if settings["normalise"] == "pcen" else "floor_rise"]
+        numbers = [settings["energy_floor"], kind, rise, settings["floor_fall"]]
         window, stored = (self._weights[f"frontend.{name}"].values for name in ("window", "filters"))
-        order = frequency_order(1 << (len(window) - 1).bit_length())
-        if stored.shape != (len(order), settings["bands"]):
-            raise EdgernnError(
-                f"{path}: frontend.filters: expected shape {(len(order), settings['bands'])}, got {stored.shape}; "
-                "export the model again"
-            )
+        order = frequency_order(fft_size(len(window)))
         filters = np.zeros((settings["bands"], int(order.max()) + 1), np.float32)
         np.add.at(filters.T, order, stored)
         self._tensors += [Weight(np.array(numbers, np.float32)), Weight(window), Weight(filters)]

@@ -382,7 +382,7 @@ def test_a_graph_that_is_not_the_one_described_is_refused(original, change, mess
         ),
         "another mean": (
             lambda model: model.graph.initializer.append(helper.make_tensor("input.mean", 1, [2], [0.0, 0.0])),
-            r"the weight input\.mean: expected raw",
+            r"input\.mean of its graph: expected the numbers",
         ),
         "a node without inputs": (
             lambda model: item(model.graph.node, "layer0").ClearField("input"),

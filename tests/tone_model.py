@@ -8,7 +8,7 @@ import torch
 
 import edgernn
 from edgernn.export import to_onnx
-from edgernn.frontends import mel_filters
+from edgernn.log_mel import mel_filters
 from tests.words import PITCH, RATE, tone
 
 CLASSES = [*PITCH, "_unknown_", "_silence_"]

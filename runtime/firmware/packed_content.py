@@ -27,7 +27,7 @@ from edgernn.runtime.firmware.equations import (
     built_in_rules,
     cell_table,
 )
-from edgernn.runtime.info import BLOCKS
+from edgernn.runtime.info import BLOCKS, NORMALISATIONS
 from edgernn.runtime.stepper import memory
 from edgernn.runtime.weights import Weight
 
@@ -40,7 +40,7 @@ class FrontendContent:
 
     Attributes:
         hop: Number of samples that a step reads.
-        settings: Four numbers: the energy floor, the index of the normalisation in `packed.NORMALISATIONS`, and the
+        settings: Four numbers: the energy floor, the index of the normalisation in `NORMALISATIONS`, and the
             rates at which the noise floor follows the energy upwards and downwards. With PCEN, the third number is the
             smoothing rate of the energy, and the fourth is not used.
         window: Window of the FFT, one factor per sample.
@@ -59,7 +59,7 @@ class FrontendContent:
 
     @property
     def normalisation(self) -> str:
-        return packed.NORMALISATIONS[int(self.settings[1])]
+        return NORMALISATIONS[int(self.settings[1])]
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _tensor(content: bytes, at: int) -> Weight:
 
 def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
     settings, window, filters = (next(unread).floats for _ in range(3))
-    kind = packed.NORMALISATIONS[int(settings[1])]
+    kind = NORMALISATIONS[int(settings[1])]
     pcen = [next(unread).floats for _ in range(3)] if kind == "pcen" else []
     states = (len(window) > hop) + (kind != "log")
     return FrontendContent(hop, settings, window, filters, pcen, [next(unread).floats for _ in range(states)])

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of the metadata of an exported file with its graph: what stands in both must be the same.
+
+ONNX Runtime computes with the graph, a packed model also with the metadata.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError
+from edgernn.log_mel import fft_size, smoothing
+from edgernn.runtime.fourier import factors
+from edgernn.runtime.frontend_constants import frontend_constants
+from edgernn.runtime.info import block, frontend
+from edgernn.runtime.library import DOMAIN
+
+if TYPE_CHECKING:
+    import onnx
+
+Array = NDArray[Any]
+# largest difference of a number from that of the metadata, as a share of the largest number of the array: libraries of
+# mathematics differ in the last digit
+_ROUNDING = 1e-5
+
+
+def check_facts(model: "onnx.ModelProto", info: Mapping[str, Any], path: Path) -> None:
+    """Compare the metadata of an exported file with the constants and layers of its graph.
+
+    Args:
+        model: The ONNX model.
+        info: Its metadata, a dict from `read_info`.
+        path: Path of the file, for error messages.
+
+    Raises:
+        EdgernnError: A fact differs. The message names it.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for fact, graph, metadata in _facts(model, tensors, info, path):
+        if graph != metadata:
+            raise _differs(path, fact, metadata, graph)
+    for name, number in (("mean", 0.0), ("std", 1.0)):
+        expected = np.array(info["model"]["input"][name], np.float32)
+        values = _read(tensors[f"input.{name}"], path).ravel() if f"input.{name}" in tensors else np.float32([number])
+        # one number is that of all channels
+        if (1 not in (len(values), len(expected)) and len(values) != len(expected)) or (values != expected).any():
+            raise _differs(path, f"input.{name}", "the numbers of model.input", "others")
+    if (settings := frontend(info)) is not None:
+        _check_frontend(model, tensors, settings, path)
+
+
+def _facts(
+    model: "onnx.ModelProto", tensors: Mapping[str, "onnx.TensorProto"], info: Mapping[str, Any], path: Path
+) -> Iterator[tuple[str, Any, Any]]:
+    """List facts that stand in the graph and in the metadata: (name, value in the graph, value in the metadata)."""
+    embeddings = [tensor.dims[0] for name, tensor in tensors.items() if name.startswith("embedding.E") and tensor.dims]
+    yield "vocabulary", embeddings[0] if embeddings else None, info["model"]["input"]["vocabulary"]
+    gated, has_blocks = (any(part in name for name in tensors) for part in (".block.gate.", ".block."))
+    yield "block", "gated" if gated else "linear" if has_blocks else None, block(info)
+    kernels = {node.op_type: _kernel(node, path) for node in model.graph.node if node.domain == DOMAIN}
+    yield "kernels", list(kernels.values()), info["kernels"]
+
+
+def _kernel(node: "onnx.NodeProto", path: Path) -> str:
+    """Return the name of a layer's kernel from the attributes of its node: its parts, joined by "+"."""
+    attributes = {a.name: a for a in node.attribute}
+    try:
+        cell, rule, imputer, norm = (
+            attributes[name].s.decode() if name in attributes else "" for name in ("cell", "rule", "imputer", "norm")
+        )
+    except UnicodeDecodeError:
+        raise EdgernnError(f"{path}: node {node.name:.50}: expected names in UTF-8; export the model again") from None
+    parts = [imputer, cell, "" if rule == "always" else rule, "low-rank" if "rank" in attributes else "", norm]
+    return "+".join(filter(None, parts))
+
+
+def _check_frontend(
+    model: "onnx.ModelProto", tensors: Mapping[str, "onnx.TensorProto"], settings: Mapping[str, Any], path: Path
+) -> None:
+    """Compare the constants of a front end in the graph with those that its settings in the metadata define."""
+    # settings of another size would ask for memory
+    first, second = factors(fft_size(settings["window_size"]))
+    rows = (first // 2 + 1) * second
+    shapes = {"window": [settings["window_size"]], "filters": [rows, settings["bands"]]}
+    for name, shape in shapes.items():
+        got = list(tensors[f"frontend.{name}"].dims) if f"frontend.{name}" in tensors else None
+        if got != shape:
+            raise _differs(path, f"shape of frontend.{name}", tuple(shape), got and tuple(got))
+    try:
+        constants = frontend_constants(settings)
+        fall, rise, silent = map(np.float32, smoothing(SimpleNamespace(**settings)))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        raise EdgernnError(
+            f"{path}: model.frontend in its edgernn metadata cannot be read; export the model again"
+        ) from None
+    numbers = {"fall": fall, "rise": rise, "rate": rise, "silent": silent}
+    stored = {name: _read(tensors[f"frontend.{name}"], path) for name in constants if f"frontend.{name}" in tensors}
+    # a recursion over time has its constants in the body of a Scan
+    bodies = [a.g for node in model.graph.node if node.op_type == "Scan" for a in node.attribute if a.name == "body"]
+    for node in (node for body in bodies for node in body.node if node.op_type == "Constant"):
+        if node.output and node.output[0] in numbers:
+            name = node.output[0]
+            constants[name], stored[name] = numbers[name], np.float32(node.attribute[0].f)
+    for name, value in stored.items():
+        expected = constants[name]
+        within = _ROUNDING * np.abs(expected).max() if expected.dtype == np.float32 else 0
+        if value.size != expected.size or not (np.abs(value.reshape(expected.shape) - expected) <= within).all():
+            raise _differs(path, f"frontend.{name}", "the numbers that model.frontend defines", "others")
+
+
+def _read(tensor: "onnx.TensorProto", path: Path) -> Array:
+    from onnx import numpy_helper
+
+    try:
+        array: Array = numpy_helper.to_array(tensor)
+    except Exception as error:  # onnx raises errors of many types for a damaged tensor
+        raise EdgernnError(
+            f"{path}: tensor {tensor.name:.50}: expected numbers, got a damaged one ({error}); export the model again"
+        ) from None
+    return array
+
+
+def _differs(path: Path, fact: str, expected: Any, got: Any) -> EdgernnError:
+    return EdgernnError(
+        f"{path}: {fact} of its graph: expected {expected!s:.100} as in its edgernn metadata, got {got!s:.100}; export "
+        "the model again"
+    )
