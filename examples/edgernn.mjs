@@ -38,6 +38,11 @@ export class Stream {
     return this.info.model.input.vocabulary == null ? this.info.model.input.size : 1;
   }
 
+  /** The names of the inputs; undefined if the file has none. */
+  get channels() {
+    return this.info.channels ?? undefined;
+  }
+
   /** The number of neurons of all layers. */
   get neurons() {
     const { layers, hidden_size: hidden, last_size } = this.info.model;

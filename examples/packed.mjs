@@ -28,6 +28,11 @@ export class PackedStream {
     return this.#model.inputs || 1;
   }
 
+  /** The names of the inputs; undefined if the file has none. */
+  get channels() {
+    return this.#model.channels;
+  }
+
   /** The number of neurons of all layers. */
   get neurons() {
     return this.#model.neurons;

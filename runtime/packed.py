@@ -84,8 +84,9 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
     Args:
         content: The content of the ONNX file.
         path: Path of the ONNX file, for error messages.
-        names: True to append the names of the classes, if the metadata has one for each output of the model. A state
-            saved by a model with the names can be restored by the same model without them, and vice versa.
+        names: True to append the names of the classes and channels, if the metadata has one for each output or input
+            of the model. A state saved by a model with the names can be restored by the same model without them, and
+            vice versa.
 
     Returns:
         The content of the packed model.
@@ -102,11 +103,11 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
         )
     graph = model.graph
     states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), len(content), path)
-    packer = _Packer(model, info, states, path)
     check_facts(model, info, path)
+    packer = _Packer(model, info, states, path)
     check_memory(packer.size, len(content), path)
     packed = packer.content()
-    return _add_names(packed, info.get("classes")) if names else packed
+    return _add_names(packed, info.get("classes"), info.get("channels")) if names else packed
 
 
 class _Packer:
@@ -173,7 +174,7 @@ class _Packer:
 
         `settings` is the dict of the front end's settings in the metadata, `states` a dict from the name of each state
         to its width. The mel filters are stored as a matrix (bands, N/2 + 1) in ascending order of frequency, where N
-        is the size of the FFT. `path` is the path of the ONNX file, for error messages.
+        is the size of the FFT.
         """
         kind = NORMALISATIONS.index(settings["normalise"])
         # smoothing rate of the tracked value; only a noise floor has another rate when it falls
@@ -255,17 +256,24 @@ class _Packer:
         return header + body
 
 
-def _add_names(packed: bytes, classes: Any) -> bytes:
-    """Return a packed model with the names of its classes appended, each with a zero byte at its end.
+def _add_names(packed: bytes, classes: Any, channels: Any = None) -> bytes:
+    """Return a packed model with the names of its classes, then of its channels, each with a zero byte at its end.
 
-    The packed model is returned unchanged if `classes` is not a list of strings, one for each output.
+    Names of which there is not one for each output or input are left out: all classes are then "" if channels follow.
+    The packed model is returned unchanged without names. A front end and a vocabulary have no channels with names.
     """
     header = list(HEADER.unpack_from(packed))
-    is_list = type(classes) is list and all(type(name) is str for name in classes)
-    if not is_list or len(classes) != header[8] or len(packed) >= 1 << 32:
+    bands, vocabulary, outputs, hop = header[6], header[7], header[8], header[11]
+    inputs = 0 if vocabulary or hop else bands
+    found = [
+        names if type(names) is list and len(names) == count and all(type(name) is str for name in names) else []
+        for names, count in ((classes, outputs), (channels, inputs))
+    ]
+    if not any(found) or len(packed) >= 1 << 32:
         return packed
     # metadata may have any character
-    names = b"".join(name.replace("\0", "?").encode(errors="replace") + b"\0" for name in classes)
+    listed = [*(found[0] or [""] * outputs), *found[1]]
+    names = b"".join(name.replace("\0", "?").encode(errors="replace") + b"\0" for name in listed)
     body = packed[HEADER.size :] + names
     header[3], header[4], header[-1] = HEADER.size + len(body), zlib.crc32(body), len(packed)
     return HEADER.pack(*header) + body

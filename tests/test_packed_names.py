@@ -42,9 +42,9 @@ class Opened:
         place = ctypes.c_void_p(self.memory.ctypes.data), need
         assert self.library.edgernn_open(*arguments, *place, ctypes.byref(self.model)) == 0
 
-    def name(self, index):
-        name = ctypes.c_char_p(b"unset")
-        assert self.library.edgernn_class_name(self.model, ctypes.c_int64(index), ctypes.byref(name)) == 0
+    def name(self, index, kind="class"):
+        name, find = ctypes.c_char_p(b"unset"), getattr(self.library, f"edgernn_{kind}_name")
+        assert find(self.model, ctypes.c_int64(index), ctypes.byref(name)) == 0
         return None if name.value is None else name.value.decode()
 
     def rate(self):
@@ -95,7 +95,9 @@ def test_each_of_thousands_of_names_is_found():
 
 def test_null_pointers_are_refused(packed):
     opened = Opened(packed)
-    for name, arguments in (("class_name", [ctypes.c_int64(0)]), ("sample_rate", []), ("features", [None])):
+    index = [ctypes.c_int64(0)]
+    functions = {"class_name": index, "channel_name": index, "sample_rate": [], "features": [None]}
+    for name, arguments in functions.items():
         assert getattr(opened.library, f"edgernn_{name}")(opened.model, *arguments, None) == 1
         assert "expected a pointer, got null" in opened.library.edgernn_message().decode()
         assert getattr(opened.library, f"edgernn_{name}")(None, *arguments, None) == 1
@@ -133,6 +135,33 @@ def test_names_of_any_letters(tmp_path):
     pack_file(tmp_path / "m.onnx", tmp_path / "m.edgernn")
     opened = Opened((tmp_path / "m.edgernn").read_bytes())
     assert [opened.name(i) for i in range(3)] == classes
+
+
+@pytest.mark.parametrize("classes", [None, ["a", "b"]])
+@pytest.mark.parametrize("channels", [None, ["ax", "höhe, 1", "t"], ["ax"]])
+def test_an_app_gets_the_names_of_channels(classes, channels, tmp_path):
+    model = edgernn.SequenceModel("rnn", 3, 4, 2)
+    names = {"classes": classes, "channels": channels}
+    if channels == ["ax"]:
+        # the metadata of a file have a name for each input
+        content = _add_names(packed_alone(model), classes, channels)
+    else:
+        to_onnx(model, tmp_path / "m.onnx", metadata=names)
+        content = pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx", names=True)
+    opened = Opened(content)
+    assert [opened.name(i) for i in range(2)] == (classes or [None] * 2)
+    assert [opened.name(i, "channel") for i in range(3)] == (channels if channels and len(channels) > 1 else [None] * 3)
+    for index in (-1, 3):
+        name = ctypes.c_char_p()
+        assert opened.library.edgernn_channel_name(opened.model, ctypes.c_int64(index), ctypes.byref(name)) == 1
+        assert opened.library.edgernn_message().decode() == f"index: expected 0 to 2, got {index}"
+
+
+def test_words_and_audio_have_no_channels(packed):
+    names = [f"c{i}" for i in range(40)]
+    words = packed_alone(edgernn.SequenceModel("rnn", 3, 4, 2, vocabulary=5))
+    assert _add_names(words, None, names[:3]) == words
+    assert Opened(packed).name(0, "channel") is None
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Run {
   }
 
   #rewind() {
-    this.#steps = steps(this.#lines, this.#stream.inputSize, this.#stream.info?.channels);
+    this.#steps = steps(this.#lines, this.#stream.inputSize, this.#stream.channels);
   }
 
   /** Runs the next step. Starts again after the end of the file, unless the address has ?once: then returns false. */

@@ -5,7 +5,8 @@
  *
  * Each line of I numbers, which may be in quotes, is a step, for which the program prints a line
  * with the model's output. An empty line ends a sequence. A first line without any number is a
- * header. At the end, the program prints the time per step, over the last 100,000 steps, and the
+ * header: if the model knows the names of its channels, the columns are read in their order, by
+ * name. At the end, the program prints the time per step, over the last 100,000 steps, and the
  * memory of the model on standard error.
  */
 
@@ -28,9 +29,10 @@ const char* const program_name = "stream";
 /* An open model and its buffers. */
 typedef struct Stream {
   PackedModel packed;
-  float* x;     /* (I,), or null for a model of words */
-  int64_t word; /* the input of a model of words */
-  float* y;     /* (O,) */
+  float* x;       /* (I,), or null for a model of words */
+  int64_t* place; /* (I,): the channel of each column */
+  int64_t word;   /* the input of a model of words */
+  float* y;       /* (O,) */
 } Stream;
 
 /* Number of steps whose times are kept. */
@@ -43,9 +45,13 @@ typedef struct Times {
 } Times;
 
 static Stream Open(const char* name) {
-  Stream stream = {OpenModel(name), NULL, 0, NULL};
+  Stream stream = {OpenModel(name), NULL, NULL, 0, NULL};
   const EdgernnSizes* const sizes = &stream.packed.sizes;
-  if (sizes->vocabulary == 0) stream.x = Allocate((size_t)sizes->input * sizeof(float));
+  if (sizes->vocabulary == 0) {
+    stream.x = Allocate((size_t)sizes->input * sizeof(float));
+    stream.place = Allocate((size_t)sizes->input * sizeof(int64_t));
+  }
+  for (int64_t i = 0; stream.place != NULL && i < sizes->input; ++i) stream.place[i] = i;
   stream.y = Allocate((size_t)sizes->output * sizeof(float));
   return stream;
 }
@@ -110,15 +116,61 @@ static int IsHeader(const char* line) {
   return has_text;
 }
 
-/* Reads `count` finite numbers separated by commas. `number` is that of the line. */
-static void ParseNumbers(const char* line, size_t number, int64_t count, float* numbers) {
+static const char* ChannelName(const Stream* stream, int64_t channel) {
+  const char* name = NULL;
+  Check(edgernn_channel_name(stream->packed.model, channel, &name), stream->packed.name);
+  return name;
+}
+
+/* Fails because a header has other columns than the training. */
+static void FailColumns(const Stream* stream, const char* line) {
+  fprintf(stderr, "%s: line 1: expected the columns ", program_name);
+  for (int64_t i = 0; i < stream->packed.sizes.input; ++i) {
+    fprintf(stderr, "%s%s", i == 0 ? "" : ",", ChannelName(stream, i));
+  }
+  fprintf(stderr, " of the training, got %.*s; correct the header\n", (int)strcspn(line, "\r\n"),
+          line);
+  exit(1);
+}
+
+/* Finds the channel of each column by its name in the header, if the model knows the names. */
+static void ReadHeader(Stream* stream, const char* line) {
+  const int64_t count = stream->packed.sizes.input;
+  if (stream->place == NULL || ChannelName(stream, 0) == NULL) return;
+  for (int64_t i = 0; i < count; ++i) stream->place[i] = -1;
+  const char* at = line;
+  int64_t columns = 0;
+  for (Cell cell; NextCell(&at, &cell); ++columns) {
+    /* numpy.savetxt marks a header with # */
+    while (columns == 0 && cell.size > 0 && (*cell.text == '#' || *cell.text == ' ')) {
+      cell = (Cell){cell.text + 1, cell.size - 1};
+    }
+    int64_t channel = count, matches = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const char* const name = ChannelName(stream, i);
+      if (strlen(name) != cell.size || memcmp(name, cell.text, cell.size) != 0) continue;
+      channel = i;
+      ++matches;
+    }
+    int64_t earlier = 0;
+    for (int64_t i = 0; i < columns && i < count; ++i) earlier |= stream->place[i] == channel;
+    if (matches != 1 || earlier || columns >= count) FailColumns(stream, line);
+    stream->place[columns] = channel;
+  }
+  if (columns != count) FailColumns(stream, line);
+}
+
+/* Reads `count` finite numbers separated by commas, that of column i to numbers[place[i]]. `number`
+ * is that of the line. */
+static void ParseNumbers(const char* line, size_t number, int64_t count, const int64_t* place,
+                         float* numbers) {
   const char* at = line;
   int64_t columns = 0, bad = -1;
   Cell bad_cell = {line, 0};
   float value;
   for (Cell cell; NextCell(&at, &cell); ++columns) {
     const int is_number = ParseNumber(cell, &value) && isfinite(value);
-    if (columns < count) numbers[columns] = value;
+    if (columns < count) numbers[place[columns]] = value;
     if (bad < 0 && !is_number) {
       bad = columns;
       bad_cell = cell;
@@ -147,7 +199,7 @@ static void Append(Times* times, double microseconds) {
 static void Step(Stream* stream, const char* line, size_t number, Times* times) {
   const int words = stream->packed.sizes.vocabulary > 0;
   if (!words) {
-    ParseNumbers(line, number, stream->packed.sizes.input, stream->x);
+    ParseNumbers(line, number, stream->packed.sizes.input, stream->place, stream->x);
   } else if (!ParseWord(line, &stream->word)) {
     Fail("line %zu: expected 1 word, got %.*s", number, (int)strcspn(line, "\r\n"), line);
   }
@@ -199,7 +251,9 @@ static void Run(const char* name) {
     if (number == 1 && strncmp(line, byte_order_mark, 3) == 0) text += 3;
     if (IsBlank(text)) {
       edgernn_reset(stream.packed.model);
-    } else if (number > 1 || !IsHeader(text)) {
+    } else if (number == 1 && IsHeader(text)) {
+      ReadHeader(&stream, text);
+    } else {
       Step(&stream, text, number, &times);
       if (updates != NULL) sum += *updates;
     }

@@ -5,7 +5,8 @@
 //
 // Each line of I numbers, which may be in quotes, is a step, for which the program prints a line
 // with the model's output. An empty line ends a sequence. A first line without any number is a
-// header. At the end, the program prints the time per step, over the last 100,000 steps, on
+// header: if the model knows the names of its channels, the columns are read in their order, by
+// name. At the end, the program prints the time per step, over the last 100,000 steps, on
 // standard error.
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -92,8 +95,35 @@ bool IsHeader(const std::string& line) {
   return has_text;
 }
 
-// Reads `count` finite numbers separated by commas. `number` is that of the line.
-std::vector<float> ParseLine(const std::string& line, std::size_t number, std::size_t count) {
+std::string Joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+// Finds the channel of each column by the names in a header, if the model knows names.
+void ReadHeader(const std::string& header, const std::vector<std::string>& channels,
+                std::vector<std::size_t>* places) {
+  if (channels.empty()) return;
+  std::vector<std::string> columns = Cells(header);
+  // numpy.savetxt marks a header with #
+  columns[0].erase(0, columns[0].find_first_not_of("# "));
+  if (!std::is_permutation(columns.begin(), columns.end(), channels.begin(), channels.end()) ||
+      std::set<std::string>(columns.begin(), columns.end()).size() != places->size()) {
+    throw std::runtime_error("line 1: expected the columns " + Joined(channels) +
+                             " of the training, got " + Joined(columns) + "; correct the header");
+  }
+  for (std::size_t i = 0; i < places->size(); ++i) {
+    const auto channel = std::find(channels.begin(), channels.end(), columns[i]);
+    (*places)[i] = static_cast<std::size_t>(channel - channels.begin());
+  }
+}
+
+// Reads finite numbers separated by commas, that of column i to number places[i] of x. `number` is
+// that of the line.
+std::vector<float> ParseLine(const std::string& line, std::size_t number,
+                             const std::vector<std::size_t>& places) {
+  const std::size_t count = places.size();
   const std::vector<std::string> cells = Cells(line);
   const std::string where = "line " + std::to_string(number);
   if (cells.size() != count) {
@@ -102,7 +132,8 @@ std::vector<float> ParseLine(const std::string& line, std::size_t number, std::s
   }
   std::vector<float> numbers(count);
   for (std::size_t i = 0; i < count; ++i) {
-    if (!ParseNumber(cells[i], &numbers[i]) || !std::isfinite(numbers[i])) {
+    float& value = numbers[places[i]];
+    if (!ParseNumber(cells[i], &value) || !std::isfinite(value)) {
       throw std::runtime_error(where + ", column " + std::to_string(i + 1) +
                                ": expected a finite number, got '" + cells[i] + "'");
     }
@@ -131,6 +162,8 @@ void Summarise(const Times& times, std::int64_t updates) {
 void Run(const std::string& model, const std::string& library) {
   using Clock = std::chrono::steady_clock;
   edgernn::Stream stream(model, library);
+  std::vector<std::size_t> places(stream.input_size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
   Times times;
   std::int64_t updates = 0;
   std::string line;
@@ -141,8 +174,11 @@ void Run(const std::string& model, const std::string& library) {
       stream.Reset();
       continue;
     }
-    if (number == 1 && IsHeader(line)) continue;
-    const std::vector<float> x = ParseLine(line, number, stream.input_size());
+    if (number == 1 && IsHeader(line)) {
+      ReadHeader(line, stream.channels(), &places);
+      continue;
+    }
+    const std::vector<float> x = ParseLine(line, number, places);
     const Clock::time_point start = Clock::now();
     const std::vector<float>& y = stream.Step(x);
     times.Append(std::chrono::duration<double, std::micro>(Clock::now() - start).count());

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -89,6 +90,43 @@ std::vector<float> ParseStart(const std::string& text, std::size_t size) {
   return start;
 }
 
+void AppendUtf8(std::uint32_t code, std::string* text) {
+  const auto append = [text](std::uint32_t byte) { text->push_back(static_cast<char>(byte)); };
+  if (code < 0x80) return append(code);
+  int shift = code < 0x800 ? 6 : code < 0x10000 ? 12 : 18;
+  append((shift == 6 ? 0xc0 : shift == 12 ? 0xe0 : 0xf0) | code >> shift);
+  for (; shift > 0; shift -= 6) append(0x80 | (code >> (shift - 6) & 0x3f));
+}
+
+// Reads the texts of a JSON list; `text` is what follows its bracket.
+std::vector<std::string> ParseNames(const std::string& text) {
+  std::vector<std::string> names;
+  std::uint32_t high = 0;  // first half of a character of two
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size() && (quoted || text[i] != ']'); ++i) {
+    if (text[i] == '"') {
+      quoted = !quoted;
+      if (quoted) names.emplace_back();
+    } else if (quoted && text[i] != '\\') {
+      names.back() += text[i];
+    } else if (quoted && ++i < text.size() && text[i] == 'u') {
+      std::uint32_t code =
+          static_cast<std::uint32_t>(std::strtoul(text.substr(i + 1, 4).c_str(), nullptr, 16));
+      i += 4;
+      const bool is_low = code >= 0xdc00 && code < 0xe000;
+      if (is_low && high != 0) code = 0x10000 + ((high - 0xd800) << 10) + (code - 0xdc00);
+      high = code >= 0xd800 && code < 0xdc00 ? code : 0;
+      if (high == 0) AppendUtf8(code, &names.back());
+    } else if (quoted && i < text.size()) {
+      const char* const escapes = "b\bf\fn\nr\rt\t";
+      const char* const found = std::strchr(escapes, text[i]);
+      const bool is_letter = found != nullptr && (found - escapes) % 2 == 0;
+      names.back() += is_letter ? found[1] : text[i];
+    }
+  }
+  return names;
+}
+
 // Copies a name that ONNX Runtime allocated, and frees the original.
 std::string TakeName(char* name, OrtAllocator* allocator) {
   const std::string copy = name;
@@ -110,6 +148,10 @@ Stream::Stream(const std::string& model, const std::string& library) try {
   const std::string description = Description(file);
   // 0 for null, which a model of numbers has
   vocabulary_ = std::strtoll(Between(description, "\"vocabulary\":", ",").c_str(), nullptr, 10);
+  const std::string list = "\"channels\":[";
+  if (const std::size_t at = description.find(list); at != std::string::npos) {
+    channels_ = ParseNames(description.substr(at + list.size()));
+  }
   DisableTelemetry();
   env_ = Create<OrtEnv>(Api().CreateEnv, ORT_LOGGING_LEVEL_FATAL, "edgernn");
   memory_ = Create<OrtMemoryInfo>(Api().CreateCpuMemoryInfo, OrtDeviceAllocator, OrtMemTypeDefault);

@@ -43,6 +43,9 @@ class Stream {
   // The number of inputs of a step: I, or 1 for a model of words.
   std::size_t input_size() const { return x_.floats.size() + x_.integers.size(); }
 
+  // The names of the inputs (I,), or none if the file has none.
+  const std::vector<std::string>& channels() const { return channels_; }
+
   // Runs one step with x (I,). Returns y (O,), which the next step overwrites.
   const std::vector<float>& Step(const std::vector<float>& x);
 
@@ -68,6 +71,7 @@ class Stream {
   Owned<OrtSession> session_;
   Tensor x_, y_, updates_;
   std::vector<State> states_;
+  std::vector<std::string> channels_;
   std::int64_t vocabulary_ = 0;  // number of words that a model of words knows
   int turn_ = 0;                 // index of the copy of the states that the next step reads
 

@@ -38,7 +38,7 @@ async function run(path) {
   let count = 0;
   let updated = 0;
   const lines = createInterface({ input: process.stdin });
-  for await (const x of steps(lines, stream.inputSize, stream.info?.channels)) {
+  for await (const x of steps(lines, stream.inputSize, stream.channels)) {
     if (x === null) {
       stream.reset();
       continue;

@@ -54,6 +54,8 @@ export class Model {
 
   /** The names of the outputs of a model that tells classes apart; undefined if the file has none. */
   readonly classes: string[] | undefined;
+  /** The names of the channels of x, from the header of the training's tables; undefined if the file has none. */
+  readonly channels: string[] | undefined;
   /** Samples per second of the audio that the model reads; undefined for a model that reads no audio. */
   readonly sampleRate: number | undefined;
   /** The features (B, F) of the last step of a model that reads audio, in the model's memory; else undefined. */

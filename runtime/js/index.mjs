@@ -220,20 +220,20 @@ export class Model {
     if (features !== 0) this.features = view(Float32Array, features, batch * bands);
     instance.check(functions.edgernn_sample_rate(at.model, at.out));
     this.sampleRate = instance.read(at.out, 1)[0] || undefined;
-    this.classes = this.#names();
+    this.classes = this.#names(functions.edgernn_class_name, outputs);
+    this.channels = this.#names(functions.edgernn_channel_name, inputs);
   }
 
-  /** Returns the names of the outputs, or undefined if the file has none. */
-  #names() {
-    const { functions } = this.#instance;
+  /** Returns `count` names, which a function finds, or undefined if the file has none. */
+  #names(find, count) {
     const names = [];
-    for (let i = 0; i < this.outputs; i++) {
-      this.#instance.check(functions.edgernn_class_name(this.#at.model, BigInt(i), this.#at.out));
+    for (let i = 0; i < count; i++) {
+      this.#instance.check(find(this.#at.model, BigInt(i), this.#at.out));
       const [address] = this.#instance.read(this.#at.out, 1);
       if (address === 0) return undefined;
       names.push(this.#instance.text(address));
     }
-    return names;
+    return count > 0 ? names : undefined;
   }
 
   clone() {

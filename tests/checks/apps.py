@@ -143,7 +143,11 @@ def program(app):
     """The command of an app that streams from standard input to standard output."""
     if app in ("cpp", "c"):
         return [cpp_program() if app == "cpp" else c_program()]
-    need_node("node", "onnxruntime-node")
+    if app == "node packed":
+        need_node("node")
+        need_wasm()
+    else:
+        need_node("node", "onnxruntime-node")
     return ["node", EXAMPLES / "node" / "stream.mjs"]
 
 
@@ -384,6 +388,41 @@ def test_a_header_may_begin_as_a_number(app, tmp_path):
     outputs = [run(*program(app), model, text=head + STEPS) for head in ("", "nanoseconds,value\n", "inf_x,y\n")]
     assert [process.returncode for process in outputs] == [0, 0, 0], outputs
     assert len({process.stdout for process in outputs}) == 1
+
+
+CHANNELS = ["ax", "höhe, 😀", "x/y"]
+NAMED_APPS = ["cpp", "c", "node", "node packed"]
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """Write a model whose file has the names of its channels, and pack it; return both paths."""
+    folder = tmp_path_factory.mktemp("named")
+    to_onnx(contractive("gru", output="all"), folder / "m.onnx", metadata={"channels": CHANNELS})
+    return folder / "m.onnx", packed(folder / "m.onnx", folder)
+
+
+@pytest.mark.parametrize("app", NAMED_APPS)
+def test_columns_are_read_by_the_names_of_the_channels(app, named):
+    words = [*program(app), named[app in ("c", "node packed")]]
+    expected = run(*words, text="1,2,-3\n0,1,5\n")
+    assert expected.returncode == 0, expected.stderr
+    for text in (
+        'ax,"höhe, 😀",x/y\n1,2,-3\n0,1,5\n',
+        '\ufeff# x/y , ax,"höhe, 😀"\r\n-3,1,2\r\n5,0,1\r\n',
+        '"höhe, 😀",x/y,ax\n2,-3,1\n1,5,0\n',
+    ):
+        process = run(*words, text=text)
+        assert (process.returncode, process.stdout) == (0, expected.stdout), process.stderr
+
+
+@pytest.mark.parametrize("app", NAMED_APPS)
+@pytest.mark.parametrize("header", ['ax,x/y,"höhe"', "ax,ax,x/y", "ax,x/y", 'ax,"höhe, 😀",x/y,t'])
+def test_other_columns_than_those_of_the_training_are_refused(app, header, named):
+    process = run(*program(app), named[app in ("c", "node packed")], text=f"{header}\n1,2,-3\n")
+    assert (process.returncode, process.stdout) == (1, "")
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("stream: line 1: expected the columns ax,höhe, 😀,x/y of the training, got ax,"), line
 
 
 @pytest.mark.parametrize("app", ["cpp", "c", "node"])

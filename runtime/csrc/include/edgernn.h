@@ -135,6 +135,12 @@ EDGERNN_API EdgernnStatus edgernn_sample_rate(const EdgernnModel* model, int64_t
 EDGERNN_API EdgernnStatus edgernn_class_name(const EdgernnModel* model, int64_t index,
                                              const char** name);
 
+/* Sets *name to the name of channel `index` of x, 0 to EdgernnSizes.input - 1, as the header of the
+ * training's tables has it. The UTF-8 text is in the file. *name is null if the file has no names
+ * of channels. */
+EDGERNN_API EdgernnStatus edgernn_channel_name(const EdgernnModel* model, int64_t index,
+                                               const char** name);
+
 /* Sets *features to the features (B, bands) of the last step, as the first layer reads them, and
  * *bands to their number. Null and 0 for a model without a front end. */
 EDGERNN_API EdgernnStatus edgernn_features(const EdgernnModel* model, const float** features,

@@ -13,6 +13,12 @@
 namespace edgernn {
 namespace {
 
+// True if one of `count` names is not empty; `names` may be null.
+bool HasName(const char* const* names, std::uint32_t count) {
+  return names != nullptr &&
+         std::any_of(names, names + count, [](const char* name) { return *name != '\0'; });
+}
+
 class ModelBuilder {
   // A layer, and its op, which lives only while the model is built.
   struct Layer {
@@ -46,9 +52,12 @@ class ModelBuilder {
     model_.file_checksum = file_.model_checksum();
     model_.sample_rate = header.sample_rate;
     if (header.names > 0) {
-      const char** const names = arena_.Allocate<const char*>(header.output);
-      if (!file_.ReadNames(names)) return false;
-      model_.names = names;
+      const char** const outputs = arena_.Allocate<const char*>(header.output);
+      const char** const inputs = arena_.Allocate<const char*>(header.input);
+      if (!file_.ReadNames(outputs, inputs)) return false;
+      model_.class_names = HasName(outputs, header.output) ? outputs : nullptr;
+      const bool reads_channels = header.hop == 0 && header.vocabulary == 0;
+      model_.channel_names = reads_channels && HasName(inputs, header.input) ? inputs : nullptr;
     }
     model_.width = header.input;
     model_.sizes.batch = batch_;

@@ -194,6 +194,18 @@ void Step(EdgernnModel* model, const float* x, float* y) {
   }
 }
 
+// Sets *name to one of `count` names, or to null if `names` is.
+EdgernnStatus FindName(const char* const* names, std::int64_t count, std::int64_t index,
+                       const char** name) {
+  if (index < 0 || index >= count) {
+    Text text;
+    text.Add("index: expected 0 to ").Add(count - 1);
+    return text.Add(", got ").Add(index).Report(EDGERNN_BAD_ARGUMENT);
+  }
+  *name = names == nullptr ? nullptr : names[index];
+  return EDGERNN_OK;
+}
+
 }  // namespace
 }  // namespace edgernn
 
@@ -384,13 +396,13 @@ EdgernnStatus edgernn_sample_rate(const EdgernnModel* model, std::int64_t* rate)
 
 EdgernnStatus edgernn_class_name(const EdgernnModel* model, std::int64_t index, const char** name) {
   if (IsNull(model, "model") || IsNull(name, "name")) return EDGERNN_BAD_ARGUMENT;
-  if (index < 0 || index >= model->sizes.output) {
-    Text text;
-    text.Add("index: expected 0 to ").Add(model->sizes.output - 1);
-    return text.Add(", got ").Add(index).Report(EDGERNN_BAD_ARGUMENT);
-  }
-  *name = model->names == nullptr ? nullptr : model->names[index];
-  return EDGERNN_OK;
+  return edgernn::FindName(model->class_names, model->sizes.output, index, name);
+}
+
+EdgernnStatus edgernn_channel_name(const EdgernnModel* model, std::int64_t index,
+                                   const char** name) {
+  if (IsNull(model, "model") || IsNull(name, "name")) return EDGERNN_BAD_ARGUMENT;
+  return edgernn::FindName(model->channel_names, model->sizes.input, index, name);
 }
 
 EdgernnStatus edgernn_features(const EdgernnModel* model, const float** features,

@@ -137,19 +137,28 @@ bool PackedFile::CheckFlags() {
   return true;
 }
 
-bool PackedFile::ReadNames(const char** names) const {
-  const char* at = data_ + header_.names;
+bool PackedFile::NextNames(const char** at, std::uint32_t count, const char* kind,
+                           const char** names) const {
   const char* const end = data_ + header_.bytes;
-  for (std::uint32_t i = 0; i < header_.output; ++i) {
-    const auto left = static_cast<std::size_t>(end - at);
-    const void* const zero = left > 0 ? std::memchr(at, 0, left) : nullptr;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto left = static_cast<std::size_t>(end - *at);
+    const void* const zero = left > 0 ? std::memchr(*at, 0, left) : nullptr;
     if (zero == nullptr) {
-      return Fail("names: expected one for each of the " + std::to_string(header_.output) +
-                  " outputs, got " + std::to_string(i));
+      return Fail("names: expected one for each of the " + std::to_string(count) + " " + kind +
+                  ", got " + std::to_string(i));
     }
-    if (names != nullptr) names[i] = at;
-    at = static_cast<const char*>(zero) + 1;
+    if (names != nullptr) names[i] = *at;
+    *at = static_cast<const char*>(zero) + 1;
   }
+  return true;
+}
+
+bool PackedFile::ReadNames(const char** outputs, const char** inputs) const {
+  const char* at = data_ + header_.names;
+  if (!NextNames(&at, header_.output, "outputs", outputs)) return false;
+  if (at < data_ + header_.bytes) return NextNames(&at, header_.input, "inputs", inputs);
+  // a text of the file that is empty
+  for (std::uint32_t i = 0; inputs != nullptr && i < header_.input; ++i) inputs[i] = at - 1;
   return true;
 }
 

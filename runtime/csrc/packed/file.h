@@ -52,7 +52,7 @@ struct PackedHeader {
   std::uint32_t
       hop;  // samples of a step that a front end reads, 0 without one; `input` is its bands
   std::uint32_t sample_rate;  // rate of the audio in Hz; 0 if it is not known
-  std::uint32_t names;        // offset of the names of the outputs, see ReadNames; 0 without names
+  std::uint32_t names;        // offset of the names, see ReadNames; 0 without names
 };
 static_assert(sizeof(PackedHeader) == 64);
 
@@ -116,13 +116,15 @@ class PackedFile {
   // The block around each layer.
   BlockKind block() const { return block_; }
 
-  // Size and checksum of the file without the names of the outputs.
+  // Size and checksum of the file without the names.
   std::uint64_t model_bytes() const { return model_bytes_; }
   std::uint32_t model_checksum() const { return model_checksum_; }
 
-  // Finds the names of the outputs in a file that has them, texts that end with a zero each. Sets
-  // the `header().output` pointers of `names` to them, unless it is null.
-  [[nodiscard]] bool ReadNames(const char** names) const;
+  // Finds the names of the outputs in a file that has them, and behind them those of the inputs if
+  // the file has these too: texts that end with a zero each. All of one kind may be empty, for
+  // none. Sets the `header().output` pointers of `outputs` and the `header().input` pointers of
+  // `inputs` to them, unless these are null.
+  [[nodiscard]] bool ReadNames(const char** outputs, const char** inputs) const;
 
   // Reads from the first tensor again.
   void Rewind() { tensors_read_ = 0; }
@@ -146,6 +148,9 @@ class PackedFile {
  private:
   // The address of a part of the file; null if it is outside the file or not aligned.
   const char* At(std::uint64_t offset, std::uint64_t bytes) const;
+
+  // Finds `count` names from *at on, and moves *at behind them.
+  bool NextNames(const char** at, std::uint32_t count, const char* kind, const char** names) const;
 
   // Sets the failure and returns false.
   bool Fail(const std::string& message) const;

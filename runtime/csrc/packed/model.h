@@ -30,10 +30,11 @@ struct ModelLayer {
 struct EdgernnModel {
   EdgernnSizes sizes;
   std::int64_t width;        // number of inputs of the first layer
-  std::uint64_t file_bytes;  // size of the file without the names of the outputs
+  std::uint64_t file_bytes;  // size of the file without the names
   std::uint32_t file_checksum;
-  std::int64_t sample_rate;  // 0 if it is not known
-  const char* const* names;  // (O,), see PackedFile::ReadNames, or null
+  std::int64_t sample_rate;          // 0 if it is not known
+  const char* const* class_names;    // (O,), see PackedFile::ReadNames, or null
+  const char* const* channel_names;  // (I,), or null
   const edgernn::KernelTable* table;
   edgernn::Values embedding;  // (V, I), in the file
   edgernn::Frontend frontend;

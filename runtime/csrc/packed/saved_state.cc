@@ -62,7 +62,8 @@ bool CheckNumbers(const char* from, std::int64_t batch, std::int64_t width, Infi
   for (std::int64_t i = 0; i < batch * width; ++i, from += sizeof(float)) {
     float number;
     std::memcpy(&number, from, sizeof number);
-    const bool is_bad = infinity == Infinity::kRefused ? !std::isfinite(number) : std::isnan(number);
+    const bool is_bad =
+        infinity == Infinity::kRefused ? !std::isfinite(number) : std::isnan(number);
     if (is_bad) {
       const char* const got = std::isnan(number) ? "NaN" : "an infinite one";
       return Fail("expected numbers, got " + std::string(got) + " in sequence " +
