@@ -13,8 +13,9 @@ from edgernn.cells.base import Cell, State
 from edgernn.imputers import Imputer
 from edgernn.kernels import fastest
 from edgernn.kernels.common import Kept
-from edgernn.kernels.recurrent_op import describe, run
+from edgernn.kernels.recurrent_op import describe, is_traced, run
 from edgernn.layer_trace import COUNT, LAST, Trace, joined
+from edgernn.rules.always import Always
 from edgernn.rules.base import CellInputs, Decision, UpdateRule
 
 __all__ = ["COUNT", "LAST", "RecurrentLayer", "Step", "Trace", "Unroller", "joined", "python_loop"]
@@ -68,6 +69,7 @@ class RecurrentLayer(nn.Module):
         self.imputer = imputer
         self.own_unroller: Unroller | Literal["auto"] | None = "auto"
         self.step_weights: Tensor | None = None
+        self._length: int | None = None
         rule.fit(cell)
         self.widths = dict.fromkeys(cell.states, cell.hidden_size) | rule.widths
         if imputer is not None:
@@ -76,6 +78,9 @@ class RecurrentLayer(nn.Module):
             self.widths[COUNT] = 1
         if cell.reads_last:
             self.widths[LAST] = cell.input_size
+        # where the rule knows the steps that update beforehand, this layer of the same cell runs them alone
+        knows = type(rule).updates is not UpdateRule.updates and not (imputer or cell.counts_steps or cell.reads_last)
+        self._updating = (RecurrentLayer(cell, Always(cell.input_size, cell.hidden_size)),) if knows else ()
         if rule.learns_start:
             self.start = nn.ParameterList(nn.Parameter(torch.randn(cell.hidden_size)) for _ in cell.states)
 
@@ -89,19 +94,27 @@ class RecurrentLayer(nn.Module):
         return self.cell.reads_last and self.imputer is None
 
     @property
+    def unrolled(self) -> "RecurrentLayer":
+        """The layer whose steps an unroller runs: this one, or one that updates at each of its steps."""
+        return self._updating[0] if self._updating else self
+
+    @property
     def unroller(self) -> Unroller | None:
         """Implementation that runs the steps on the layer's device; None for the loop over time in Python.
 
         It is the fastest one unless another is set. Set None for the loop, which has second derivatives.
         """
-        return self.unroller_on(next(self.parameters()).device.type)
+        return self.unrolled.unroller_on(next(self.parameters()).device.type)
 
     @unroller.setter
     def unroller(self, unroller: Unroller | Literal["auto"] | None) -> None:
-        self.own_unroller = unroller
+        for layer in (self, *self._updating):
+            layer.own_unroller = unroller
 
     def unroller_on(self, device: str) -> Unroller | None:
         """Return the implementation that runs the steps on a type of device, such as "cuda"."""
+        if self._updating:
+            return None
         return fastest(self, device) if self.own_unroller == "auto" else self.own_unroller
 
     @property
@@ -111,7 +124,7 @@ class RecurrentLayer(nn.Module):
 
     def backend_on(self, device: str) -> str:
         """Return the name of the implementation that runs the steps on a type of device, such as "cuda"."""
-        unroller = self.unroller_on(device)
+        unroller = self.unrolled.unroller_on(device)
         return "torch" if unroller is None else unroller.name
 
     def op_weights(self) -> dict[str, Tensor]:
@@ -159,6 +172,8 @@ class RecurrentLayer(nn.Module):
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         """Compute the tensors that all steps of x (T, B, I) share, such as masked weights; see `Cell.constants`."""
+        if self._length is not None:
+            x = x[:1].expand(self._length, -1, -1)
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
@@ -222,7 +237,12 @@ class RecurrentLayer(nn.Module):
         return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State, Trace]:
-        return run(self, x, self.initial_state(x.shape[1], x) if state is None else state)
+        state = self.initial_state(x.shape[1], x) if state is None else state
+        if self._updating and not is_traced(x):
+            updates = self.rule.updates(state[len(self.cell.states) :], len(x))
+            if updates is not None:
+                return self._run_updates(x, state, updates)
+        return run(self, x, state)
 
     def loop(self, x: Tensor, state: State) -> tuple[Tensor, State, Trace]:
         """Run all steps one by one in Python, as `forward` without kernels does."""
@@ -238,6 +258,21 @@ class RecurrentLayer(nn.Module):
             y.append(state[0])
             steps.append(step)
         return torch.stack(y), (*state, *last), self._trace(x, steps)
+
+    def _run_updates(self, x: Tensor, state: State, updates: range) -> tuple[Tensor, State, Trace]:
+        """Run the steps that update alone, and repeat the state in between."""
+        cells, updated = len(self.cell.states), x.new_zeros(len(x), dtype=torch.bool)
+        updated[updates.start :: updates.step] = True
+        read, memory = self.rule.read(x, state[cells:], updates)
+        y, new = state[0][None], state[:cells]
+        if updates:
+            # a cell may read the number of all steps
+            self.unrolled._length = len(x)
+            changed, new, _ = self.unrolled(read, new)
+            y = torch.cat([y, changed])
+        u = updated[:, None, None].expand(*x.shape[:2], self.cell.hidden_size)
+        budget = self.rule.budget(u.to(x.dtype), None, self.step_weights)
+        return y[updated.cumsum(0)], (*new, *memory), Trace(u, budget)
 
     def _trace(self, x: Tensor, steps: list[Step]) -> Trace:
         imputed, loss = None, None

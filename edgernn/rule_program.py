@@ -71,7 +71,7 @@ def trace_rule(rule: Scored, states: tuple[str, ...]) -> RuleEquations:
         for name, weight in rule.weights.items()
         if weight.shape in ((1,), (rule.groups,))
     }
-    states_read, memories = [f"s_{name}" for name in states], list(rule.memory)
+    states_read, memories = [f"s_{name}" for name in states], rule.equation_memory
     inputs = ["e", *states_read, *memories, "u", "score", "drive", "evidence", "slope"]
     keys = {name: key for key, name in enumerate([*inputs, *weights])}
     programs = {}

@@ -12,7 +12,7 @@ from typing import Any
 from edgernn.cell_program import SIZES, TERMS, CellProgram, gate_terms, joined_maps, mixes, trace_equations
 from edgernn.cells import COMPILED, Cell
 from edgernn.rule_program import trace_rule
-from edgernn.rules import RULES, PerColumn, UpdateRule
+from edgernn.rules import RULES, PerColumn, PerSample, UpdateRule
 from edgernn.rules.scored import Scored
 
 # bit of a gate whose bias a model may leave out, as in runtime/csrc/cells/gate.h
@@ -102,6 +102,8 @@ def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
     if not isinstance(rule, Scored) or not rule.has_equations():
         # decisions of this rule are C++ code written by hand
         return described
+    if isinstance(rule, PerSample) and rule.pool:
+        described["pool"] = rule.pool
     matrix, bias = projection(rule)
     equations = trace_rule(rule, ("h", "c"))
     described |= {

@@ -188,6 +188,43 @@ class Skip(Always):
         return row.step_macs(k, I, H) + evaluates * H
 
 
+class Periodic(Always):
+    """Every n-th step is an update, on the mean of the n inputs up to it, or on the last of them."""
+
+    def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
+        super().__init__(p, B, I, H)
+        self.inputs = [np.zeros((B, I))]
+
+    def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
+        self.inputs.append(x)
+        return np.full((self.B, self.H), (self.t + 1) % self.p["rule_period"][0] == 0), np.inf
+
+    def send(self, x: Array, state: State) -> tuple[Array, State]:
+        # after x comes the input of the step before, if the cell reads it
+        mean = np.sum(self.inputs, 0) / self.p["rule_period"]
+        return (np.concatenate([mean, x[:, self.I :]], -1) if self.means else x), state
+
+    def after(self, u: NDArray[np.bool_], state: State) -> None:
+        self.t += 1
+        self.inputs = self.inputs[:0] if u.any() else self.inputs
+
+    @property
+    def means(self) -> bool:
+        return bool(self.p["rule_pool"][0] > 0)
+
+    @property
+    def memory(self) -> State:
+        waited = np.full((self.B, 1), self.t % self.p["rule_period"][0])
+        return waited, np.sum([np.zeros((self.B, self.I)), *(self.inputs if self.means else [])], 0)
+
+    def restore(self, memory: State) -> None:
+        # all sequences have waited as long
+        self.t, self.inputs = int(memory[0].flat[0]), [memory[1]]
+
+    def macs(self) -> int:
+        return self.I if self.means else 0
+
+
 class Variable(Always):
     """VC-RNN's scheduler and mask (section 3), for both state and input."""
 
@@ -324,6 +361,7 @@ class TopK(Always):
 
 RULES = {
     "always": Always,
+    "periodic": Periodic,
     "random": Random,
     "clockwork": Clockwork,
     "phased": Phased,

@@ -314,6 +314,7 @@ class CpuUnroller:
                 f"the native library {TRAIN} is not installed or does not support this processor; install edgernn "
                 "again, or use another processor"
             )
+        layer = layer.unrolled
         if why := refusal(layer):
             raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)

@@ -264,7 +264,7 @@ class GpuUnroller:
     name = "fused"
 
     def __init__(self, layer: "RecurrentLayer") -> None:
-        self._layout = _layout(layer)
+        self._layout = _layout(layer.unrolled)
         self._key = register(self._layout)
 
     def __call__(

@@ -212,6 +212,23 @@ class UpdateRule(nn.Module):
         """Return the mask u of the next `steps` steps (T, B, H), for a rule that decides by step index; None: all 1."""
         return None
 
+    def updates(self, memory: State, steps: int) -> range | None:
+        """Return the steps of the next `steps` at which all neurons of all sequences change; at all others none does.
+
+        None if the rule does not know them before a sequence begins, or if sequences have different ones.
+        """
+        return None
+
+    def read(self, x: Tensor, memory: State, updates: range) -> tuple[Tensor, State]:
+        """Return what the cell reads at the steps `updates` (K, B, I), and the rule's own states after the sequence.
+
+        Args:
+            x: Input of the layer (T, B, I).
+            memory: The rule's own states before the sequence.
+            updates: Result of `updates`.
+        """
+        raise NotImplementedError(f"{self.name}: read: expected a method of a rule that defines updates(); define it")
+
     def advanced(self, memory: State, steps: int) -> State:
         """Return the rule's own states `steps` steps after `memory`, for a rule that decides by step index alone."""
         return memory

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of rules that decide by the sign of a score: for each neuron (`PerNeuron`) or each sample (`PerSample`)."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from edgernn.cells.base import State
-from edgernn.rules.base import Decision, UpdateRule
+from edgernn.cells.base import Cell, State
+from edgernn.rules.base import CellInputs, Decision, UpdateRule
 
 
 class StraightThrough(torch.autograd.Function):
@@ -41,6 +42,11 @@ class Scored(UpdateRule):
     @classmethod
     def steerable(cls) -> bool:
         return True
+
+    @property
+    def equation_memory(self) -> tuple[str, ...]:
+        """Names of the rule's own states that its equations read and compute."""
+        return tuple(self.memory)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
         """Compute the score: a neuron is updated where it is above 0, or also where it is 0 if `inclusive`.
@@ -144,10 +150,46 @@ class PerNeuron(Scored):
     memory_size = "H"
 
 
+@dataclass(frozen=True)
+class Pooled(Decision):
+    """A decision with the sum (B, I) of the inputs that no update has read yet, for the next step."""
+
+    unread: Tensor | None = None
+
+
 class PerSample(Scored):
-    """The kind of rules with one decision for the whole state of a sample, from the rule's own states (`Memory`)."""
+    """The kind of rules with one decision for the whole state of a sample, from the rule's own states (`Memory`).
+
+    Attributes:
+        pool: Name of a weight n (1,), or "": if n > 0, the cell reads the sum of the inputs since the last update,
+            divided by n, in place of x. The rule's last state, of size "I", is the sum of the inputs that no update has
+            read yet; the equations neither read nor compute it.
+    """
 
     kind = "SAMPLE"
+    pool: ClassVar[str] = ""
+
+    @property
+    def equation_memory(self) -> tuple[str, ...]:
+        return tuple(self.memory)[: -1 if self.pool else None]
+
+    def step(self, cell: Cell, inputs: CellInputs, e: Tensor, memory: State) -> tuple[Decision, State]:
+        if not self.pool:
+            return super().step(cell, inputs, e, memory)
+        n, unread = self.weights[self.pool], memory[-1]
+        x, last = inputs.x[:, : self.input_size], inputs.x[:, self.input_size :]
+        total = unread + x
+        x = torch.cat([torch.where(n > 0, total / n.clamp(min=1), x), last], -1)
+        decision, new = super().step(cell, inputs._replace(a=cell.project(x, inputs.t), x=x), e, memory[:-1])
+        assert decision.u is not None
+        kept = torch.where(decision.u > 0, torch.zeros_like(total), total)
+        return Pooled(**vars(decision), unread=torch.where(n > 0, kept, unread)), new
+
+    def remember(self, decision: Decision, state: State, memory: State) -> State:
+        if not isinstance(decision, Pooled):
+            return super().remember(decision, state, memory)
+        assert decision.unread is not None
+        return (*super().remember(decision, state, memory[:-1]), decision.unread)
 
     def total(self, evidence: Tensor) -> Tensor:
         return evidence.sum(-1, keepdim=True)

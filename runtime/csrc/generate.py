@@ -256,13 +256,19 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         matrix, bias = _projection(rule)
         places = list(rule.weights)
         fields += [("int", name, str(places.index(w))) for name, w in (("kMatrix", matrix), ("kBias", bias)) if w]
-        macs, remainder = divmod(rule.macs() - (_INPUT * _HIDDEN if matrix else 0), _HIDDEN)
+        pool = rule.pool if isinstance(rule, PerSample) else ""
+        fields += [("int", "kPool", str(places.index(pool)))] if pool else []
+        macs, remainder = divmod(rule.macs() - (_INPUT * _HIDDEN if matrix else _INPUT if pool else 0), _HIDDEN)
         if remainder or macs < 0:
             raise ProgramError(
                 f"{rule.name}: macs(): expected a multiple of the number of neurons, {_HIDDEN}, got "
                 f"{rule.macs()}; count the multiply-adds of all neurons"
             )
         fields += [("int", "kNeuronMacs", str(macs))] if macs else []
+    if isinstance(rule, Scored) and rule.has_equations() and rule.equation_memory:
+        equations = trace_rule(rule, ("h", "c"))
+        reads = {equations.names[key] for key in equations.programs["advance"].arguments}
+        fields += [] if "drive" in reads else [("bool", "kHasDrive", "false")]
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]
 
 
@@ -315,7 +321,7 @@ def _rule_methods(rule: Scored) -> Iterator[list[str]]:
     sample = isinstance(rule, PerSample)
     equations = trace_rule(rule, ("h", "c"))
     weights = {name: f"q[{i}]" for i, name in enumerate(rule.weights)}
-    memories = {name: f"m[{i}]" for i, name in enumerate(rule.memory)}
+    memories = {name: f"m[{i}]" for i, name in enumerate(rule.equation_memory)}
     signatures = {
         "score": ("V Score", {} if sample else {"e": "V e", "h": "V h"}, ("m", "q")),
         "likelihood": ("V Likelihood", {"score": "V score", "slope": "float slope"}, ()),
@@ -344,7 +350,7 @@ def _rule_methods(rule: Scored) -> Iterator[list[str]]:
                     f"reads {name}; write the equation without {name}"
                 )
             arguments[key] = text
-        results = {memories[name]: name.removeprefix("rule_") for name in rule.memory} if method == "advance" else None
+        results = {memories[name]: name.removeprefix("rule_") for name in memories} if method == "advance" else None
         yield member_function(signature, declared, program, arguments, results)
 
 

@@ -119,6 +119,9 @@ class RuleTable:
         matrix: Name of the weight (H, I) whose product with x is part of the score, or None.
         bias: Name of the bias that is added to this product, or None.
         numbers: Names of the weights that are a single number.
+        pool: For the kind SAMPLE: name of a weight n, or "". If n > 0, the cell reads the sum of the inputs since the
+            last update, divided by n, in place of x. The last memory is the sum of the inputs that no update has read
+            yet; the equations neither read nor compute it.
         period: For the kind COLUMN: number of steps after which the sums are computed in full.
         largest_change: For the kind COLUMN: if a value of x or h changes by more than this, the sums are computed in
             full at once.
@@ -133,8 +136,19 @@ class RuleTable:
     matrix: str | None = None
     bias: str | None = None
     numbers: Sequence[str] = ()
+    pool: str = ""
     period: int = 0
     largest_change: float = 0.0
+
+    @property
+    def equation_memories(self) -> list[str]:
+        """Names of the memories that the equations read and compute."""
+        return list(self.memories)[: -1 if self.pool else None]
+
+    @property
+    def has_drive(self) -> bool:
+        """True if the rule makes one decision for all neurons, and its memories depend on the cell's states."""
+        return self.kind == "SAMPLE" and "drive" in self.equations["advance"].arguments
 
     @property
     def has_code(self) -> bool:

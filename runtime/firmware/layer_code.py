@@ -48,11 +48,10 @@ def vector_fields(kind: LayerKind) -> list[str]:
 def _state_count(kind: LayerKind) -> int:
     """Count the arrays that a layer keeps between steps.
 
-    These are the states of the cell, the states of the update rule, and x_{t-1} if the cell reads it. A rule that makes
-    one decision for all neurons (kind SAMPLE) has one more: the number that its equation `drive` computes from the
-    cell's states.
+    These are the states of the cell, the states of the update rule, and x_{t-1} if the cell reads it. A rule with a
+    drive (`RuleTable.has_drive`) has one more: the number that its equation `drive` computes from the cell's states.
     """
-    return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + (kind.rule.kind == "SAMPLE")
+    return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + kind.rule.has_drive
 
 
 def code(kind: LayerKind, state: str) -> str:
@@ -74,7 +73,7 @@ class _LayerCode:
         yield function(f"update_{self._id}", f"The new states of a neuron of {name}.", self._cell.update)
         for method, equation in self._rule.equations.items():
             yield function(f"{method}_{self._id}", f"The equation `{method}` of the rule of {name}.", equation)
-        if self._rule.kind == "SAMPLE":
+        if self._rule.has_drive:
             yield self._drive()
         counted = "values of h that it sends" if self._kind.moving else "updated neurons"
         comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of {counted}.")
@@ -93,7 +92,7 @@ class _LayerCode:
             yield from self._work()
         yield from self._remember()
         if self._cell.reads_last:
-            yield "for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
+            yield f"for (int32_t k = 0; k < layer->inputs; ++k) last[k] = {'now' if self._rule.pool else 'x'}[k];"
         yield f"return {'count' if self._kind.moving else self._count};"
 
     def _work(self) -> Iterator[str]:
@@ -114,7 +113,7 @@ class _LayerCode:
     def _places(self) -> list[str]:
         """Return the names of the C pointers to the layer's states, in the order of the state array."""
         names = [f"state_{i}" for i in range(self._cell.states)] + list(map(identifier, self._rule.memories))
-        return names + ["last"] * self._cell.reads_last + ["drive"] * (self._rule.kind == "SAMPLE")
+        return names + ["last"] * self._cell.reads_last + ["drive"] * self._rule.has_drive
 
     def _compare(self) -> str:
         return ">=" if self._rule.inclusive else ">"
@@ -133,7 +132,7 @@ class _LayerCode:
             name: f"layer->{identifier(name)}[{'0' if name in self._rule.numbers else index}]"
             for name in self._rule.weights
         }
-        return places | {name: f"{identifier(name)}[{memory_index}]" for name in self._rule.memories}
+        return places | {name: f"{identifier(name)}[{memory_index}]" for name in self._rule.equation_memories}
 
     def _decide(self) -> Iterator[str]:
         """Generate the C code in which the update rule decides what to update.
@@ -150,12 +149,32 @@ class _LayerCode:
             yield from (f"  {line}" for line in self._advance("0.0f", "score", "*drive", "0"))
             if self._cell.reads_last:
                 yield "  for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
+            if self._rule.pool:
+                yield f"  for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] += x[k];"
             yield "  return 0;"
             yield "}"
+            if self._rule.pool:
+                pool, unread = f"layer->{identifier(self._rule.pool)}[0]", self._unread
+                if self._cell.reads_last:
+                    yield "const float* const now = x;"
+                yield f"if ({self._pools}) {{"
+                yield f"  for (int32_t k = 0; k < layer->inputs; ++k) {unread}[k] = ({unread}[k] + x[k]) / {pool};"
+                yield f"  x = {unread};"
+                yield "}"
         if self._kind.lists_neurons:
             yield from self._list_neurons()
         if self._kind.moving:
             yield from send_values(self._kind)
+
+    @property
+    def _pools(self) -> str:
+        """C condition under which the cell reads a mean of inputs (`RuleTable.pool`)."""
+        return f"layer->{identifier(self._rule.pool)}[0] > 0.0f"
+
+    @property
+    def _unread(self) -> str:
+        """Name of the C array with the sum of the inputs that no update has read yet."""
+        return identifier(list(self._rule.memories)[-1])
 
     def _list_neurons(self) -> Iterator[str]:
         kind, rule, equation = self._kind, self._rule, self._rule.equations["score"]
@@ -323,7 +342,7 @@ class _LayerCode:
             Lines of C.
         """
         equation = self._rule.equations["advance"]
-        memories = list(self._rule.memories)
+        memories = self._rule.equation_memories
         places = self._rule_places(index, index) | {"u": u, "score": score, "drive": drive}
         targets = [f"{identifier(name)}[{index}]" for name in memories]
         if len(targets) == 1:
@@ -343,8 +362,11 @@ class _LayerCode:
 
     def _remember(self) -> Iterator[str]:
         if self._rule.kind == "SAMPLE":
-            yield f"find_drive_{self._id}(layer, model);"
+            if self._rule.has_drive:
+                yield f"find_drive_{self._id}(layer, model);"
             yield from self._advance("1.0f", "score", "*drive", "0")
+            if self._rule.pool:
+                yield f"for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] = 0.0f;"
         elif self._kind.lists_neurons and self._kind.remembers:
             places = self._rule_places("j", "j") | {"evidence": self._evidence("j")}
             drive = call(f"drive_{self._id}", self._rule.equations["drive"], places)

@@ -72,7 +72,7 @@ class ModelCode:
         return place
 
     def _layer_places(self, layer: LayerContent) -> list[int]:
-        drive = [np.zeros(1, np.float32)] * (layer.rule.kind == "SAMPLE")
+        drive = [np.zeros(1, np.float32)] * layer.rule.has_drive
         return [self._place(start) for start in [*layer.starts, *drive]]
 
     @property
@@ -307,7 +307,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         else:
             lines.append(f"for (int32_t i = 0; i < {starts.size}; ++i) model->state[i] = 0.0f;")
         for i, kind in enumerate(self._layer_kinds):
-            if kind.rule.kind == "SAMPLE":
+            if kind.rule.has_drive:
                 lines.append(f"find_drive_{kind.identifier}(&layer{i}, model);")
         reset = f"void {self._name}_reset({self._state}* model)"
         if not self._holds:

@@ -34,7 +34,9 @@ struct SampleScratch {
   float* inputs;                // (B, columns of W): inputs of the samples in `active`
   float* state[kMaxStates];     // (B, padded H) each
   float* memory[kMaxMemories];  // (B,) each
+  float* unread;                // (B, I): sums of inputs that no update has read yet, if pooled
   std::int64_t* next_update;    // (B,): the step of a sample's next update
+  std::int64_t* next_input;     // (B,): the first step whose input is not in `unread`
   std::int64_t* active;         // (B,): samples that are updated at the current step
   std::int64_t* macs;           // (B,)
   void* dense;                  // DenseScratch of one step
@@ -47,8 +49,10 @@ struct SampleScratch {
     for (int s = 0; s < cell.states; ++s) {
       state[s] = arena.Allocate<float>(batch * PadToLanes(sizes.hidden));
     }
-    for (int i = 0; i < rule.memory_count; ++i) memory[i] = arena.Allocate<float>(batch);
+    for (int i = 0; i < rule.equation_memories; ++i) memory[i] = arena.Allocate<float>(batch);
+    unread = arena.Allocate<float>(rule.pool < 0 ? 0 : batch * sizes.input);
     next_update = arena.Allocate<std::int64_t>(batch);
+    next_input = arena.Allocate<std::int64_t>(batch);
     active = arena.Allocate<std::int64_t>(batch);
     macs = arena.Allocate<std::int64_t>(batch);
     const std::uint64_t dense_bytes = DenseScratch(cell, sizes, 1, batch, nullptr).bytes;
@@ -61,7 +65,7 @@ struct SampleScratch {
 template <class Rule>
 struct SampleRule {
   static constexpr RuleSpec kSpec = DescribeRule<Rule>();
-  static_assert(kSpec.memory_count > 0 && FitDecisions(kSpec),
+  static_assert(kSpec.equation_memories > 0 && FitDecisions(kSpec),
                 "a rule of the kind kSample needs memories of one number each");
 
   const LayerSizes& sizes;
@@ -82,7 +86,7 @@ struct SampleRule {
 
   [[gnu::always_inline]] void ReadMemories(Vec* m) const {
 #pragma GCC unroll 8
-    for (int i = 0; i < kSpec.memory_count; ++i) m[i] = Fill(memory[i][sample]);
+    for (int i = 0; i < kSpec.equation_memories; ++i) m[i] = Fill(memory[i][sample]);
   }
 
   [[gnu::always_inline]] bool IsUpdated(const Vec* q) const {
@@ -94,6 +98,7 @@ struct SampleRule {
 
   // The drive of a state (padded H,). The padding may have any values.
   [[gnu::noinline]] Vec Drive(const float* state) const {
+    if constexpr (!Rule::kHasDrive) return Zero();
     Vec sum = Zero(), q[kMaxRuleParams];
     std::int64_t j = 0;
     for (; j + kLanes <= sizes.hidden; j += kLanes) {
@@ -117,7 +122,7 @@ struct SampleRule {
     ReadMemories(m);
     Rule::Advance(u, Rule::Score(m, q), drive, q, m);
 #pragma GCC unroll 8
-    for (int i = 0; i < kSpec.memory_count; ++i) memory[i][sample] = m[i].raw[0];
+    for (int i = 0; i < kSpec.equation_memories; ++i) memory[i][sample] = m[i].raw[0];
   }
 
   // Finds the sample's next update from step `t` on, and writes its output h until then.
@@ -168,8 +173,24 @@ struct SampleDriver {
     DenseDriver::Pack(kernel, sizes, from, to.dense);
   }
 
+  // The number by which the sum of the inputs since the last update is divided; 0: the cell reads x.
+  static float PooledInputs(const SampleWeights& rule) {
+    return kSpec.pool < 0 ? 0.0f : rule.params[kSpec.pool][0];
+  }
+
+  // Adds the inputs of sample b before step `end` to its sum of inputs that no update has read.
+  static void AddInputs(const Call& call, std::int64_t input, std::int64_t b, std::int64_t end,
+                        const SampleScratch& scratch) {
+    float* const sum = scratch.unread + b * input;
+    for (std::int64_t t = scratch.next_input[b]; t < end; ++t) {
+      const float* const x = call.x + (t * call.batch + b) * input;
+      for (std::int64_t k = 0; k < input; ++k) sum[k] += x[k];
+    }
+    scratch.next_input[b] = end;
+  }
+
   // Runs step t of the first `count` samples in `active`. `step` has the buffers of a subset.
-  static void Step(DenseStep step, const Call& call, std::int64_t t, std::int64_t count,
+  static void Step(DenseStep step, const Call& call, std::int64_t t, std::int64_t count, float pool,
                    SampleScratch* scratch, const DenseScratch& dense) {
     const CellKernel& cell = step.cell;
     const LayerSizes& sizes = step.sizes;
@@ -178,7 +199,17 @@ struct SampleDriver {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t row = t * call.batch + scratch->active[i];
       float* to = scratch->inputs + i * columns;
-      std::memcpy(to, call.x + row * input, Bytes(input));
+      if (pool > 0.0f) {
+        const std::int64_t b = scratch->active[i];
+        AddInputs(call, input, b, t + 1, *scratch);
+        float* const sum = scratch->unread + b * input;
+        for (std::int64_t k = 0; k < input; ++k) {
+          to[k] = sum[k] / pool;
+          sum[k] = 0.0f;
+        }
+      } else {
+        std::memcpy(to, call.x + row * input, Bytes(input));
+      }
       if (cell.reads_last) std::memcpy(to + input, LastInput(call, row, input), Bytes(input));
     }
     if (cell.reads_input) ReadState(scratch->inputs, count, input, dense.x);
@@ -236,11 +267,17 @@ struct SampleDriver {
       }
       sample.SkipSteps(t, drive, h);
     };
-    for (int i = 0; i < kSpec.memory_count; ++i) {
+    for (int i = 0; i < kSpec.equation_memories; ++i) {
       std::memcpy(scratch.memory[i], call.memory_in[i], Bytes(batch));
     }
+    const float pool = PooledInputs(rule);
+    if constexpr (kSpec.pool >= 0) {
+      std::memcpy(scratch.unread, call.memory_in[kSpec.equation_memories],
+                  Bytes(batch * sizes.input));
+    }
     for (std::int64_t b = 0; b < batch; ++b) {
-      scratch.macs[b] = scratch.next_update[b] = 0;
+      scratch.next_input[b] = scratch.next_update[b] = 0;
+      scratch.macs[b] = pool > 0.0f ? call.steps * sizes.input : 0;
       if (!sample_of(b).IsUpdated(q)) schedule(b, 0, false);
     }
     for (;;) {
@@ -252,16 +289,23 @@ struct SampleDriver {
       for (std::int64_t b = 0; b < batch; ++b) {
         if (scratch.next_update[b] == t) scratch.active[count++] = b;
       }
-      Step(step, call, t, count, &scratch, dense);
+      Step(step, call, t, count, pool, &scratch, dense);
       for (std::int64_t i = 0; i < count; ++i) schedule(scratch.active[i], t, true);
     }
     for (int s = 0; s < cell.states; ++s) {
       WriteState(scratch.state[s], batch, hidden, call.state_out[s]);
     }
     if (cell.reads_last) WriteLast(call, sizes.input);
-    for (int i = 0; i < kSpec.memory_count; ++i) {
+    for (int i = 0; i < kSpec.equation_memories; ++i) {
       if (call.memory_out[i] == nullptr) continue;
       std::memcpy(call.memory_out[i], scratch.memory[i], Bytes(batch));
+    }
+    if constexpr (kSpec.pool >= 0) {
+      for (std::int64_t b = 0; pool > 0.0f && b < batch; ++b) {
+        AddInputs(call, sizes.input, b, call.steps, scratch);
+      }
+      float* const unread = call.memory_out[kSpec.equation_memories];
+      if (unread != nullptr) std::memcpy(unread, scratch.unread, Bytes(batch * sizes.input));
     }
     for (std::int64_t b = 0; b < batch; ++b) {
       if (call.macs != nullptr) call.macs[b] = scratch.macs[b];

@@ -68,7 +68,7 @@ struct DeviceRule {
         const Scalar u{IsActive<Rule>(Scalar{score}) ? 1.0f : 0.0f};
         Rule::Advance(u, Scalar{score}, drive, q, m);
 #pragma unroll
-        for (int i = 0; i < DescribeRule<Rule>().memory_count; ++i) {
+        for (int i = 0; i < DescribeRule<Rule>().equation_memories; ++i) {
           shared[plan.memory_at[i] + at] = m[i].raw;
         }
       }
@@ -169,7 +169,7 @@ struct DeviceRule {
       if (IsRead(kSpec, i)) q[i].raw = row[plan.decide.rule_params + i];
     }
 #pragma unroll
-    for (int i = 0; i < kSpec.memory_count; ++i) m[i].raw = shared[plan.memory_at[i] + at];
+    for (int i = 0; i < kSpec.equation_memories; ++i) m[i].raw = shared[plan.memory_at[i] + at];
   }
 
   // Loads the parameters of a rule that is not of the kind kNeuron, at neuron j.

@@ -29,7 +29,7 @@ constexpr int RowsPerBlock(int rows, int blocks, int unit) {
 
 // True if a rule has kernels for a GPU.
 constexpr bool RunsOnGpu(const RuleSpec& rule) {
-  return rule.IsDense() || rule.has_equations || rule.kind == RuleKind::kColumn ||
+  return rule.IsDense() || (rule.has_equations && rule.pool < 0) || rule.kind == RuleKind::kColumn ||
          rule.kind == RuleKind::kGate;
 }
 

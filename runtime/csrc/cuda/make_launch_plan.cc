@@ -136,7 +136,7 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.c_columns = ToInt(PadToFour(depths.c));
   plan.m_columns = ToInt(PadToFour(depths.m));
   (rule.kind == RuleKind::kSample ? plan.sample_memories : plan.neuron_memories) =
-      rule.Remembers() ? rule.memory_count : 0;
+      rule.Remembers() ? rule.equation_memories : 0;
   // a kColumn rule counts its products with x and h by columns
   Depths row_depths = depths;
   if (rule.kind == RuleKind::kColumn) {

@@ -8,6 +8,7 @@
 #include "rules/always.h"
 #include "rules/clockwork.h"
 #include "rules/delta.h"
+#include "rules/periodic.h"
 #include "rules/phased.h"
 #include "rules/random.h"
 #include "rules/selective.h"
@@ -17,7 +18,8 @@
 
 namespace edgernn {
 
-using Rules = TypeList<Always, Random, Clockwork, Phased, Skip, Variable, Selective, Delta, Topk>;
+using Rules =
+    TypeList<Always, Periodic, Random, Clockwork, Phased, Skip, Variable, Selective, Delta, Topk>;
 
 }  // namespace edgernn
 

@@ -71,6 +71,12 @@ struct RuleDefaults {
   // value above which they are at once
   static constexpr int kPeriod = 0;
   static constexpr float kLargestChange = 0.0f;
+  // only for the kind kSample: the index in kParams of a number n, or -1. If n > 0, the cell reads
+  // the sum of the inputs since the last update, divided by n, in place of x. The last memory, of
+  // the size (I,), is the sum of the inputs that no update has read yet. Equations do not see it.
+  static constexpr int kPool = -1;
+  // Advance reads the drive
+  static constexpr bool kHasDrive = true;
   // multiply-adds of a decision per neuron, without those of e
   static constexpr int kNeuronMacs = 0;
 
@@ -96,12 +102,14 @@ struct RuleSpec {
   RuleKind kind;
   MemorySpec memories[kMaxMemories];
   int memory_count;
+  int equation_memories;  // the first of them, which equations read
   WeightSpec params[kMaxRuleParams];  // unused entries have no name
   bool can_skip;
   bool has_equations;
   bool thins;
   int matrix;
   int bias;
+  int pool;
   int neuron_macs;
 
   // True if every neuron is updated at every step.
@@ -114,7 +122,7 @@ struct RuleSpec {
     return false;
   }
   // True if its equations also define memories.
-  constexpr bool Remembers() const { return has_equations && memory_count > 0; }
+  constexpr bool Remembers() const { return has_equations && equation_memories > 0; }
 };
 
 template <class Rule>
@@ -127,19 +135,21 @@ constexpr RuleSpec DescribeRule() {
   spec.thins = Rule::kThins;
   spec.matrix = Rule::kMatrix;
   spec.bias = Rule::kBias;
+  spec.pool = Rule::kPool;
   spec.neuron_macs = Rule::kNeuronMacs;
   int count = 0;
   for (const WeightSpec& param : Rule::kParams) spec.params[count++] = param;
   for (const MemorySpec& memory : Rule::kMemories) {
     if (memory.name != nullptr) spec.memories[spec.memory_count++] = memory;
   }
+  spec.equation_memories = spec.memory_count - (spec.pool >= 0 ? 1 : 0);
   return spec;
 }
 
-// True if all memories have the size of a decision, as equations require.
+// True if the memories of the equations have the size of a decision.
 constexpr bool FitDecisions(const RuleSpec& spec) {
   const Extent extent = spec.kind == RuleKind::kNeuron ? Extent::kHidden : Extent::kOne;
-  for (int i = 0; i < spec.memory_count; ++i) {
+  for (int i = 0; i < spec.equation_memories; ++i) {
     if (spec.memories[i].extent != extent) return false;
   }
   return true;

@@ -62,7 +62,7 @@ namespace edgernn::EDGERNN_ISA {
 template <class Rule>
 struct RuleEquations {
   static constexpr RuleSpec kSpec = DescribeRule<Rule>();
-  static constexpr int kMemories = kSpec.memory_count;
+  static constexpr int kMemories = kSpec.equation_memories;
 
   static constexpr bool IsScalar(int param) { return kSpec.params[param].rows.one > 0; }
 

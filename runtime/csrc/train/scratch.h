@@ -228,7 +228,7 @@ struct ThreadScratch {
     const bool sample = layout.rule.kind == RuleKind::kSample;
     const std::int64_t decisions =
         layout.rule.Remembers() ? PadToLanes(rows * layout.DecisionSize()) : 0;
-    for (int i = 0; i < layout.rule.memory_count; ++i) {
+    for (int i = 0; i < layout.rule.equation_memories; ++i) {
       memory[i] = arena.Allocate<float>(decisions);
     }
     decision = arena.Allocate<float>(decisions);

@@ -227,7 +227,7 @@ class Sequence {
   }
 
   // The number of memories that the rule's equations read.
-  int Memories() const { return rule_.Remembers() ? rule_.memory_count : 0; }
+  int Memories() const { return rule_.Remembers() ? rule_.equation_memories : 0; }
 
   // True if products read memories in place of x and h.
   bool Sends() const { return rule_.kind == RuleKind::kColumn; }
