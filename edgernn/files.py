@@ -230,7 +230,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write text to a UTF-8 file, atomically."""
-    write_bytes(path, text.encode())
+    # a path in the text may have bytes that are not UTF-8
+    write_bytes(path, text.encode("utf-8", "replace"))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import output_file, read_bytes
 
 LOCK = ".lock"
@@ -79,6 +79,7 @@ def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -
 
     Raises:
         UsageError: Another process still holds the lock.
+        EdgernnError: The folder takes no files.
     """
     from filelock import FileLock, Timeout
 
@@ -86,6 +87,9 @@ def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -
     try:
         guard.acquire()
     except Timeout:
+        if not lock.exists():
+            # filelock waits for a folder that takes no files, such as one in /proc
+            raise EdgernnError(f"{place}: no file can be written there; name another place with {option}") from None
         holder = read_bytes(lock, "a lock file").decode() if lock.exists() else ""
         remedy = f"wait until it ends, or name another place with {option}"
         by = f"process {holder}" if holder else "another command"

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
 from torch import Tensor
 
 from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
 from edgernn.config import ModelConfig
 from edgernn.errors import CodeError, EdgernnError, some
-from edgernn.files import CONFIG, check_regular, read_json, write_bytes
+from edgernn.files import CONFIG, read_bytes, read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.settings import load
 
@@ -29,8 +30,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name; raise EdgernnError if it is missing or damaged."""
     try:
-        check_regular(path, "a safetensors file")
-        tensors: dict[str, Tensor] = load_file(path)
+        # load_file reads no path that is not UTF-8
+        tensors: dict[str, Tensor] = load_tensors(read_bytes(path, "a safetensors file"))
         return tensors
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None

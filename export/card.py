@@ -29,6 +29,7 @@ def card(
     weights: tuple[str, str] = ("float32", "float32"),
     loss: Loss | None = None,
     notes: Sequence[tuple[str, str]] = (),
+    example: str | None = None,
 ) -> str:
     """Format the model card of an exported model as Markdown.
 
@@ -42,6 +43,7 @@ def card(
         weights: Types of the matrices: the one that the model was trained for, and that of the file, such as int8.
         loss: Metric before and after the weights were rounded, or None if it was not measured.
         notes: Further rows, as pairs of name and text.
+        example: Name of the file whose outputs are in example.npz. Default: that of `file`.
 
     Returns:
         The text of the card.
@@ -86,6 +88,7 @@ def card(
         else "the metadata says how a state starts"
     )
     counts = f"; `updates` (T, B), {words.updated}; `macs` (B,), multiply-adds executed" * model.rule_type.can_skip
+    outputs = "the model's outputs" if example in (None, file.name) else f"the outputs of `{example}`"
     lines = [
         f"# {task['name']}, {result['cell']}",
         "",
@@ -103,7 +106,7 @@ def card(
         + ", ".join(f"`{s}.next`" for s in model.state_names)
         + f"{counts}. All floats are float32; {begins}; x is {_taken(model)}.",
         "",
-        f"`example.npz` holds inputs x {'(N, T)' if reads_words else '(N, T, I)'} and the model's outputs y.",
+        f"`example.npz` holds inputs x {'(N, T)' if reads_words else '(N, T, I)'} and {outputs} y.",
     ]
     return "\n".join(lines) + "\n"
 

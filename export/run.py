@@ -164,10 +164,13 @@ def _export(
         y, _ = model(x)
     if model.output == "all":
         y = y.transpose(0, 1)
-    write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
+    # the example is that of model.onnx, also after the export of other versions beside it
+    owner = MODEL if (out.parent / MODEL).is_file() and (out.parent / EXAMPLE).is_file() else out.name
+    if owner == out.name:
+        write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
     rows = [] if notes is None else notes(config["task"])
     card_file, took = out.with_suffix(".md"), latency(out, x.numpy())
-    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss, rows))
+    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss, rows, owner))
     return {
         "model": str(out),
         "card": str(card_file),

@@ -236,6 +236,27 @@ def test_an_unfinished_run_names_the_command_that_finishes_it(lost, tmp_path, mo
     assert main(["export", "my run"]) == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_folder_whose_name_is_no_utf8_is_read_and_written(tmp_path, monkeypatch, capsys):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    run = f"{folder}/run"
+    assert main(["train", "--task", "adding", "--cell", "pru", "--out", run, "steps=2", "T=5", "hidden_size=4"]) == 0
+    for words in (["export", run], ["info", run], ["run", f"{run}/model.onnx"], ["evaluate", run]):
+        assert main(words) == 0, capsys.readouterr().err
+
+
+def test_the_example_stays_that_of_the_main_model(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert main(["train", "--task", "adding", "--cell", "gru", "--out", run, "steps=2", "T=5", "hidden_size=4"]) == 0
+    assert main(["export", run, "--weights", "int8"]) == 0
+    assert "and the model's outputs y" in Path(run, "model-int8.md").read_text()
+    assert main(["export", run]) == 0
+    whole = np.load(Path(run, "example.npz"))["y"]
+    assert main(["export", run, "--weights", "int8"]) == 0
+    assert (np.load(Path(run, "example.npz"))["y"] == whole).all()
+    assert "and the outputs of `model.onnx` y" in Path(run, "model-int8.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "suggestion", "place"),
     [

@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.locks import LOCK, hold_file, hold_folder
 from edgernn.training import train
 from edgernn.training.calibration.calibrate import calibrate
@@ -208,3 +209,10 @@ def test_a_second_writer_of_a_model_is_refused(inputs, writer, tmp_path):
     with hold_file(out), pytest.raises(UsageError, match=f"out: in use by process {os.getpid()} on "):
         WRITERS[writer](inputs, out)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc")
+def test_a_folder_that_takes_no_files_is_not_in_use():
+    message = r"^/proc/m\.onnx: no file can be written there; name another place"
+    with pytest.raises(EdgernnError, match=message), hold_file(Path("/proc/m.onnx")):
+        pass

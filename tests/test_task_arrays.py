@@ -337,7 +337,7 @@ def test_an_error_says_how_to_mend_targets(tmp_path, y, message):
             np.arange(20) % 2 * 1.0,
             r"y: whole numbers of a floating-point type are predicted as numbers; for class labels",
         ),
-        (np.zeros(20, int), "y: every label for training is 0, so there is nothing to tell apart"),
+        (np.zeros(20, int), "y: every label is 0, so there is nothing to tell apart"),
         (np.arange(20) % 2 + 1, "no sequence for training has the class 0; labels count from 0"),
     ],
 )

@@ -147,7 +147,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         hint = "number the classes 0, 1, 2 and so on, or store y as float to predict numbers"
         raise EdgernnError(f"{path}: y: expected class labels numbered from 0, got labels up to {largest}; {hint}")
     if labels and y["train"].numel() > 2 and int(y["train"].max()) == int(y["train"].min()):
-        text = f"y: every label for training is {int(y['train'].max())}, so there is nothing to tell apart"
+        text = f"y: every label is {int(y['train'].max())}, so there is nothing to tell apart"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
