@@ -86,7 +86,8 @@ def mel_filters(config: Definition) -> NDArray[np.float64]:
 
 def hann_window(window_size: int) -> NDArray[np.float64]:
     """Compute the weights (window_size,) of the samples of a window: 1/2 - 1/2 cos(2πn / window_size)."""
-    return 0.5 - 0.5 * np.cos(np.arange(window_size) * (2 * np.pi / window_size))
+    window: NDArray[np.float64] = 0.5 - 0.5 * np.cos(np.arange(window_size) * (2 * np.pi / window_size))
+    return window
 
 
 def smoothing(config: Definition) -> tuple[float, float, float]:
