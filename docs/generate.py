@@ -56,6 +56,7 @@ from benchmarks.tables.measured import (
 from benchmarks.tables.promises import faults, longrun, promises, steptimes
 from benchmarks.tables.readme import activity, adding
 from benchmarks.tables.rooms import calibrated, draw_detections, rooms
+from benchmarks.tables.skipping import draw_skipping, skipping
 from benchmarks.tables.sweeps import draw_sweeps, int8_pairs, rivals, signals
 from benchmarks.tables.targets import targets
 from benchmarks.training_steps import table as training_table
@@ -239,6 +240,7 @@ def draw() -> None:
         draw_pictures(pictures, report, RESULTS, {}, prefix=f"{name}-")
     draw_detections(DOCS / "images" / "detections.png")
     draw_sweeps()
+    draw_skipping()
     draw_training_steps(RESULTS / "gpu" / "training-step.png")
 
 
@@ -367,6 +369,7 @@ def generated() -> dict[Path, str]:
             "steptimes": steptimes(),
         },
         **{DOCS / "background" / "signals" / f"{task}.md": tables for task, tables in signals().items()},
+        DOCS / "background" / "when-skipping-pays.md": skipping(),
         DOCS / "background" / "rivals.md": {task: rivals(name) for task, name in _RIVALS.items()},
         how_to / "skip-a-share.md": {"groups": groups()},
         how_to / "deploy-c.md": {"packed": packed()},

@@ -17,6 +17,7 @@ from tests.source_tree import ROOT
 SWEEPS = sorted((ROOT / "benchmarks" / "sweeps" / "signals").glob("*.toml"))
 RIVALS = sorted((ROOT / "benchmarks" / "sweeps" / "rivals").glob("*.toml"))
 LONGER = sorted((ROOT / "benchmarks" / "sweeps" / "longer").glob("*.toml"))
+SKIPPING = sorted((ROOT / "benchmarks" / "sweeps" / "skipping").glob("*.toml"))
 KINDS = {("gru", None), ("lstm", None), ("pru", None), ("gru", "skip"), ("gru", "selective"), ("lstm", "selective")}
 
 
@@ -82,6 +83,20 @@ def test_longer_sweeps_compare_a_dense_cell_with_rules(path, tmp_path):
     assert {row.rule for row in sweep.rows} >= {None, "skip", "selective"}
     assert {row.cell for row in sweep.rows} == {"gru"}
     assert len(sweep.seeds) == 3
+    assert runs_in_head(path) == runs(sweep)
+
+
+@pytest.mark.parametrize("path", SKIPPING, ids=lambda path: path.stem)
+def test_sweeps_about_skipping_declare_what_they_choose(path, tmp_path):
+    sweep = load_sweep(path, tmp_path)
+    assert sweep.task == path.stem
+    # nothing is searched, all models share the folds, and a fixed period stands beside what is learned
+    assert not sweep.searched
+    assert all(row.jobs[0].settings["folds"] == len(sweep.seeds) for row in sweep.rows)
+    assert {row.rule for row in sweep.rows} >= {None, "periodic", "skip", "selective", "delta"}
+    assert len({row.settings["hidden_size"] for row in sweep.rows if row.cell == "gru" and row.rule is None}) >= 7
+    assert any(row.settings.get("weights") == "int8" for row in sweep.rows)
+    assert {choice.cost for choice in sweep.choices} == {"latency"}
     assert runs_in_head(path) == runs(sweep)
 
 

@@ -74,7 +74,7 @@ def test_int8_models_are_compared_with_the_same_model_in_float32(tables, monkeyp
     other = row(64, 98.0, {0: 90.0, 1: 91.0}, 200, rule="selective", group_size=16, skip=0.5, lr=0.1)
     rounded = row(64, 98.0, {0: 96.0, 1: 97.5}, 200, rule="selective", weights="int8", skip=0.5, lr=0.2)
     monkeypatch.setattr(tables, "read_report", lambda name: report([other, exact, rounded]))
-    monkeypatch.setattr(tables, "_measured", lambda folder, prefix: [tmp_path / "x.toml"] * (folder == "rivals"))
+    monkeypatch.setattr(tables, "measured_sweeps", lambda folder, prefix: [tmp_path / "x.toml"] * (folder == "rivals"))
     text = tables.int8_pairs()
     (line,) = (line for line in text.splitlines() if line.startswith("| x"))
     low, high = mean_difference([96.0, 97.5], [97.0, 98.0], paired=True).interval
@@ -101,7 +101,8 @@ def timed(size, validation, test, time, **settings):
     return row(size, validation, test, 100, **settings) | {"latency": {"mean": time}}
 
 
-def test_a_model_that_skips_is_compared_with_the_best_dense_one_of_its_time(tables, monkeypatch):
+def test_a_model_that_skips_is_compared_with_the_best_dense_one_of_its_time(monkeypatch):
+    skipping = importlib.import_module("benchmarks.tables.skipping")
     fast = timed(16, 90.0, {0: 89.0, 1: 90.0, 2: 91.0}, 1.0)
     # better on the test split, but not on the validation split
     lucky = timed(24, 89.0, {0: 99.0, 1: 99.0, 2: 99.0}, 1.5)
@@ -109,12 +110,12 @@ def test_a_model_that_skips_is_compared_with_the_best_dense_one_of_its_time(tabl
     equal = timed(64, 90.0, {0: 89.1, 1: 89.9, 2: 91.0}, 2.0, rule="skip", skip=0.9)
     worse = timed(64, 90.0, {0: 80.0, 1: 80.5, 2: 81.0}, 5.0, rule="skip", skip=0.5)
     faster = timed(8, 80.0, {0: 85.0, 1: 92.0, 2: 93.0}, 0.5, rule="delta")
-    monkeypatch.setattr(tables, "read_report", lambda name: report([fast, lucky, slow, equal, worse, faster]))
-    cells = {line[0] + line[1]: line[4:] for line in lines(tables.equal_time("x"))}
+    monkeypatch.setattr(skipping, "read_report", lambda name: report([fast, lucky, slow, equal, worse, faster]))
+    cells = {line[0] + line[1]: line[4:] for line in lines(skipping.equal_time("x"))}
     assert cells["gru + skip64, skip=0.9"][:2] == ["gru 16", "1"]
     assert cells["gru + skip64, skip=0.9"][3] == "equal"
     assert cells["gru + skip64, skip=0.5"][::3] == ["gru 64", "worse"]
     assert cells["gru + delta8"][::3] == ["gru 16", "undecided"]
     assert "Of 3 models that skip, beside others of at most equal time: 1 equal, 1 undecided, 1 worse." in (
-        " ".join(tables.equal_time("x").split())
+        " ".join(skipping.equal_time("x").split())
     )

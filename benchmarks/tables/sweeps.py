@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the pages that compare models, from the results of sweeps."""
 
-from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.tables.measured import RESULTS, ROOT, compared, filled, read_report, with_margin
+from benchmarks.tables.measured import RESULTS, ROOT, compared, filled, read_report
 from edgernn.names import parts
 from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.sweep.run import draw_front
 from edgernn.training.sweep.table import choice_text, naming_settings
-from edgernn.training.tables.statistics import Difference, mean_difference
 from edgernn.training.tables.table_latency import EARLIER_CALL
 from edgernn.training.tables.table_text import baseline_name, number, shown_baselines
 from edgernn.training.tasks import TASKS
@@ -41,7 +39,7 @@ def signals() -> dict[str, dict[str, str]]:
     """Return the tables of the pages about signals: a dict from task to dict from the name of a table to its text."""
     texts = {
         path.stem: {"signal": signal(f"sweep-{path.stem}", every=path.stem in _WHOLE)}
-        for path in _measured("signals", "sweep")
+        for path in measured_sweeps("signals", "sweep")
     }
     texts["activity"]["longer"] = signal("longer-activity", every=True)
     return texts
@@ -50,12 +48,12 @@ def signals() -> dict[str, dict[str, str]]:
 def draw_sweeps() -> None:
     """Draw the pictures of the sweeps from their reports, docs/results/NAME.json."""
     for folder, prefix in (("signals", "sweep"), ("rivals", "rivals")):
-        for path in _measured(folder, prefix):
+        for path in measured_sweeps(folder, prefix):
             name = f"{prefix}-{path.stem}"
             draw_front(read_report(name), RESULTS / f"{name}.png")
 
 
-def _measured(folder: str, prefix: str) -> list[Path]:
+def measured_sweeps(folder: str, prefix: str) -> list[Path]:
     """Return the sweep files in a folder of benchmarks/sweeps whose report is docs/results/PREFIX-TASK.json."""
     files = sorted((ROOT / "benchmarks" / "sweeps" / folder).glob("*.toml"))
     return [path for path in files if (RESULTS / f"{prefix}-{path.stem}.json").is_file()]
@@ -72,7 +70,7 @@ def signal(name: str, *, every: bool = False) -> str:
     chosen = [row for row in report["rows"] if row["chosen"]]
     dense: dict[str, dict[str, Any]] = {}
     for row in chosen:
-        if _is_dense(row) and ((best := dense.get(row["cell"])) is None or _worth(row, sign) > _worth(best, sign)):
+        if _is_dense(row) and ((best := dense.get(row["cell"])) is None or worth(row, sign) > worth(best, sign)):
             dense[row["cell"]] = row
     shown = {row["name"]: row for row in [*dense.values(), *(row for row in chosen if row["front"] or every)]}
     metric, rate = report["metric"], _RATES.get(report["task"])
@@ -94,7 +92,7 @@ def signal(name: str, *, every: bool = False) -> str:
         f"Means over {len(report['seeds'])} seeds on the test split{fewer}, with the 95 % confidence interval of the "
         f"mean. Multiply-adds, with those of blocks, and µs are those of a step with one sequence.{second} "
         f"Best for: no other model of the {len(chosen)} has both a better mean on the validation split and a lower "
-        f"cost of this kind. {_timed(report)} Made by `{report['command']}`, {len(report['rows'])} combinations of "
+        f"cost of this kind. {how_timed(report)} Made by `{report['command']}`, {len(report['rows'])} combinations of "
         "cell, rule, size and learning rate. Options that all models of a rule share are in that file only."
         f"{_trivial(report)}"
     )
@@ -115,16 +113,16 @@ def rivals(name: str) -> str:
     sign, solved = 1 if report["higher_is_better"] else -1, TASKS[report["task"]].solved
     chosen = [row for row in report["rows"] if row["chosen"]]
     dense = max(
-        (row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=lambda row: _worth(row, sign)
+        (row for row in chosen if _is_dense(row) and row["cell"] in ("gru", "lstm")), key=lambda row: worth(row, sign)
     )
-    least = _worth(dense, sign) - _POINTS if solved is None else sign * solved
+    least = worth(dense, sign) - _POINTS if solved is None else sign * solved
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in chosen:
         ways.setdefault(_way(row, report), []).append(row)
     shown = []
     for rows in ways.values():
-        equal = [row for row in rows if _worth(row, sign) >= least]
-        best = min(equal, key=_work) if equal else max(rows, key=lambda row: _worth(row, sign))
+        equal = [row for row in rows if worth(row, sign) >= least]
+        best = min(equal, key=_work) if equal else max(rows, key=lambda row: worth(row, sign))
         shown.append((True, not equal, _work(best), best))
     if solved is None:
         # the row with which all others are compared comes first, also if a smaller model of its cell is as good
@@ -133,7 +131,7 @@ def rivals(name: str) -> str:
     lines = [f"| way | neurons | {' | '.join(heads)} | skipped | multiply-adds | µs | kB |", f"|---|---|{'---:|' * 6}"]
     for _, unequal, _, row in sorted(shown, key=lambda entry: entry[:3]):
         _, _, _, _, skipped, *costs, _ = _cells(row, report)
-        settings = _settings(row, report)
+        settings = settings_of(row, report)
         amounts = (f"{key}={settings[key]}" for key in _AMOUNTS if key in settings)
         neurons = ", ".join([str(row["settings"]["hidden_size"]), *amounts])
         if solved is not None:
@@ -141,7 +139,7 @@ def rivals(name: str) -> str:
         elif row is dense:
             quality = f"{row['test']['mean']:.1f}"
         else:
-            quality = compared(_by_seed(row), _by_seed(dense))
+            quality = compared(by_seed(row), by_seed(dense))
         way = _way(row, report)
         lines.append(f"| {' | '.join([way, neurons, quality, 'no' if unequal else 'yes', skipped, *costs])} |")
     for entry in shown_baselines(report):
@@ -161,68 +159,10 @@ def rivals(name: str) -> str:
     how = (
         f"Means over {len(report['seeds'])} seeds on the test split. {judged} Skipped: updates, or under delta values "
         "that are not read anew. Multiply-adds, with those of blocks, and µs are those of a step with one sequence; "
-        f"kB: weights. {_timed(report)} Made by `{report['command']}`, which trains {len(chosen)} models after the "
+        f"kB: weights. {how_timed(report)} Made by `{report['command']}`, which trains {len(chosen)} models after the "
         f"search. Options that all models of a rule share are in that file only.{_trivial(report)}"
     )
     return "\n".join(lines) + "\n\n" + filled(how)
-
-
-def equal_time(name: str) -> str:
-    """Return the table of each model that skips beside the model without skipping that takes at most as long.
-
-    It reads docs/results/NAME.json, the table.json of an `edgernn sweep`. The rival has the best mean on the validation
-    split of all models that update every neuron at every step and take at most as long; if there is none, it is the
-    fastest of them. The verdict is that of the paired difference over the seeds on the test split and its 95 %
-    confidence interval: equal if the interval lies within ±1 point or unit, better or worse if it excludes 0 and is not
-    equal, else undecided.
-    """
-    report = read_report(name)
-    sign, (title, factor) = 1 if report["higher_is_better"] else -1, _score(report)
-    timed = [row for row in report["rows"] if row["chosen"] and row["latency"]["mean"] is not None]
-    dense, saving = ([row for row in timed if (row["rule"] == "always") is is_dense] for is_dense in (True, False))
-    heads = ["cell and rule", "settings", title, "µs", "without skipping", "µs", "difference", "verdict"]
-    lines = [f"| {' | '.join(heads)} |", "|---|---|---:|---:|---|---:|---:|---|"]
-    verdicts: Counter[str] = Counter()
-    for row in sorted(saving, key=_time):
-        rivals = [other for other in dense if _time(other) <= _time(row)]
-        rival = max(rivals, key=lambda other: _worth(other, sign)) if rivals else min(dense, key=_time)
-        seeds = sorted(_by_seed(row).keys() & _by_seed(rival).keys())
-        values = ([factor * _by_seed(of)[seed] for seed in seeds] for of in (row, rival))
-        difference = mean_difference(*values, paired=True)
-        verdict = _verdict(difference, sign)
-        verdicts[verdict] += 1
-        cells = [" + ".join(parts(row["cell"], row["rule"])), _named(row, report), number(factor * row["test"]["mean"])]
-        cells += [number(_time(row)), f"{rival['cell']} {_named(rival, report)}", number(_time(rival))]
-        lines.append(f"| {' | '.join([*cells, with_margin(difference, 1), verdict])} |")
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-    how = (
-        f"Of {verdicts.total()} models that skip, beside others of at most equal time: {counted}. Difference: "
-        f"mean over {len(report['seeds'])} seeds on the test split, paired, ± half of its 95 % confidence interval. "
-        f"Equal: the interval lies within ±1. {_timed(report)} Made by `{report['command']}`."
-    )
-    return "\n".join(lines) + "\n\n" + filled(how)
-
-
-def _score(report: dict[str, Any]) -> tuple[str, float]:
-    """Return the title of a report's metric in the unit in which models are compared, and the factor to this unit."""
-    return _SCORES.get(report["metric"], (f"{report['metric']}, %", 1.0))
-
-
-def _verdict(difference: Difference, sign: int) -> str:
-    low, high = sorted(sign * bound for bound in difference.interval or (difference.value, difference.value))
-    if low >= -1 and high <= 1:
-        return "equal"
-    return "better" if low > 0 else "worse" if high < 0 else "undecided"
-
-
-def _time(row: dict[str, Any]) -> float:
-    return float(row["latency"]["mean"])
-
-
-def _named(row: dict[str, Any], report: dict[str, Any]) -> str:
-    """Format the number of neurons and the settings that tell a row apart from others."""
-    settings = (f"{key}={value}" for key, value in _settings(row, report).items())
-    return ", ".join([str(row["settings"]["hidden_size"]), *settings])
 
 
 def int8_pairs() -> str:
@@ -234,13 +174,13 @@ def int8_pairs() -> str:
     lines = ["| task | cell and rule | neurons | float32 | trained for int8 |", "|---|---|---|---:|---:|"]
     losses, unequal = [], 0
     for folder, prefix in (("rivals", "rivals"), ("signals", "sweep")):
-        for path in _measured(folder, prefix):
+        for path in measured_sweeps(folder, prefix):
             report = read_report(f"{prefix}-{path.stem}")
-            title, factor = _score(report)
+            title, factor = score_of(report)
             for rounded, exact in _twins(report):
-                int8, float32 = ({s: factor * v for s, v in _by_seed(row).items()} for row in (rounded, exact))
+                int8, float32 = ({s: factor * v for s, v in by_seed(row).items()} for row in (rounded, exact))
                 way = " + ".join(parts(exact["cell"], exact["rule"]))
-                settings = (f"{key}={value}" for key, value in _settings(exact, report).items())
+                settings = (f"{key}={value}" for key, value in settings_of(exact, report).items())
                 neurons = ", ".join([str(exact["settings"]["hidden_size"]), *settings])
                 difference = compared(int8, float32)
                 lines.append(
@@ -260,6 +200,11 @@ def int8_pairs() -> str:
     return "\n".join(lines) + "\n\n" + filled(how)
 
 
+def score_of(report: dict[str, Any]) -> tuple[str, float]:
+    """Return the title of a report's metric in the unit in which models are compared, and the factor to this unit."""
+    return _SCORES.get(report["metric"], (f"{report['metric']}, %", 1.0))
+
+
 def _twins(report: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the chosen rows that were trained for int8, each with the row of the same model in float32."""
     chosen = [row for row in report["rows"] if row["chosen"]]
@@ -274,7 +219,7 @@ def _without_weights(row: dict[str, Any], report: dict[str, Any]) -> tuple[Any, 
     return row["cell"], row["rule"], frozenset((key, options[key]) for key in options.keys() - left_out)
 
 
-def _settings(row: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+def settings_of(row: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that tell a row apart from others of its cell and rule, without the number of neurons."""
     return {key: row["settings"][key] for key in naming_settings(report, row) if key != "hidden_size"}
 
@@ -282,13 +227,13 @@ def _settings(row: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
 def _way(row: dict[str, Any], report: dict[str, Any]) -> str:
     """Return the way in which a row's model saves work, as text: its cell, update rule and settings.
 
-    The settings that determine how much work is saved (`_AMOUNTS`) and those that `_settings` leaves out are not named.
+    Settings that determine how much work is saved (`_AMOUNTS`) or that `settings_of` leaves out are not named.
     """
-    settings = {key: value for key, value in _settings(row, report).items() if key not in _AMOUNTS}
+    settings = {key: value for key, value in settings_of(row, report).items() if key not in _AMOUNTS}
     return ", ".join([" + ".join(parts(row["cell"], row["rule"])), *(f"{k}={v}" for k, v in settings.items())])
 
 
-def _timed(report: dict[str, Any]) -> str:
+def how_timed(report: dict[str, Any]) -> str:
     """Return a sentence that says how the times of a report were measured."""
     # the call is missing from reports of an earlier version
     call = report.get("latency_call", EARLIER_CALL)
@@ -303,7 +248,7 @@ def _is_dense(row: dict[str, Any]) -> bool:
     return row["rule"] == "always" and not {"rank", "density", "weights"} & row["settings"].keys()
 
 
-def _worth(row: dict[str, Any], sign: int = 1) -> float:
+def worth(row: dict[str, Any], sign: int = 1) -> float:
     return float(sign * row["validation"]["mean"])
 
 
@@ -311,7 +256,7 @@ def _work(row: dict[str, Any]) -> float:
     return float(row["work"]["mean"])
 
 
-def _by_seed(row: dict[str, Any]) -> dict[int, float]:
+def by_seed(row: dict[str, Any]) -> dict[int, float]:
     """Return a row's metric on the test split, as a dict from seed to value."""
     return dict(zip(row["seeds"], row["test"]["values"], strict=True))
 
@@ -320,7 +265,7 @@ def _cells(row: dict[str, Any], report: dict[str, Any]) -> list[str]:
     return [
         " + ".join(parts(row["cell"], row["rule"])),
         str(row["settings"]["hidden_size"]),
-        ", ".join(f"{key}={value}" for key, value in _settings(row, report).items()),
+        ", ".join(f"{key}={value}" for key, value in settings_of(row, report).items()),
         _with_bounds(row["test"]),
         _skipped(row),
         f"{row['work']['mean']:,.0f}",
