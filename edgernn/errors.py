@@ -2,7 +2,7 @@
 """Errors and warnings that a user can cause, and suggestions for misspelled names."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 # largest number of names that a message lists, and number of those that it shows of a longer list
 _FEW, _FIRST = 12, 8
@@ -67,8 +67,10 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind} {name!r}: {hint}{listed}")
 
 
-def some(names: Iterable[str]) -> str:
-    """Join names for a message: all of them if they are few, else the first ones and the number of the others."""
+def some(names: Iterable[str], beside: Collection[str] = ()) -> str:
+    """Join names for a message: all of them if they are few, else some, first those not in `beside`, and a count."""
     names = list(names)
-    shown = names if len(names) <= _FEW else names[:_FIRST]
-    return ", ".join([*shown, *([f"and {len(names) - _FIRST} more"] if len(names) > len(shown) else [])])
+    if len(names) <= _FEW:
+        return ", ".join(names)
+    shown = sorted(names, key=lambda name: name in beside)[:_FIRST]
+    return f"{', '.join(shown)} and {len(names) - _FIRST} more"

@@ -81,11 +81,8 @@ class CsvTable:
         if own is None or own == tuple(names):
             return self
         if len(own) != len(names) or {*own} != {*names} or len({*names}) != len(names):
-            # the names that differ first
-            wanted = sorted(names, key=lambda name: name in own)
-            found = sorted(own, key=lambda name: name in names)
             raise EdgernnError(
-                f"{self.path}: expected the columns {some(wanted)} of {source}, got {some(found)}; "
+                f"{self.path}: expected the columns {some(names, own)} of {source}, got {some(own, names)}; "
                 "correct the header, or give a file with these columns"
             )
         order = [own.index(name) for name in names]

@@ -69,7 +69,8 @@ def _length(tensor: "TensorProto") -> int:
     """Return the number of bytes of a tensor of this type and shape."""
     if tensor.data_type not in _SIZES or any(size < 0 for size in tensor.dims):
         raise ValueError(f"expected a type with whole bytes, got type {tensor.data_type} and shape {list(tensor.dims)}")
-    return math.prod(tensor.dims) * _SIZES[tensor.data_type]
+    count: int = math.prod(tensor.dims)
+    return count * _SIZES[tensor.data_type]
 
 
 def _number(entries: dict[str, str], key: str, default: int) -> int:

@@ -89,6 +89,7 @@ def test_no_verb_shows_the_help_and_fails(capsys):
         (["train", "--nothing"], "No such option '--nothing'.*; see edgernn train --help"),
         (["train", "--cell", "gru"], "Missing option '--task'; give it, or a --recipe"),
         (["train", "--task", "adding"], "Missing option '--cell'"),
+        (["train"], "Missing option '--task' and '--cell'; give it, or a --recipe"),
         (["train", "--resume", "--out", "run", "lr=1"], "or --resume and --out alone, without settings"),
         ([*TRAIN, "--seed", "-1"], "Invalid value for '--seed'"),
         ([*TRAIN, "--seed", str(2**63)], "Invalid value for '--seed': 9223372036854775808 is not in the range"),

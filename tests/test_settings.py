@@ -2,13 +2,15 @@
 """Settings: words and Python values become settings of their owners, and bad ones are named."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from edgernn.config import ModelConfig, RuleConfig
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.model import SequenceModel
+from edgernn.runtime.csv_table import parse_csv
 from edgernn.settings import Setting, bind, fields_of, load, options_of, record, split_words
 from edgernn.training import train
 from edgernn.training.config import TrainConfig, resolve_config
@@ -90,6 +92,16 @@ def test_an_unknown_key_suggests_one_of_any_owner():
     for key, near in (("hiden_size", "hidden_size"), ("epoch_step", "epoch_steps"), ("budgets", "budget")):
         with pytest.raises(UsageError, match=f"unknown setting '{key}': did you mean '{near}'"):
             make_plan("adding", "sarnn", None, {key: "1"})
+
+
+def test_long_lists_of_names_are_cut_and_begin_with_those_that_differ():
+    names = [f"c{i}" for i in range(30)]
+    assert some(names[:12]) == ", ".join(names[:12])
+    assert some(names) == "c0, c1, c2, c3, c4, c5, c6, c7 and 22 more"
+    header = ",".join([*names[:20], "speed", *names[21:]]) + "\n" + ",".join(["1"] * 30) + "\n"
+    table = parse_csv(Path("a.csv"), header)
+    with pytest.raises(EdgernnError, match=r"columns c20, c0, .* and 22 more of the model, got speed, c0, .* more;"):
+        table.in_order(names, "the model")
 
 
 def test_options_of_the_rule_reach_the_model():

@@ -387,7 +387,7 @@ def test_names_of_channels_go_from_training_to_every_later_reading(tmp_path, mon
     np.testing.assert_array_equal(np.load(tmp_path / "z.npy"), np.load(tmp_path / "y.npy"))
     write_csv(tmp_path / "other.csv", x, "ax,az\n")
     with pytest.raises(
-        EdgernnError, match=r"other\.csv: expected the columns ay, ax of the training, got az, ax; correct"
+        EdgernnError, match=r"other\.csv: expected the columns ay, ax of the training, got ax, az; correct"
     ):
         run_file(model, tmp_path / "other.csv", tmp_path / "w.npy")
     write_csv(tmp_path / "none.csv", x)

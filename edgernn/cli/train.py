@@ -194,9 +194,8 @@ def command(
         words = follow(recipe, options, words, allow_code=allow_code)
     elif allow_code:
         raise UsageError("--allow-code: expected together with --recipe; leave it out")
-    for name in ("task", "cell"):
-        if options[name] is None:
-            hint = ", or --resume and --out alone, without settings" if resume else ""
-            raise UsageError(f"Missing option '--{name}'; give it, or a --recipe{hint}")
+    if missing := [f"'--{name}'" for name in ("task", "cell") if options[name] is None]:
+        hint = ", or --resume and --out alone, without settings" if resume else ""
+        raise UsageError(f"Missing option {' and '.join(missing)}; give it, or a --recipe{hint}")
     result = train(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
     return result if leads() else None
