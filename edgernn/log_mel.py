@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definition of the log-mel features as numbers: window, filters and smoothing. It needs NumPy alone."""
+"""Definition of the log-mel features as numbers: window, filters and smoothing. It needs NumPy alone.
+
+A `config` has the fields of `edgernn.frontends.FrontendConfig`.
+"""
 
 import math
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,22 +14,6 @@ from edgernn.errors import UsageError
 
 # largest E / energy_floor, and value of log(1 + E / energy_floor), of digital silence: the level of one bit of 16
 SILENT = 0.01
-
-
-class Definition(Protocol):
-    """Type of the settings that define the features: those of `edgernn.frontends.FrontendConfig`."""
-
-    sample_rate: int
-    window_size: int
-    hop: int
-    bands: int
-    low_frequency: float
-    high_frequency: float | None
-    energy_floor: float
-    normalise: str
-    floor_rise: float
-    floor_fall: float
-    pcen_smoothing: float
 
 
 def fft_size(window_size: int) -> int:
@@ -44,7 +31,7 @@ def _hertz(mel: float) -> float:
     return 200 * mel / 3 if mel < 15 else 1000 * math.exp((mel - 15) * math.log(6.4) / 27)
 
 
-def mel_filters(config: Definition) -> NDArray[np.float64]:
+def mel_filters(config: Any) -> NDArray[np.float64]:
     """Compute the mel filter bank, in the definition of Slaney, "Auditory Toolbox", version 2, 1998.
 
     Filter b is a triangle over the frequencies f_b, f_{b+1}, f_{b+2}, which are equally spaced in mel from
@@ -90,7 +77,7 @@ def hann_window(window_size: int) -> NDArray[np.float64]:
     return window
 
 
-def smoothing(config: Definition) -> tuple[float, float, float]:
+def smoothing(config: Any) -> tuple[float, float, float]:
     """Return the constants fall, rise and c of the state that follows a value, in the equations of `LogMel`."""
     if config.normalise == "pcen":
         return config.pcen_smoothing, config.pcen_smoothing, SILENT * config.energy_floor

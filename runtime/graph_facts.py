@@ -45,7 +45,11 @@ def check_facts(model: "onnx.ModelProto", info: Mapping[str, Any], path: Path) -
             raise _differs(path, fact, metadata, graph)
     for name, number in (("mean", 0.0), ("std", 1.0)):
         expected = np.array(info["model"]["input"][name], np.float32)
-        values = _read(tensors[f"input.{name}"], path).ravel() if f"input.{name}" in tensors else np.float32([number])
+        values = (
+            _read(tensors[f"input.{name}"], path).ravel()
+            if f"input.{name}" in tensors
+            else np.array([number], np.float32)
+        )
         # one number is that of all channels
         if (1 not in (len(values), len(expected)) and len(values) != len(expected)) or (values != expected).any():
             raise _differs(path, f"input.{name}", "the numbers of model.input", "others")
@@ -104,7 +108,7 @@ def _check_frontend(
     for node in (node for body in bodies for node in body.node if node.op_type == "Constant"):
         if node.output and node.output[0] in numbers:
             name = node.output[0]
-            constants[name], stored[name] = numbers[name], np.float32(node.attribute[0].f)
+            constants[name], stored[name] = np.array(numbers[name]), np.array(node.attribute[0].f, np.float32)
     for name, value in stored.items():
         expected = constants[name]
         within = _ROUNDING * np.abs(expected).max() if expected.dtype == np.float32 else 0

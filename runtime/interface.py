@@ -115,7 +115,7 @@ def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, in
     if settings is not None:
         overlap = settings["window_size"] - settings["hop"]
         expected = {"frontend.samples": overlap} if overlap > 0 else {}
-        if (followed := _FOLLOWED.get(settings.get("normalise"))) is not None:
+        if (followed := _FOLLOWED.get(settings["normalise"])) is not None:
             expected[f"frontend.{followed}"] = settings["bands"]
     if states != expected:
         raise EdgernnError(
