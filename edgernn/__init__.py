@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgernn import errors as errors
     from edgernn import export as export
     from edgernn import model as model
+    from edgernn import nn as nn
     from edgernn import rules as rules
     from edgernn import runtime as runtime
     from edgernn import training as training
@@ -48,7 +49,7 @@ _NAMES = {
     "EdgernnError": "edgernn.errors",
     "UsageError": "edgernn.errors",
 }
-_MODULES = ("cells", "convert", "costs", "errors", "export", "model", "rules", "runtime", "training")
+_MODULES = ("cells", "convert", "costs", "errors", "export", "model", "nn", "rules", "runtime", "training")
 
 __all__ = [*_NAMES, *_MODULES, "__version__"]  # noqa: PLE0604
 

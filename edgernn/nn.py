@@ -546,7 +546,7 @@ class Steer:
         """Return the loss plus λ times `budget(module)`, and adapt λ to the updates of the last forward pass."""
         penalty, weight = budget(self.module), self.weight
         self.step += 1
-        self._steering.follow(self.step, float(loss), float(penalty), update_rate(self.module))
+        self._steering.follow(self.step, float(loss.detach()), float(penalty.detach()), update_rate(self.module))
         return loss + weight * penalty
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import ReferenceType, ref
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -66,15 +66,15 @@ def _is_transformed() -> bool:
 class _Known:
     """A layer that the op can run: `layer` has its structure without values of weights, `unrollers` its kernels.
 
-    `keeping` is the implementation that kept values are for; None if the backward pass runs the layer again. `source`
-    is a layer with weights of this structure, while it exists.
+    `keeping` is the implementation that kept values are for; None if the backward pass runs the layer again. `sources`
+    are the layers with weights of this structure that still exist.
     """
 
     layer: "RecurrentLayer"
-    source: "ReferenceType[RecurrentLayer]"
     names: list[str]
     keeping: "Unroller | None"
     unrollers: dict[str, "Unroller | None"] = field(default_factory=dict)
+    sources: "WeakSet[RecurrentLayer]" = field(default_factory=WeakSet)
 
     def bind(
         self, tensors: Sequence[Tensor], step_weights: Tensor | None, training: bool, slope: float
@@ -141,15 +141,15 @@ def describe(layer: "RecurrentLayer") -> str:
     # a layer that cannot be compared has a key of its own
     text = f"{same!r}" if same is not None and layer.own_unroller == "auto" else f"{id(layer)} {len(_KNOWN)}"
     key = f"{name}:{layer.kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if key not in _KNOWN or _KNOWN[key].source() is None:
-        keeping = unroller if name == _KEEPS else None
-        _KNOWN[key] = _Known(bound, ref(layer), list(weights), keeping)
+    if key not in _KNOWN:
+        _KNOWN[key] = _Known(bound, list(weights), unroller if name == _KEEPS else None)
+    _KNOWN[key].sources.add(layer)
     return key
 
 
 def layer_of(key: str) -> "RecurrentLayer":
     """Return a layer of the structure that a key from `describe` names; or raise EdgernnError if all are gone."""
-    layer = _known(key).source()
+    layer = next(iter(_known(key).sources), None)
     if layer is None:
         raise EdgernnError(f"edgernn::recurrent: expected the module of the layer {key}, which is gone; keep it")
     return layer

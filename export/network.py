@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of any torch module with recurrent layers, by torch.onnx.export and the functions of the layers."""
+
+import copy
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from edgernn import __version__
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.check import Check, recorded_margins
+from edgernn.export.graph import IR_VERSION, define_functions, describe_functions, fold, layer_functions
+from edgernn.export.trace import OPSET, op_attributes
+from edgernn.export.translations import TRANSLATIONS
+from edgernn.files import replacing
+from edgernn.kernels.recurrent_op import NODE_LAYER, layer_of
+from edgernn.layer import RecurrentLayer, python_loop
+from edgernn.nn import CausalConv1d, Recurrent, convert
+from edgernn.runtime.library import DOMAIN, SCHEMA, library_path, no_native, onnxruntime, register
+from edgernn.tolerance import TOLERANCE
+
+# allowed error in terms of torch's own difference between float32 and float64: another order of sums rounds otherwise
+_ROUNDING = 8
+# relative change of the input from which the effect of rounding is measured, and by which ties are avoided
+_CHANGE, _AWAY = 2.0**-23, 1e-3
+_TRIES = 8
+
+
+def export_network(
+    module: nn.Module,
+    path: Path,
+    example: Any,
+    inputs: Sequence[str] | None,
+    outputs: Sequence[str] | None,
+    dynamic_shapes: Any,
+    metadata: Mapping[str, Any] | None,
+    convert_layers: bool,
+) -> list[Check]:
+    """Write a module of torch as an ONNX file and check it against torch; see `edgernn.export.to_onnx`."""
+    arguments = example if isinstance(example, tuple) else (example,)
+    leaves = [leaf for leaf in pytree.tree_leaves(arguments) if leaf is not None]
+    if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+        raise UsageError("example: expected the tensors that the module is called with, got others; pass a tuple")
+    converted = convert(module) if convert_layers else None
+    network = copy.deepcopy(module) if converted is None else converted.module
+    network.eval()
+    layers = [part for part in network.modules() if isinstance(part, RecurrentLayer)]
+    fold(layers)
+    _check_float32(network)
+    with torch.no_grad():
+        results = [leaf for leaf in pytree.tree_leaves(_call(network, arguments)) if leaf is not None]
+    names_in = _names("inputs", inputs, "x", len(leaves))
+    names_out = _names("outputs", outputs, "y", len(results))
+    _check_states(names_in, names_out, network)
+    program = _traced(network, arguments, names_in, names_out, dynamic_shapes)
+    proto = add_functions(program)
+    _name_axes(proto)
+    info = {
+        "version": __version__,
+        "schema": SCHEMA,
+        "network": type(module).__qualname__,
+        "inputs": names_in,
+        "outputs": names_out,
+        "states": [name for name in names_in if f"{name}.next" in names_out],
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "left": {} if converted is None else converted.left,
+        **describe_functions(layer_functions([layer_of(key) for key in _keys(program.model_proto)])),
+        **(metadata or {}),
+    }
+    helper.set_model_props(proto, {"edgernn": json.dumps(info, separators=(",", ":"))})
+    onnx.checker.check_model(proto, full_check=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
+        return _compare(network, temporary, arguments, names_in, names_out, info["kernels"])
+
+
+def _keys(proto: onnx.ModelProto) -> list[str]:
+    """Return the keys of the layers of a graph from torch.onnx.export, in the order of its nodes."""
+    props = ({p.key: p.value for p in node.metadata_props} for node in proto.graph.node)
+    return [named[NODE_LAYER] for named in props if NODE_LAYER in named]
+
+
+def add_functions(program: Any) -> onnx.ModelProto:
+    """Complete the result of torch.onnx.export for a module with layers of edgernn.
+
+    torch.onnx.export writes a node `ai.edgernn::Recurrent` for each layer. This function adds the functions of standard
+    ONNX operators that any ONNX Runtime runs in their place, and the attributes that the native library reads.
+
+    Args:
+        program: The ONNXProgram that torch.onnx.export returned, or its model_proto. The module must still exist.
+
+    Returns:
+        The complete model, for onnx.save.
+
+    Raises:
+        UsageError: The model has no layer of edgernn, or more than 16 kinds of them.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(program if isinstance(program, onnx.ModelProto) else program.model_proto)
+    keys = _keys(proto)
+    if not keys:
+        raise UsageError(
+            "program: expected a module with a recurrent layer of edgernn, got none; convert the module first: "
+            "edgernn.nn.convert(module).module"
+        )
+    functions = layer_functions([layer_of(key) for key in keys])
+    nodes = [node for node in proto.graph.node if any(p.key == NODE_LAYER for p in node.metadata_props)]
+    for i, (node, key, function) in enumerate(zip(nodes, keys, functions, strict=True)):
+        layer = layer_of(key)
+        node.op_type, node.domain, node.name = function.name, DOMAIN, f"layer{i}"
+        attributes = op_attributes(layer) | function.attributes
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+        # numbers of updates and multiply-adds, which torch cannot return
+        node.output[1] = node.output[2] = ""
+    del proto.functions[:]
+    proto.functions.extend(define_functions(dict.fromkeys(functions)))
+    _strip(proto)
+    return proto
+
+
+def _strip(proto: onnx.ModelProto) -> None:
+    """Remove torch's notes on the origin of nodes, which newer files alone may have."""
+    proto.ir_version = IR_VERSION
+    proto.producer_name, proto.producer_version = "edgernn", __version__
+    del proto.metadata_props[:], proto.graph.metadata_props[:], proto.graph.value_info[:]
+    for part in (*proto.graph.node, *proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        del part.metadata_props[:]
+    opsets = {entry.domain: entry.version for entry in proto.opset_import if entry.domain in ("", DOMAIN)}
+    del proto.opset_import[:]
+    proto.opset_import.extend(helper.make_opsetid(domain, v) for domain, v in ({DOMAIN: 1} | opsets).items())
+
+
+def _names(kind: str, names: Sequence[str] | None, default: str, count: int) -> list[str]:
+    """Return the names of a module's inputs or outputs, or raise UsageError if they do not fit."""
+    if names is None:
+        return [default] if count == 1 else [f"{default}{i}" for i in range(count)]
+    if len(names) != count or len(set(names)) != count:
+        got = ", ".join(names)
+        raise UsageError(f"{kind}: expected {count} different names, one for each tensor, got {got}; pass as many")
+    return list(names)
+
+
+def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Module) -> None:
+    """Raise UsageError for a state that is not carried, and for a network that cannot run in parts."""
+    ends = [name.removesuffix(".next") for name in outputs if name.endswith(".next")]
+    lacking = [name for name in ends if name not in inputs]
+    if lacking:
+        raise UsageError(
+            f"outputs: expected an input for each next state, got none named {', '.join(lacking)}; name the input of "
+            "the state before"
+        )
+    if not ends:
+        return
+    for name, part in network.named_modules():
+        title = f"{name or 'module'} ({type(part).__name__})"
+        if isinstance(part, Recurrent) and part.bidirectional:
+            raise UsageError(
+                f"outputs: expected no state, as {title} reads the sequence in both directions, got {ends[0]}.next; "
+                "leave out the states, or set bidirectional=False"
+            )
+        if isinstance(part, nn.Conv1d) and not isinstance(part, CausalConv1d) and part.kernel_size != (1,):
+            raise UsageError(
+                f"outputs: expected no state, as {title} reads steps of other calls, got {ends[0]}.next; use "
+                "edgernn.nn.CausalConv1d, or leave out the states"
+            )
+
+
+def _check_float32(network: nn.Module) -> None:
+    for name, weight in (*network.named_parameters(), *network.named_buffers()):
+        if weight.is_floating_point() and weight.dtype != torch.float32:
+            got = str(weight.dtype).removeprefix("torch.")
+            raise UsageError(f"dtype: expected float32 weights, got {got} in {name}; use module.float()")
+        if not weight.isfinite().all():
+            raise UsageError(f"weights: expected finite numbers, got others in {name}; train the module again")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress what torch.onnx.export prints and warns of."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _traced(
+    network: nn.Module, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str], dynamic_shapes: Any
+) -> Any:
+    """Trace a module by torch.onnx.export, with any size on every axis where the module allows it."""
+    auto: Any = torch.export.Dim.AUTO
+    if dynamic_shapes is None:
+        dynamic_shapes = pytree.tree_map(
+            lambda leaf: dict.fromkeys(range(leaf.ndim), auto) if isinstance(leaf, Tensor) else None, arguments
+        )
+    with torch.no_grad(), _quiet():
+        try:
+            return torch.onnx.export(
+                network,
+                arguments,
+                input_names=inputs,
+                output_names=outputs,
+                dynamic_shapes=dynamic_shapes,
+                opset_version=OPSET,
+                dynamo=True,
+                optimize=True,
+                verbose=False,
+                custom_translation_table=TRANSLATIONS,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None and isinstance(cause, torch.onnx.OnnxExporterError):
+                cause = cause.__cause__
+            if isinstance(cause, EdgernnError):
+                raise cause from None
+            reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+            raise UsageError(
+                f"module: {type(network).__name__} cannot be exported: {reason}; use torch operators in place of "
+                "Python branches and loops on values, such as torch.where"
+            ) from error
+
+
+def _name_axes(proto: onnx.ModelProto) -> None:
+    """Give the variable axes of inputs and outputs short names: axis0, axis1, ..."""
+    names: dict[str, str] = {}
+    for value in (*proto.graph.input, *proto.graph.output):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param and axis.dim_param.isidentifier():
+                axis.dim_param = names.setdefault(axis.dim_param, f"axis{len(names)}")
+
+
+def _call(network: nn.Module, arguments: Any) -> Any:
+    with torch.no_grad(), python_loop(network):
+        return network(*arguments)
+
+
+def _values(network: nn.Module, arguments: tuple[Any, ...]) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(_call(network, arguments)) if leaf is not None]
+
+
+def _changed(arguments: tuple[Any, ...], size: float, generator: torch.Generator) -> tuple[Any, ...]:
+    """Return the arguments with random changes of this size, relative to their largest value."""
+
+    def change(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or not leaf.numel():
+            return leaf
+        scale = size * max(float(leaf.abs().max()), 1e-6)
+        return leaf + scale * torch.randn(leaf.shape, generator=generator).to(leaf)
+
+    changed: tuple[Any, ...] = pytree.tree_map(change, arguments)
+    return changed
+
+
+def _without_ties(network: nn.Module, arguments: tuple[Any, ...], generator: torch.Generator) -> tuple[Any, ...]:
+    """Return arguments on which no decision of an update rule is so close to its threshold that rounding flips it."""
+    rules = [part.rule for part in network.modules() if isinstance(part, RecurrentLayer) and part.rule.can_skip]
+    if not rules:
+        return arguments
+    tried = arguments
+    for _ in range(_TRIES):
+        with recorded_margins(rules) as margins:
+            _call(network, tried)
+        if not margins or float(torch.cat([m.flatten() for m in margins]).min()) > 1:
+            return tried
+        tried = _changed(arguments, _AWAY, generator)
+    # fewer decisions are less often near a threshold
+    return tried
+
+
+def _compare(
+    network: nn.Module,
+    path: Path,
+    example: tuple[Any, ...],
+    inputs: list[str],
+    outputs: list[str],
+    kernels: Sequence[str],
+) -> list[Check]:
+    """Compare a file with torch on the example, in stock ONNX Runtime and with the native library."""
+    generator = torch.Generator().manual_seed(0)
+    arguments = _without_ties(network, example, generator)
+    expected = _values(network, arguments)
+    double = copy.deepcopy(network).double()
+    exact = _values(double, _cast(arguments, torch.float64))
+    # rounding of the same size as that of other orders of sums
+    runs = [expected] + [_values(network, _changed(arguments, _CHANGE, generator)) for _ in range(2)]
+    results = []
+    backends = ["portable"] + (["native"] if no_native(kernels) is None else [])
+    feed = dict(zip(inputs, _arrays(arguments), strict=True))
+    for backend in backends:
+        options = onnxruntime().SessionOptions()
+        options.log_severity_level = 3
+        if backend == "native":
+            register(options, library_path())
+        session = onnxruntime().InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        # torch drops an input that has no effect
+        read = {value.name for value in session.get_inputs()}
+        got = session.run(outputs, {name: value for name, value in feed.items() if name in read})
+        worst = 0.0
+        for i, (name, value) in enumerate(zip(outputs, got, strict=True)):
+            rounding = max((_distance(run[i].numpy(), exact[i].numpy()) for run in runs), default=0.0)
+            scale = max(1.0, float(np.abs(exact[i].numpy()).max(initial=0.0)))
+            allowed = max(TOLERANCE * scale, _ROUNDING * rounding)
+            error = _distance(value, exact[i].numpy())
+            # not >, so that NaN is an error
+            if value.shape != tuple(exact[i].shape) or not error <= allowed:
+                raise EdgernnError(
+                    f"{backend}: {name} differs from torch in float64 by {error:.3g}, and torch in float32 by "
+                    f"{rounding:.3g}, expected at most {allowed:.3g}; compare the module's parts, and leave out the "
+                    "one that ONNX Runtime computes otherwise"
+                )
+            worst = max(worst, _distance(value, expected[i].numpy()))
+        results.append(Check(backend, 0.0, worst, 0, 1, 0))
+    return results
+
+
+def _cast(arguments: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    cast: tuple[Any, ...] = pytree.tree_map(
+        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, arguments
+    )
+    return cast
+
+
+def _arrays(arguments: tuple[Any, ...]) -> list[Any]:
+    return [leaf.detach().numpy() for leaf in pytree.tree_leaves(arguments) if leaf is not None]
+
+
+def _distance(a: Any, b: Any) -> float:
+    """Return the largest absolute difference of two arrays; ∞ if their shapes differ."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape:
+        return float("inf")
+    return float(np.abs(a.astype(np.float64) - b).max(initial=0.0))

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of networks of one's own: nodes of edgernn, names, states, and a check that judges itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+import edgernn
+from edgernn.export import add_functions, to_onnx
+from edgernn.nn import CausalConv1d, Recurrent, convert
+from edgernn.runtime.library import register
+from tests.native import library
+
+States = tuple[Tensor, ...]
+
+
+def sessions(path: Path | bytes) -> list[onnxruntime.InferenceSession]:
+    """Open a file in stock ONNX Runtime, and with the native library."""
+    model = path if isinstance(path, bytes) else str(path)
+    found = []
+    for native in (False, True):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        if native:
+            register(options, library())
+        found.append(onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]))
+    return found
+
+
+class Streaming(nn.Module):
+    """Convolution, one layer in two places, torch's own GRU, and two outputs; the caller keeps all states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = CausalConv1d(3, 6, 3, dilation=2)
+        self.rnn = Recurrent("gru", 6, 6, rule="selective", batch_first=True)
+        self.gru = nn.GRU(6, 4, 2, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, states: States) -> tuple[Tensor, Tensor, States]:
+        conv, first, second, last = states
+        y, conv = self.conv(x.transpose(1, 2), conv)
+        y, first = self.rnn(y.transpose(1, 2).relu(), first)
+        y, second = self.rnn(y, second)
+        z, last = self.gru(y, last)
+        return self.head(z), y.square().mean(2), (conv, first, second, last)
+
+    def start(self, batch: int) -> States:
+        return (torch.zeros(batch, 3, 4), *(torch.zeros(1, batch, 6) for _ in range(2)), torch.zeros(2, batch, 4))
+
+
+STATES = ["conv", "first", "second", "last"]
+OUTPUTS = ["y", "energy", *(f"{name}.next" for name in STATES)]
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> tuple[Streaming, Path]:
+    torch.manual_seed(0)
+    net, path = Streaming(), tmp_path_factory.mktemp("nets") / "net.onnx"
+    checks = to_onnx(
+        net, path, (torch.randn(2, 5, 3), net.start(2)), inputs=["x", *STATES], outputs=OUTPUTS, metadata={"made": "so"}
+    )
+    assert [check.backend for check in checks] == ["portable", "native"]
+    assert all(check.worst < 1e-5 for check in checks)
+    return net, path
+
+
+def run(session: onnxruntime.InferenceSession, x: Tensor, states: Any) -> list[Any]:
+    return session.run(OUTPUTS, dict(zip(["x", *STATES], (np.asarray(t) for t in (x, *states)), strict=True)))
+
+
+def test_network_runs_in_parts_of_any_length_and_batch(streaming: tuple[Streaming, Path]) -> None:
+    net, path = streaming
+    x = torch.randn(3, 11, 3)
+    with torch.no_grad():
+        y, energy, last = net.eval()(x, net.start(3))
+    for session in sessions(path):
+        results, states, begin = [], net.start(3), 0
+        for steps in (4, 1, 6):
+            y_part, energy_part, *states = run(session, x[:, begin : begin + steps], states)
+            results.append((y_part, energy_part))
+            begin += steps
+        for got, expected in zip(zip(*results, strict=True), (y, energy), strict=True):
+            np.testing.assert_allclose(np.concatenate(got, 1), expected, rtol=0, atol=2e-6)
+        for got, expected in zip(states, last, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6)
+
+
+def test_file_has_nodes_names_and_shared_weights(streaming: tuple[Streaming, Path]) -> None:
+    _, path = streaming
+    proto = onnx.load(path)
+    ours = [node for node in proto.graph.node if node.domain == "ai.edgernn"]
+    assert [node.op_type for node in ours] == ["Recurrent", "Recurrent", "Recurrent2", "Recurrent2"]
+    assert not {"GRU", "Scan", "Loop"} & {node.op_type for node in proto.graph.node}
+    assert ours[0].input[1:3] == ours[1].input[1:3]
+    assert [function.name for function in proto.functions] == ["Recurrent", "Recurrent2"]
+    assert [value.name for value in proto.graph.input] == ["x", *STATES]
+    assert [value.name for value in proto.graph.output] == OUTPUTS
+    info = json.loads(proto.metadata_props[0].value)
+    assert (info["made"], info["states"], info["kernels"]) == ("so", STATES, ["gru+selective", "gru"])
+    assert not any(node.metadata_props for node in proto.graph.node)
+    # the module was not changed
+    assert isinstance(streaming[0].gru, nn.GRU)
+
+
+# torch.onnx.export itself calls what torch deprecates
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+def test_users_own_export_is_completed_by_one_call() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), convert(nn.LSTM(4, 5)).module)
+    x = torch.randn(4, 2, 3)
+    program = torch.onnx.export(net.eval(), (x,), dynamo=True, verbose=False, dynamic_shapes=[{0: "T", 1: "B"}])
+    with torch.no_grad():
+        again = torch.randn(7, 3, 3)
+        y, (h, c) = net(again)
+    for session in sessions(add_functions(program).SerializeToString()):
+        got = session.run(None, {session.get_inputs()[0].name: again.numpy()})
+        for ours, expected in zip(got, (y, h, c), strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-6)
+    plain = torch.onnx.export(nn.Linear(3, 4), (x,), dynamo=True, verbose=False)
+    with pytest.raises(edgernn.UsageError, match="expected a module with a recurrent layer of edgernn, got none"):
+        add_functions(plain)
+
+
+def test_check_allows_the_rounding_of_large_weights(tmp_path: Path) -> None:
+    """Recurrent weights up to 8.5 amplify rounding to differences of the size of the values themselves."""
+    torch.manual_seed(0)
+    for module in (nn.GRU(4, 24, bidirectional=True), nn.LSTM(4, 24)):
+        with torch.no_grad():
+            for name, weight in module.named_parameters():
+                weight.mul_(8.5 / weight.abs().max() if "weight_hh" in name else 1)
+        x = torch.randn(60, 3, 4)
+        with torch.no_grad():
+            exact = module.double()(x.double())[0]
+            rounding = float((module.float()(x)[0] - exact).abs().max())
+        assert rounding > 1e-2
+        to_onnx(module, tmp_path / "large.onnx", x)
+        if isinstance(module, nn.LSTM):
+            to_onnx(edgernn.from_torch(module), tmp_path / "model.onnx", x)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = Recurrent("gru", 3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.rnn(x)
+        return y if y.sum() > 0 else -y
+
+
+class Stateful(nn.Module):
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.rnn, self.parts = Recurrent("gru", 3, 4, bidirectional=len(parts) == 0), nn.ModuleList(parts)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self.rnn(x, state)
+
+
+X, BOTH = torch.ones(5, 2, 3), torch.zeros(2, 2, 4)
+STATE = {"inputs": ["x", "h"], "outputs": ["y", "h.next"]}
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "options", "message"),
+    [
+        (Branching(), X, {}, "module: Branching cannot be exported: .*; use torch operators in place of Python branch"),
+        (Stateful(), (X, BOTH), STATE, r"outputs: expected no state, as rnn \(Recurrent\) reads the sequence in both"),
+        (
+            Stateful(nn.Conv1d(3, 3, 5)),
+            (X, BOTH[:1]),
+            STATE,
+            r"outputs: expected no state, as parts.0 \(Conv1d\) reads steps of other calls, got h.next; use",
+        ),
+        (
+            Stateful(nn.Identity()),
+            (X, BOTH[:1]),
+            STATE | {"inputs": ["x", "c"]},
+            "outputs: expected an input for each next state, got none named h",
+        ),
+        (
+            Recurrent("gru", 3, 4),
+            X,
+            {"outputs": ["y"]},
+            "outputs: expected 2 different names, one for each",
+        ),
+        (nn.Linear(3, 4), X, {}, "program: expected a module with a recurrent layer of edgernn, got none"),
+        (Recurrent("gru", 3, 4).double(), X.double(), {}, "dtype: expected float32 weights, got float64 in layers.0"),
+        (Recurrent("gru", 3, 4), None, {}, r"example: expected the arguments of forward\(\), got none"),
+        (Recurrent("gru", 3, 4), (X, 3), {}, "example: expected the tensors that the module is called with"),
+        (Recurrent("gru", 3, 4), X, {"weights": "int8"}, "weights: expected float32 for Recurrent, got int8"),
+    ],
+)
+def test_what_cannot_be_exported_is_named(
+    module: nn.Module, example: Any, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(edgernn.UsageError, match=message):
+        to_onnx(module, tmp_path / "net.onnx", example, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_file_is_not_blamed_on_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose numbers are wrong is refused, and not written."""
+    from edgernn.export import network
+
+    def damaged(program: Any) -> onnx.ModelProto:
+        proto = add_functions(program)
+        (bias,) = (tensor for tensor in proto.graph.initializer if tensor.name.endswith("cell.b"))
+        bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 0.01, bias.name))
+        return proto
+
+    monkeypatch.setattr(network, "add_functions", damaged)
+    with pytest.raises(edgernn.EdgernnError, match=r"portable: y0 differs from torch in float64 by 0\.00"):
+        to_onnx(Recurrent("gru", 3, 4), tmp_path / "net.onnx", torch.randn(5, 2, 3))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tutorial on networks of one's own, run verbatim."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from tests.source_tree import ROOT
+
+PAGE = (ROOT / "docs" / "tutorials" / "own-network.md").read_text(encoding="utf-8")
+
+
+def test_page_trains_exports_and_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code = "\n".join(blocks)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 75
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, "own-network.md", "exec"), names)
+    assert names["accuracy"] > 0.9
+    printed = capsys.readouterr().out
+    assert "on fused kernels" in printed
+    assert "['1'] {}" in printed
+    assert names["scores"].shape == (3, 2)
+    # the streamed file continues where it stopped, and its last scores are those of the whole sequence
+    x = names["waves"](2, steps=9)[0]
+    session = onnxruntime.InferenceSession("stream.onnx", providers=["CPUExecutionProvider"])
+    c, h = (state.numpy() for state in names["start"])
+    scores = []
+    for begin, end in ((0, 4), (4, 9)):
+        part, c, h = session.run(None, {"x": x[:, begin:end].numpy(), "c": c, "h": h})
+        scores.append(part)
+    with torch.no_grad():
+        whole, *_ = names["Stream"](names["net"])(x, *names["start"])
+    np.testing.assert_allclose(np.concatenate(scores, 1), whole, rtol=0, atol=1e-5)
