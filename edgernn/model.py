@@ -389,7 +389,7 @@ class SequenceModel(RecurrentModel):
             raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}{remedy}")
         dtype = self.input_mean.dtype
         samples = self.frontend is not None and not x.is_floating_point()
-        if x.dtype == torch.bool or samples or torch.result_type(x, self.input_mean) != dtype:
+        if x.dtype == torch.bool or samples or torch.promote_types(x.dtype, dtype) != dtype:
             remedy = ", and divide 16-bit samples by 32768" if samples else ""
             raise UsageError(f"x: expected {dtype}, got {x.dtype}; convert it with x.to({dtype}){remedy}")
 
@@ -409,10 +409,11 @@ class SequenceModel(RecurrentModel):
             raise UsageError(
                 f"x: expected word indices (integers) of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}"
             )
-        low, high = (int(bound) for bound in x.aminmax())
-        if low < 0 or high >= self.embedding.num_embeddings:
-            expected = f"word indices from 0 to {self.embedding.num_embeddings - 1}"
-            raise UsageError(f"x: expected {expected}, got numbers from {low} to {high}")
+        if not torch.compiler.is_compiling():
+            low, high = (int(bound) for bound in x.aminmax())
+            if low < 0 or high >= self.embedding.num_embeddings:
+                expected = f"word indices from 0 to {self.embedding.num_embeddings - 1}"
+                raise UsageError(f"x: expected {expected}, got numbers from {low} to {high}")
         embedded = nn.functional.embedding(x, self.rounding.matrix(self.embedding.weight, self.training))
         if self.training:
             embedded = words(embedded, x, self.embedding.num_embeddings, self.config.dropout.embedding)

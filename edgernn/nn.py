@@ -8,7 +8,7 @@ what runs a layer.
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from edgernn.extras import needed_by
@@ -24,6 +24,7 @@ with needed_by("edgernn.nn"):
     from edgernn.errors import UsageError
     from edgernn.kernels import why_loop
     from edgernn.layer import RecurrentLayer, Trace, python_loop
+    from edgernn.model import RecurrentModel
     from edgernn.names import resolve
     from edgernn.rules.base import UpdateRule
     from edgernn.settings import bind, build, fields_of, options_of
@@ -122,7 +123,7 @@ class _Recurrent(nn.Module):
     def _split(self, state: States, batch: int) -> list[tuple[Tensor, ...]]:
         layers, count = self.recurrent_layers(), self._stacked
         tensors = (state,) if isinstance(state, Tensor) else tuple(state)
-        widths = [(len(layers), batch, self.hidden_size)] * count
+        widths: list[tuple[int, ...]] = [(len(layers), batch, self.hidden_size)] * count
         widths += [(batch, width) for layer in layers for width in list(layer.widths.values())[count:]]
         got = [tuple(tensor.shape) for tensor in tensors]
         if got != widths:
@@ -209,8 +210,8 @@ class Recurrent(_Recurrent):
             batched = None if state is None else tuple(s.unsqueeze(-2) for s in _tuple(state))
             y, last = self.forward(x.unsqueeze(0 if self.batch_first else 1), batched)
             assert isinstance(y, Tensor)
-            states = tuple(s.squeeze(-2) for s in _tuple(last))
-            return y.squeeze(0 if self.batch_first else 1), states[0] if isinstance(last, Tensor) else states
+            single = tuple(s.squeeze(-2) for s in _tuple(last))
+            return y.squeeze(0 if self.batch_first else 1), single[0] if isinstance(last, Tensor) else single
         x = x.transpose(0, 1) if self.batch_first and x.ndim == 3 else x
         if x.ndim != 3 or x.shape[2] != self.input_size or not x.is_floating_point():
             axes = "B, T" if self.batch_first else "T, B"
@@ -292,8 +293,9 @@ class RecurrentCell(_Recurrent):
         (layer,) = self.recurrent_layers()
         before = _tuple(self.initial_state(len(x), x) if state is None else state)
         widths = [(len(x), width) for width in layer.widths.values()]
-        if (got := [tuple(s.shape) for s in before]) != widths:
-            raise UsageError(f"state: expected shapes {widths}, got {got}; pass the last state, or None")
+        if (shapes := [tuple(s.shape) for s in before]) != widths:
+            raise UsageError(f"state: expected shapes {widths}, got {shapes}; pass the last state, or None")
+        after: tuple[Tensor, ...]
         _, after, trace = layer(x.unsqueeze(0), before)
         self.traces = [trace]
         return after[0] if len(after) == 1 else after
@@ -458,7 +460,8 @@ def _converted(module: Any, settings: dict[str, Any]) -> nn.Module:
         )
         ends = ("", "_reverse") if module.bidirectional else ("",)
         suffixes = [f"_l{i}{end}" for i in range(module.num_layers) for end in ends]
-    new.to(module.weight_ih_l0 if isinstance(module, nn.RNNBase) else module.weight_ih)
+    like: Tensor = next(module.parameters())
+    new.to(device=like.device, dtype=like.dtype)
     with torch.no_grad():
         for layer, suffix in zip(new.recurrent_layers(), suffixes, strict=True):
             weights = [getattr(module, f"{name}{suffix}") for name in ("weight_ih", "weight_hh")]
@@ -474,16 +477,22 @@ def _converted(module: Any, settings: dict[str, Any]) -> nn.Module:
     return new.train(module.training)
 
 
-def _recurrent_modules(module: nn.Module) -> Iterator[tuple[list[RecurrentLayer], list[Trace]]]:
-    """Yield the layers of each recurrent module in a tree, and the records of its last forward pass."""
-    found = False
-    for part in module.modules():
-        if isinstance(getattr(part, "traces", None), list) and hasattr(part, "recurrent_layers"):
-            found = True
-            if part.traces:
-                yield part.recurrent_layers(), part.traces
-    if not found:
+def _recurrent_modules(module: nn.Module) -> list[_Recurrent | RecurrentModel]:
+    """List the outermost recurrent modules in a tree, each once."""
+    if isinstance(module, _Recurrent | RecurrentModel):
+        return [module]
+    return list(dict.fromkeys(part for child in module.children() for part in _recurrent_modules(child)))
+
+
+def _traces(module: nn.Module) -> list[tuple[RecurrentLayer, Trace]]:
+    """List the recurrent layers in a tree, with their records of the last forward pass."""
+    parts = _recurrent_modules(module)
+    if not parts:
         raise UsageError("module: expected one with a recurrent layer of edgernn, got none; add edgernn.nn.Recurrent")
+    called = [part for part in parts if part.traces]
+    if not called:
+        raise UsageError("module: expected a forward pass before, got none; call the module first")
+    return [pair for part in called for pair in zip(part.recurrent_layers(), part.traces, strict=True)]
 
 
 def budget(module: nn.Module) -> Tensor:
@@ -494,10 +503,7 @@ def budget(module: nn.Module) -> Tensor:
     Raises:
         UsageError: The module has no recurrent layer, or it has not been called yet.
     """
-    traces = [trace for _, traces in _recurrent_modules(module) for trace in traces]
-    if not traces:
-        raise UsageError("module: expected a forward pass before, got none; call the module first")
-    return torch.stack([trace.budget for trace in traces]).sum()
+    return torch.stack([trace.budget for _, trace in _traces(module)]).sum()
 
 
 def update_rate(module: nn.Module) -> float:
@@ -507,13 +513,10 @@ def update_rate(module: nn.Module) -> float:
         UsageError: The module has no recurrent layer, or it has not been called yet.
     """
     updated, neurons = 0.0, 0
-    for layers, traces in _recurrent_modules(module):
-        for layer, trace in zip(layers, traces, strict=True):
-            size, u = layer.cell.hidden_size, trace.decisions
-            updated += size * (1.0 if u is None else float(u.to(torch.float64).mean()))
-            neurons += size
-    if not neurons:
-        raise UsageError("module: expected a forward pass before, got none; call the module first")
+    for layer, trace in _traces(module):
+        size, u = layer.cell.hidden_size, trace.decisions
+        updated += size * (1.0 if u is None else float(u.to(torch.float64).mean()))
+        neurons += size
     return updated / neurons
 
 
@@ -631,7 +634,7 @@ def _run_parts(
     """Run a layer from one length to the next, each time on the sequences that are as long."""
     begin, states = 0, list(state)
     outputs, decisions, budgets = [], [], []
-    for end in lengths.unique().tolist():
+    for end in sorted(set(lengths.tolist())):
         rows = (lengths >= end).nonzero().squeeze(1)
         y, last, trace = layer(x[begin:end, rows], tuple(s[rows] for s in states))
         states = [s.index_copy(0, rows, new) for s, new in zip(states, last, strict=True)]

@@ -216,7 +216,7 @@ def _separate(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tenso
     return separate
 
 
-_LIBRARY = torch.library.Library("edgernn", "FRAGMENT")
+_LIBRARY: Any = torch.library.Library("edgernn", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(
     "recurrent(Tensor[] tensors, Tensor? step_weights, str layer, bool training, float slope, bool grad, bool keep) "
     "-> Tensor[]"
