@@ -100,7 +100,7 @@ class Choice:
         if not candidates:
             return None
         least = max(worth for _, worth, _ in candidates) - self.within
-        return min((cost, -worth, name) for cost, worth, name in candidates if worth >= least)[2]
+        return str(min((cost, -worth, name) for cost, worth, name in candidates if worth >= least)[2])
 
 
 @with_config(FILE)
