@@ -3,10 +3,10 @@
 
 from edgernn.kernels.layout import SENT_H, Product
 from edgernn.kernels.pointwise import Pointwise
-from edgernn.kernels.rule import RuleGradients
+from edgernn.kernels.writer import KernelSource
 
 
-class BackwardSource(RuleGradients):
+class BackwardSource(KernelSource):
     """Generator of the kernel `backward`, which computes gradients from the last step to the first."""
 
     name = "backward"
@@ -43,8 +43,8 @@ class BackwardSource(RuleGradients):
         with self.block("for step in range(T):"):
             if self.resident and not layout.straight_through:
                 self.put("keeps = keeps_earlier")
-            if layout.rule and layout.rule.kind == "SAMPLE":
-                self.memory_grads(layout.rule)
+            if layout.rule:
+                layout.rule.begin_step_back(self)
             if self.loads_groups and not self.resident:
                 with self.stage("H"):
                     self._store_grad_of_u()
@@ -52,8 +52,8 @@ class BackwardSource(RuleGradients):
             with self.stage("H"):
                 self._update()
             self.barrier()
-            if layout.rule and layout.rule.kind == "SAMPLE":
-                self.decision_grads(layout.rule, "to_u")
+            if layout.rule:
+                layout.rule.end_step_back(self)
             if layout.mid is not None:
                 with self.stage("M"):
                     self._mid(layout.mid)
@@ -100,7 +100,7 @@ class BackwardSource(RuleGradients):
         if part is layout.mid and self.resident:
             # the update stage has read all states
             return
-        has_grad = layout.rule is not None and layout.rule.has_grad
+        has_grad = layout.rule is not None and not layout.selects
         whole = part is layout.update and (has_grad or (layout.mid is not None and self.resident))
         for state in layout.states if whole else self.states_of(part):
             self.load(f"s_{state}", size, f"s_{state}", width="H")
@@ -151,11 +151,12 @@ class BackwardSource(RuleGradients):
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
             for name in layout.neuron_memory:
                 self.load(f"to_{name}", "H", f"d_{name}", "row")
-        if layout.rule and layout.memory:
-            if layout.rule.kind == "NEURON":
-                self.memory_grads(layout.rule)
-            self.evidence_grads(layout.rule)
-        self.rule_grads()
+        if layout.rule:
+            layout.rule.remember_back(self)
+            layout.rule.blend_back(self)
+        else:
+            for state in states:
+                self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
         grads = ", ".join(f"dn_{state}" for state in states)
         self._back(layout.update, "H", grads)
         if not self.resident:
@@ -267,3 +268,51 @@ class BackwardSource(RuleGradients):
                 f"{total} = stream({total}, d_p_ptr + at * {layout.P} + {layout.offsets[product.gate]}, live, "
                 f"{self.weights_at(product)}, {size.lower()}_col, {k}, {n}, {n}, 1, BLOCK_K, PRECISION)"
             )
+
+    def read_memory(self) -> None:
+        """Append code that loads the values of the update rule's own states from before the step.
+
+        If these states have one value per sample, the forward pass has summed the results of `UpdateRule.evidence` over
+        the neurons at each step. The code also loads this sum. If the loss reads these states directly, the code also
+        loads the gradients of the loss with respect to them.
+        """
+        for name in self.layout.neuron_memory:
+            self.load(name, "H", f"all_{name}")
+        for name in self.layout.sample_memory:
+            self.put(
+                f"{name} = tl.load(all_{name}_ptr + at, live, 0.0)",
+                f"if HAS_all_{name}:",
+                f"    y_{name} = tl.load(y_all_{name}_ptr + at + B, live, 0.0)",
+            )
+        if self.layout.sample_memory:
+            self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
+
+    def grad_of_u(self) -> None:
+        """Compute the variable by_u, the gradient of the update mask u, from the gradients of the states."""
+        states = self.layout.states
+        new_states = ", ".join(f"n_{state}" for state in states)
+        self.put(f"{new_states} = update({self.arguments(self.layout.update)})")
+        self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
+
+    def sum_over_groups(self) -> None:
+        """Replace by_u, the gradient of the update mask u, by its sum over each group of neurons that share u."""
+        if self.resident and self.loads_groups:
+            self.store("by_u", "H", "d_u", "row")
+            self.put("tl.debug_barrier()")
+        self.put("by_u = tl.where(h_mask, by_u, 0.0)", f"by_u = {self.group_sums('by_u', 'd_u_ptr + row * H')}")
+        if self.resident and self.loads_groups:
+            # the next step must not overwrite it before all threads have loaded it
+            self.put("tl.debug_barrier()")
+
+    def add(self, name: str, value: str, size: str = "H") -> None:
+        """Add the Triton expression `value` to the variable sum_NAME, a gradient that is summed over the steps.
+
+        `size` is the symbol of the gradient's size. The sum is in registers if the size is "1" or the kernel has the
+        resident form (states in registers), else in memory.
+        """
+        if self.resident or size == "1":
+            self.put(f"sum_{name} += {value}")
+            return
+        self.load(f"sum_{name}", size, f"sum_{name}", "row")
+        self.put(f"sum_{name} += {value}")
+        self.store(f"sum_{name}", size, f"sum_{name}", "row")

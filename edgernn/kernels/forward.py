@@ -4,6 +4,7 @@
 from edgernn.cells.base import Gate
 from edgernn.kernels.layout import SENT_H, Product, Rule
 from edgernn.kernels.pointwise import Pointwise
+from edgernn.kernels.rule import largest
 from edgernn.kernels.writer import KernelSource, padded
 
 
@@ -34,9 +35,8 @@ class ForwardSource(KernelSource):
             self.put(f"{layout.threshold} = tl.load({layout.threshold}_ptr)")
         with self.block("for t in range(T):"):
             self.put("at = tl.cast(t, tl.int64) * B + row")
-            if layout.rule and layout.rule.kind == "SAMPLE":
-                self.decide(layout.rule)
-                self.put("evidence = tl.zeros((ROWS, 1), tl.float32)")
+            if layout.rule:
+                layout.rule.begin_step(self)
             if layout.threshold:
                 with self.stage("H"):
                     self._send()
@@ -56,11 +56,8 @@ class ForwardSource(KernelSource):
             if self.resident and self.loads_groups:
                 # the next step loads the states of whole groups
                 self.put("tl.debug_barrier()")
-            if layout.rule and layout.rule.kind == "SAMPLE":
-                self.put("tl.store(evidence_ptr + at, evidence, live)")
-                self._advance(layout.rule)
-                for name in layout.memory:
-                    self.put(f"tl.store(all_{name}_ptr + at + B, {name}, live)")
+            if layout.rule:
+                layout.rule.end_step(self)
 
     def _send(self) -> None:
         """Append code that computes the values that products read at a step in place of the state h."""
@@ -85,26 +82,8 @@ class ForwardSource(KernelSource):
         self.barrier()
         self.put(f"all_col = tl.arange(0, {padded(self.layout.H)})[None, :]", "all_mask = live & (all_col < H)")
         self.put("scores = tl.load(scores_ptr + row * H + all_col, all_mask, 0.0)")
-        self.put(f"tl.store(u_ptr + at * H + all_col, {self._largest(rule, 'scores', 'all_mask')}, all_mask)")
+        self.put(f"tl.store(u_ptr + at * H + all_col, {largest(rule, 'scores', 'all_mask')}, all_mask)")
         self.barrier()
-
-    @staticmethod
-    def _largest(rule: Rule, gate: str, mask: str) -> str:
-        """Return a Triton expression for the update mask u of a rule of the kind GATE.
-
-        `gate` is the name of a tile with all columns of the update gate's pre-activations, and `mask` that of the mask
-        of columns that exist.
-        """
-        ((k, _),) = rule.vectors
-        return f"largest({'-' if rule.sign < 0 else ''}{gate}, {mask}, {k})"
-
-    def _advance(self, rule: Rule) -> None:
-        """Append the code that computes the update rule's own states (its memory) after a step."""
-        self.put(
-            f"drive = rule_drive({', '.join(rule.map('drive').arguments)})",
-            "u = tl.where(u, 1.0, 0.0)",
-            f"{', '.join(rule.memory)} = rule_advance({', '.join(rule.map('advance').arguments)})",
-        )
 
     def tile(self, product: Product) -> str:
         k, n = product.columns, product.rows
@@ -176,30 +155,15 @@ class ForwardSource(KernelSource):
         layout = self.layout
         new_states = ", ".join(f"n_{state}" for state in layout.states)
         self.put(f"{new_states} = update({self.arguments(layout.update)})")
-        if layout.rule and layout.rule.kind == "NEURON":
-            self.decide(layout.rule)
-        if layout.rule and layout.selects and self.resident:
-            self.put(f"u = {self._largest(layout.rule, f'g_{layout.rule.gate}', 'h_mask')}")
-            self.store("u", "H", "u")
+        if layout.rule:
+            layout.rule.select(self)
         for state in layout.states:
             new, old = f"n_{state}", f"s_{state}"
-            if layout.rule and layout.rule.kind == "TIME":
-                self.put(f"{new} = lerp({old}, {new}, blend)")
-            elif layout.rule:
-                self.put(f"{new} = tl.where(u, {new}, {old})")
+            if layout.rule:
+                self.put(f"{new} = {layout.rule.blend(new, old)}")
             self.put(f"{new} = tl.where(h_mask, {new}, 0.0)")
             self.store(new, "H", old, "(at + B)")
             if self.resident:
                 self.put(f"{old} = {new}")
-        if not layout.memory:
-            return
-        assert layout.rule is not None
-        values = ", ".join(f"n_{a[2:]}" if a.startswith("s_") else a for a in layout.rule.map("evidence").arguments)
-        if layout.rule.kind == "SAMPLE":
-            self.put(f"evidence += tl.sum(tl.where(h_mask, rule_evidence({values}), 0.0), 1, keep_dims=True)")
-            return
-        self.put(f"evidence = rule_evidence({values})")
-        self._advance(layout.rule)
-        for name in layout.neuron_memory:
-            self.put(f"{name} = tl.where(h_mask, {name}, 0.0)")
-            self.store(name, "H", f"all_{name}", "(at + B)")
+        if layout.rule:
+            layout.rule.remember(self)

@@ -10,8 +10,9 @@ from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
 from edgernn.cells.base import Cell
 from edgernn.kernels.layout import Layout, Rule
 from edgernn.kernels.pointwise import print_map
+from edgernn.kernels.rule import GateRule, NeuronRule, SampleRule, TimeRule
 from edgernn.rule_program import trace_rule
-from edgernn.rules import ByGate, PerColumn, UpdateRule
+from edgernn.rules import ByGate, PerColumn, PerSample, UpdateRule
 from edgernn.rules.scored import Scored
 
 if TYPE_CHECKING:
@@ -60,18 +61,17 @@ def _make_rule(rule: UpdateRule, cell: Cell) -> Rule:
     ProgramError is raised if its equations cannot be traced.
     """
     if rule.schedules:
-        return Rule(rule.kind, blend_grad=any(p.requires_grad for p in rule.parameters()))
+        return TimeRule(blend_grad=any(p.requires_grad for p in rule.parameters()))
     if isinstance(rule, ByGate):
         gate = cell.update_gate
         assert gate is not None
-        return Rule(rule.kind, tuple((name, "1") for name in rule.weights), gate=gate.name, sign=gate.sign)
+        return GateRule(tuple((name, "1") for name in rule.weights), gate=gate.name, sign=gate.sign)
     assert isinstance(rule, Scored)
     equations = trace_rule(rule, cell.states)
     maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
     used = {name for part in maps for name in part.arguments}
     vectors = tuple((name, size) for name, size in equations.weights.items() if name in used)
-    return Rule(
-        rule.kind,
+    return (SampleRule if isinstance(rule, PerSample) else NeuronRule)(
         vectors,
         tuple(rule.memory),
         rule.inclusive,

@@ -3,9 +3,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 from edgernn.cells.base import Gate
 from edgernn.kernels.pointwise import Pointwise
+
+if TYPE_CHECKING:
+    from edgernn.kernels.backward import BackwardSource
+    from edgernn.kernels.forward import ForwardSource
 
 # values of h that products read under a rule of the kind COLUMN: an input and an output of the torch op `sequence`
 SENT_H = "sent_h"
@@ -43,26 +48,26 @@ class Product:
 class Rule:
     """Equations of an update rule, which decides which neurons change at a step, for the Triton kernels.
 
+    A subclass for each kind of rule has the fragments of the kernels that depend on the kind (see the module `rule`).
+    `PerColumn` has none: all neurons change under it (`Layout.threshold`).
+
     Attributes:
-        kind: Scope of one decision: a whole time step, one neuron, the whole state of one sample, or all neurons of a
-            sample by its update gate. Never COLUMN, under which all neurons change (`Layout.threshold`).
         vectors: Pairs of name and size of the rule's weights that the equations read. The size is "H" for a weight with
             one value per neuron or group of neurons, and "1" for a weight with a single value.
         memory: Names of the rule's own states, which have one value per decision.
         inclusive: True if a neuron is updated where the rule's score (`UpdateRule.score`) is 0 or more. False if the
             score must be above 0.
         maps: Triton functions generated from the methods of `UpdateRule` that define the rule: `score` and
-            `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. None for two kinds: a rule
-            of the kind TIME computes its update mask u outside the kernel, which reads this mask as its input `blend`.
-            A rule of the kind GATE takes the neurons with the largest scores; its only weight is their number.
+            `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. None for two kinds: under
+            `Timed` the update mask u is an input of the kernel, `blend`. Under `ByGate` the neurons with the largest
+            scores change; the only weight is their number.
         blend_grad: True if the gradient of the update mask `blend` is needed, because the rule has learned weights.
         group_size: Number of neighbouring neurons that share a decision.
         detaches_state: True if no gradient flows from a decision to the cell's states (`UpdateRule.detaches_state`).
-        gate: Only for the kind GATE: name of the cell's update gate, whose pre-activations times `sign` are the scores.
+        gate: Only under `ByGate`: name of the cell's update gate, whose pre-activations times `sign` are the scores.
         sign: 1 or -1, see `UpdateGate.sign`.
     """
 
-    kind: str
     vectors: tuple[tuple[str, str], ...] = ()
     memory: tuple[str, ...] = ()
     inclusive: bool = False
@@ -72,6 +77,8 @@ class Rule:
     detaches_state: bool = False
     gate: str = ""
     sign: int = 1
+    per_sample: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
 
     def map(self, method: str) -> Pointwise:
         """Return the Triton functions in `maps` for a method of the update rule, such as "score"."""
@@ -81,19 +88,11 @@ class Rule:
     def inputs(self) -> tuple[str, ...]:
         """Names of the kernel's inputs for the update rule, except the rule's own states.
 
-        If the step index alone determines the update mask (kind TIME), this mask is the only input, named `blend`.
-        Otherwise, the inputs are the rule's weights. The name "e" comes before them if the method `UpdateRule.score`
-        reads e, the part of the rule's score that depends on the layer's input x alone (`UpdateRule.project`).
+        They are the rule's weights. The name "e" comes before them if the method `Scored.score` reads e, the part of
+        the rule's score that depends on the layer's input x alone (`UpdateRule.project`).
         """
-        if self.kind == "TIME":
-            return ("blend",)
         reads_e = any(part.name == "rule_score" and "e" in part.arguments for part in self.maps)
         return (*(["e"] if reads_e else []), *(name for name, _ in self.vectors))
-
-    @property
-    def has_grad(self) -> bool:
-        """True if the update mask passes a gradient on; the choice of a rule of the kind GATE has none."""
-        return self.kind != "GATE"
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
@@ -104,6 +103,38 @@ class Rule:
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
+
+    def begin_step(self, kernel: "ForwardSource") -> None:
+        """Append the part of a forward step before the products."""
+
+    def select(self, kernel: "ForwardSource") -> None:
+        """Append code that computes the update mask u of a tile of neurons."""
+
+    def blend(self, new: str, old: str) -> str:
+        """Return a Triton expression that blends a new state and an old one by the update mask."""
+        return f"tl.where(u, {new}, {old})"
+
+    def remember(self, kernel: "ForwardSource") -> None:
+        """Append code that computes the rule's own states after the new states of a tile of neurons."""
+
+    def end_step(self, kernel: "ForwardSource") -> None:
+        """Append the part of a forward step after the new states."""
+
+    def begin_step_back(self, kernel: "BackwardSource") -> None:
+        """Append the part of a backward step before the gradients of the states."""
+
+    def remember_back(self, kernel: "BackwardSource") -> None:
+        """Append code that propagates gradients through the rule's own states after a tile of new states."""
+
+    def blend_back(self, kernel: "BackwardSource") -> None:
+        """Append code that propagates gradients through `blend` and `select`.
+
+        The gradients of the blended states become those of the new states, of the old ones and of the update mask.
+        """
+        raise NotImplementedError
+
+    def end_step_back(self, kernel: "BackwardSource") -> None:
+        """Append the part of a backward step after the gradients of the states."""
 
 
 @dataclass(frozen=True)
@@ -230,12 +261,12 @@ class Layout:
     @property
     def sample_memory(self) -> tuple[str, ...]:
         """Names of the rule's own states (memories) if they have one value per sample; else empty."""
-        return self.memory if self.rule and self.rule.kind == "SAMPLE" else ()
+        return self.memory if self.rule and self.rule.per_sample else ()
 
     @property
     def neuron_memory(self) -> tuple[str, ...]:
         """Names of the rule's own states (memories) if they have one value per neuron; else empty."""
-        return self.memory if self.rule and self.rule.kind == "NEURON" else ()
+        return () if self.rule and self.rule.per_sample else self.memory
 
     @property
     def memory_width(self) -> int:
@@ -274,8 +305,8 @@ class Layout:
 
     @property
     def selects(self) -> bool:
-        """True if the update rule takes the neurons with the largest scores (kind GATE)."""
-        return self.rule is not None and self.rule.kind == "GATE"
+        """True if the update rule takes the neurons with the largest scores (`ByGate`)."""
+        return self.rule is not None and self.rule.selects
 
     @cached_property
     def starts(self) -> dict[str, str]:
@@ -317,9 +348,8 @@ class Layout:
         if self.rule is None:
             return sums
         for part in self.rule.maps:
-            # for the kind SAMPLE, only the evidence is per neuron
-            sample = self.rule.kind == "SAMPLE"
-            size = "1" if sample and part.name != "rule_evidence" else self.decision_size
+            # of a decision per sample, only the evidence is per neuron
+            size = "1" if self.rule.per_sample and part.name != "rule_evidence" else self.decision_size
             sums |= {f"{part.name}_{v}": (v, size) for v, _ in self.rule.vectors if v in part.arguments}
         return sums
 

@@ -1,176 +1,227 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of the Triton code for the backward pass of an update rule: through its update mask and its own states."""
+"""The fragments of the Triton kernels that depend on the kind of a layer's update rule, forward and backward.
+
+u is the mask of updated neurons. The rule's own states (memories) after a step are computed in three stages:
+`Scored.evidence` reads the cell's new states, `Scored.drive` reads the evidence, and `Scored.advance` reads the drive.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from edgernn.kernels.layout import Rule
 from edgernn.kernels.pointwise import Pointwise
-from edgernn.kernels.writer import KernelSource
+
+if TYPE_CHECKING:
+    from edgernn.kernels.backward import BackwardSource
+    from edgernn.kernels.forward import ForwardSource
 
 
-class RuleGradients(KernelSource):
-    """Generator of the part of a layer's backward kernel that depends on the update rule.
+@dataclass(frozen=True)
+class TimeRule(Rule):
+    """The kind `Timed`, whose update mask is the only input of the kernels: `blend`, which may be soft."""
 
-    Most methods append Triton code, and their docstrings say what this code does. u is the mask of updated neurons. The
-    rule's own states (memories) after a step are computed in three stages: `UpdateRule.evidence` reads the cell's new
-    states, `UpdateRule.drive` reads the evidence, and `UpdateRule.advance` reads the drive.
-    """
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("blend",)
 
-    def memory_grads(self, rule: Rule) -> None:
+    def blend(self, new: str, old: str) -> str:
+        return f"lerp({old}, {new}, blend)"
+
+    def blend_back(self, kernel: "BackwardSource") -> None:
+        kernel.grad_of_u()
+        if self.blend_grad:
+            kernel.store("by_u", "H", "d_blend")
+        for state in kernel.layout.states:
+            kernel.put(f"dn_{state} = blend * d_{state}", f"d_{state} = (1.0 - blend) * d_{state}")
+
+
+@dataclass(frozen=True)
+class GateRule(Rule):
+    """The kind `ByGate`, which takes the neurons with the largest scores. The choice passes no gradient on."""
+
+    selects: ClassVar[bool] = True
+
+    def select(self, kernel: "ForwardSource") -> None:
+        if kernel.resident:
+            kernel.put(f"u = {largest(self, f'g_{self.gate}', 'h_mask')}")
+            kernel.store("u", "H", "u")
+
+    def blend_back(self, kernel: "BackwardSource") -> None:
+        _divide_grads(kernel)
+
+
+@dataclass(frozen=True)
+class ScoredRule(Rule):
+    """The kinds that update where a score is above 0."""
+
+    def evidence(self, kernel: "ForwardSource") -> str:
+        """Return a Triton expression for the evidence of a tile of neurons after its new states."""
+        values = (f"n_{a[2:]}" if a.startswith("s_") else a for a in self.map("evidence").arguments)
+        return f"rule_evidence({', '.join(values)})"
+
+    def advance(self, kernel: "ForwardSource") -> None:
+        """Append code that computes the rule's own states after a step from the variables evidence and u."""
+        kernel.put(
+            f"drive = rule_drive({', '.join(self.map('drive').arguments)})",
+            "u = tl.where(u, 1.0, 0.0)",
+            f"{', '.join(self.memory)} = rule_advance({', '.join(self.map('advance').arguments)})",
+        )
+
+    def find_evidence(self, kernel: "BackwardSource") -> None:
+        """Append code that computes the variable evidence again in the backward pass, if it was not stored."""
+
+    def memory_grads(self, kernel: "BackwardSource") -> None:
         """Append code that propagates gradients backwards through one step of the update rule's own states.
 
         The code reads the gradients with respect to the states after the step. It computes the gradients with respect
-        to the states before the step, to the update mask u and to the result of `UpdateRule.evidence`.
+        to the states before the step, to the update mask u and to the result of `Scored.evidence`.
         """
-        if not self.resident:
-            self.read_memory()
-        for name in self.layout.sample_memory:
-            self.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
-        self.decide(rule)
-        if rule.kind == "NEURON":
-            self.put(f"evidence = rule_evidence({', '.join(self.after_step(rule.map('evidence')))})")
-        self.put(
-            "changes = u", "u = tl.where(u, 1.0, 0.0)", f"drive = rule_drive({', '.join(rule.map('drive').arguments)})"
+        if not kernel.resident:
+            kernel.read_memory()
+        for name in kernel.layout.sample_memory:
+            kernel.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
+        kernel.decide(self)
+        self.find_evidence(kernel)
+        kernel.put(
+            "changes = u", "u = tl.where(u, 1.0, 0.0)", f"drive = rule_drive({', '.join(self.map('drive').arguments)})"
         )
-        self.through(rule.map("advance"), [f"to_{name}" for name in rule.memory])
-        for name in rule.memory:
-            self.put(f"before_{name} = {self.grad_of(rule.map('advance'), name)}")
-        self.put(f"to_u = {self.grad_of(rule.map('advance'), 'u')}")
-        self.through(rule.map("drive"), [self.grad_of(rule.map("advance"), "drive")])
-        self.put(f"to_evidence = {self.grad_of(rule.map('drive'), 'evidence')}", "u = changes")
+        _through(kernel, self.map("advance"), [f"to_{name}" for name in self.memory])
+        for name in self.memory:
+            kernel.put(f"before_{name} = {_grad_of(self.map('advance'), name)}")
+        kernel.put(f"to_u = {_grad_of(self.map('advance'), 'u')}")
+        _through(kernel, self.map("drive"), [_grad_of(self.map("advance"), "drive")])
+        kernel.put(f"to_evidence = {_grad_of(self.map('drive'), 'evidence')}", "u = changes")
 
-    def evidence_grads(self, rule: Rule) -> None:
-        """Propagate the gradient of the result of `UpdateRule.evidence` to the cell's new states, which it reads."""
-        part = rule.map("evidence")
-        self.through(part, ["to_evidence"], self.after_step(part))
-        for state in rule.evidence_states:
-            self.put(f"d_{state} += {self.grad_of(part, f's_{state}')}")
+    def remember_back(self, kernel: "BackwardSource") -> None:
+        if not self.memory:
+            return
+        part = self.map("evidence")
+        _through(kernel, part, ["to_evidence"], _after_step(part))
+        for state in self.evidence_states:
+            kernel.put(f"d_{state} += {_grad_of(part, f's_{state}')}")
 
-    @staticmethod
-    def after_step(evidence: Pointwise) -> tuple[str, ...]:
-        """Return the names of the variables that the generated code passes to the function for `UpdateRule.evidence`.
-
-        `UpdateRule.evidence` reads the cell's states after a step. In the generated code, `s_h` is the state h before
-        the step and `after_h` the one after it. The argument `s_h` therefore gets the variable `after_h`. Any other
-        argument gets the variable of its own name.
-        """
-        return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
-
-    def decision_grads(self, rule: Rule, to_u: str) -> None:
-        """Append code that propagates the gradient of the update mask u to the arguments of `UpdateRule.score`.
+    def decision_grads(self, kernel: "BackwardSource", to_u: str) -> None:
+        """Append code that propagates the gradient of the update mask u to the arguments of `Scored.score`.
 
         u is computed from the score. `to_u` is a Triton expression for the gradient of u.
         """
-        self.through(rule.map("likelihood"), [to_u])
-        to_score = self.grad_of(rule.map("likelihood"), "score")
-        if rule.memory and "score" in rule.map("advance").arguments:
-            to_score += f" + {self.grad_of(rule.map('advance'), 'score')}"
-        self.through(rule.map("score"), [to_score], self.score_arguments(rule))
-        if "e" in rule.map("score").arguments:
-            self.store(self.grad_of(rule.map("score"), "e"), self.layout.decision_size, "d_e")
-        for name in rule.memory:
-            self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
+        score, likelihood = self.map("score"), self.map("likelihood")
+        _through(kernel, likelihood, [to_u])
+        to_score = _grad_of(likelihood, "score")
+        if self.memory and "score" in self.map("advance").arguments:
+            to_score += f" + {_grad_of(self.map('advance'), 'score')}"
+        _through(kernel, score, [to_score], kernel.score_arguments(self))
+        if "e" in score.arguments:
+            kernel.store(_grad_of(score, "e"), kernel.layout.decision_size, "d_e")
+        for name in self.memory:
+            kernel.put(f"to_{name} = before_{name} + {_grad_of(score, name)}")
 
-    def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """Propagate gradients from the results of a method of the update rule to the method's arguments.
 
-        The gradients of the rule's weights are added to their sums over the steps.
+@dataclass(frozen=True)
+class SampleRule(ScoredRule):
+    """The kind `PerSample`, which decides before a step, and sums the evidence of the neurons for its states."""
 
-        Args:
-            part: Triton functions of the method.
-            grads: Triton expressions for the gradients of the results.
-            values: Triton expressions for the arguments. Default: variables with the names of the arguments.
-        """
-        names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
-        self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
-        for argument in part.arguments:
-            if (name := f"{part.name}_{argument}") in self.layout.sums:
-                self.add(name, f"grad_{name}", self.layout.sums[name][1])
+    per_sample: ClassVar[bool] = True
 
-    @staticmethod
-    def grad_of(part: Pointwise, argument: str) -> str:
-        """Return the name of the variable, in the generated code, for the gradient of an argument of a rule's method.
+    def begin_step(self, kernel: "ForwardSource") -> None:
+        kernel.decide(self)
+        kernel.put("evidence = tl.zeros((ROWS, 1), tl.float32)")
 
-        The code that `through` generates assigns this variable. Return "0.0" if the method does not read the argument.
-        """
-        return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
+    def remember(self, kernel: "ForwardSource") -> None:
+        if self.memory:
+            kernel.put(f"evidence += tl.sum(tl.where(h_mask, {self.evidence(kernel)}, 0.0), 1, keep_dims=True)")
 
-    def read_memory(self) -> None:
-        """Append code that loads the values of the update rule's own states from before the step.
+    def end_step(self, kernel: "ForwardSource") -> None:
+        kernel.put("tl.store(evidence_ptr + at, evidence, live)")
+        self.advance(kernel)
+        for name in self.memory:
+            kernel.put(f"tl.store(all_{name}_ptr + at + B, {name}, live)")
 
-        If these states have one value per sample, the forward pass has summed the results of `UpdateRule.evidence` over
-        the neurons at each step. The code also loads this sum. If the loss reads these states directly, the code also
-        loads the gradients of the loss with respect to them.
-        """
-        for name in self.layout.neuron_memory:
-            self.load(name, "H", f"all_{name}")
-        for name in self.layout.sample_memory:
-            self.put(
-                f"{name} = tl.load(all_{name}_ptr + at, live, 0.0)",
-                f"if HAS_all_{name}:",
-                f"    y_{name} = tl.load(y_all_{name}_ptr + at + B, live, 0.0)",
-            )
-        if self.layout.sample_memory:
-            self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
+    def begin_step_back(self, kernel: "BackwardSource") -> None:
+        self.memory_grads(kernel)
 
-    def rule_grads(self) -> None:
-        """Propagate gradients through one step's blend of states: u · new + (1 - u) · old.
+    def blend_back(self, kernel: "BackwardSource") -> None:
+        kernel.grad_of_u()
+        kernel.put("to_u += tl.sum(tl.where(h_mask, by_u, 0.0), 1, keep_dims=True)")
+        _divide_grads(kernel)
 
-        u is the mask of updated neurons, `new` are the states that the cell computes, and `old` the states before the
-        step. The gradients of the blended states become those of new, old and u.
-        """
-        layout, states = self.layout, self.layout.states
-        rule = layout.rule
-        if rule is None:
-            for state in states:
-                self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
+    def end_step_back(self, kernel: "BackwardSource") -> None:
+        self.decision_grads(kernel, "to_u")
+
+
+@dataclass(frozen=True)
+class NeuronRule(ScoredRule):
+    """The kind `PerNeuron`."""
+
+    def select(self, kernel: "ForwardSource") -> None:
+        kernel.decide(self)
+
+    def remember(self, kernel: "ForwardSource") -> None:
+        if not self.memory:
             return
-        if rule.has_grad:
-            self.grad_of_u()
-        new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
-        if rule.kind == "NEURON":
-            if not rule.memory:
-                self.decide(rule)
-            if rule.group_size > 1:
-                self._sum_over_groups()
-            self.decision_grads(rule, "by_u + to_u" if rule.memory else "by_u")
-        elif rule.kind == "SAMPLE":
-            self.put("to_u += tl.sum(tl.where(h_mask, by_u, 0.0), 1, keep_dims=True)")
-        elif rule.kind == "TIME":
-            new, old = "blend * d_{0}", "(1.0 - blend) * d_{0}"
-            if rule.blend_grad:
-                self.store("by_u", "H", "d_blend")
-        for state in states:
-            self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
-            reads = rule.kind == "NEURON" and f"s_{state}" in rule.map("score").arguments
-            if reads and not rule.detaches_state:
-                share = " * u_share" if rule.group_size > 1 else ""
-                self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}{share}")
+        kernel.put(f"evidence = {self.evidence(kernel)}")
+        self.advance(kernel)
+        for name in self.memory:
+            kernel.put(f"{name} = tl.where(h_mask, {name}, 0.0)")
+            kernel.store(name, "H", f"all_{name}", "(at + B)")
 
-    def grad_of_u(self) -> None:
-        """Compute the variable by_u, the gradient of the update mask u, from the gradients of the states."""
-        states = self.layout.states
-        new_states = ", ".join(f"n_{state}" for state in states)
-        self.put(f"{new_states} = update({self.arguments(self.layout.update)})")
-        self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
+    def find_evidence(self, kernel: "BackwardSource") -> None:
+        kernel.put(f"evidence = rule_evidence({', '.join(_after_step(self.map('evidence')))})")
 
-    def _sum_over_groups(self) -> None:
-        """Replace by_u, the gradient of the update mask u, by its sum over each group of neurons that share u."""
-        if self.resident and self.loads_groups:
-            self.store("by_u", "H", "d_u", "row")
-            self.put("tl.debug_barrier()")
-        self.put("by_u = tl.where(h_mask, by_u, 0.0)", f"by_u = {self.group_sums('by_u', 'd_u_ptr + row * H')}")
-        if self.resident and self.loads_groups:
-            # the next step must not overwrite it before all threads have loaded it
-            self.put("tl.debug_barrier()")
+    def remember_back(self, kernel: "BackwardSource") -> None:
+        if self.memory:
+            self.memory_grads(kernel)
+        super().remember_back(kernel)
 
-    def add(self, name: str, value: str, size: str = "H") -> None:
-        """Add the Triton expression `value` to the variable sum_NAME, a gradient that is summed over the steps.
+    def blend_back(self, kernel: "BackwardSource") -> None:
+        kernel.grad_of_u()
+        if not self.memory:
+            kernel.decide(self)
+        if self.group_size > 1:
+            kernel.sum_over_groups()
+        self.decision_grads(kernel, "by_u + to_u" if self.memory else "by_u")
+        score = self.map("score")
+        read = [state for state in kernel.layout.states if f"s_{state}" in score.arguments and not self.detaches_state]
+        share = " * u_share" if self.group_size > 1 else ""
+        _divide_grads(kernel, {state: f"{_grad_of(score, f's_{state}')}{share}" for state in read})
 
-        `size` is the symbol of the gradient's size. The sum is in registers if the size is "1" or the kernel has the
-        resident form (states in registers), else in memory.
-        """
-        if self.resident or size == "1":
-            self.put(f"sum_{name} += {value}")
-            return
-        self.load(f"sum_{name}", size, f"sum_{name}", "row")
-        self.put(f"sum_{name} += {value}")
-        self.store(f"sum_{name}", size, f"sum_{name}", "row")
+
+def largest(rule: Rule, gate: str, mask: str) -> str:
+    """Return a Triton expression for the update mask u of a rule of the kind `ByGate`.
+
+    `gate` is the name of a tile with all columns of the update gate's pre-activations, and `mask` that of the mask of
+    columns that exist.
+    """
+    ((k, _),) = rule.vectors
+    return f"largest({'-' if rule.sign < 0 else ''}{gate}, {mask}, {k})"
+
+
+def _divide_grads(kernel: "BackwardSource", added: dict[str, str] | None = None) -> None:
+    """Pass the gradient of a state to the new state where u is true, else to the old one, and add `added` to that."""
+    for state in kernel.layout.states:
+        kernel.put(f"dn_{state} = tl.where(u, d_{state}, 0.0)", f"d_{state} = tl.where(u, 0.0, d_{state})")
+        if added and state in added:
+            kernel.put(f"d_{state} += {added[state]}")
+
+
+def _after_step(evidence: Pointwise) -> tuple[str, ...]:
+    """Name the arguments of `Scored.evidence`: `s_h` is the state h before the step, and `after_h` the one after it."""
+    return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
+
+
+def _through(kernel: "BackwardSource", part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
+    """Propagate gradients from the results of a method of the update rule to the method's arguments.
+
+    The gradients of the rule's weights are added to their sums over the steps. `grads` are Triton expressions for the
+    gradients of the results, and `values` for the arguments: by default, variables with the names of the arguments.
+    """
+    names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
+    kernel.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
+    for argument in part.arguments:
+        if (name := f"{part.name}_{argument}") in kernel.layout.sums:
+            kernel.add(name, f"grad_{name}", kernel.layout.sums[name][1])
+
+
+def _grad_of(part: Pointwise, argument: str) -> str:
+    """Name the variable that `_through` assigns to the gradient of an argument; "0.0" if it is not read."""
+    return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"

@@ -78,7 +78,7 @@ class Periodic(PerSample):
         head = unread + x[: first + 1].sum(0)
         if not updates:
             return x[:0], (waited, head)
-        periods = x[first + 1 : end].unflatten(0, (len(updates) - 1, updates.step)).sum(1)
+        periods = x[first + 1 : end].reshape(len(updates) - 1, updates.step, *x.shape[1:]).sum(1)
         return torch.cat([head[None], periods]) / self.rule_pool, (waited, x[end:].sum(0))
 
     @torch.no_grad()
