@@ -60,7 +60,7 @@ def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
 
     The file runs in ONNX Runtime 1.17 or newer, and faster with the native library registered. The command writes two
     more files beside it. The model card has the same name with .md and shows size and latency on this machine.
-    example.npz holds inputs x (N, T, I) of the task and the model's outputs y.
+    example.npz holds inputs x (N, T, I) of the task and the outputs y of model.onnx.
 
     --weights bfloat16 or int8 reduces the file to about a half or a quarter. The command then measures the metric again
     on the task's test sequences. It warns if a metric such as accuracy falls by more than half a percentage point, or

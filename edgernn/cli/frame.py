@@ -72,6 +72,10 @@ class Command(click.Command):
             if "KEY=VALUE" in " ".join(self.collect_usage_pieces(ctx)) and (setting := _setting(error, words)):
                 raise click.UsageError(f"{error.format_message()} Did you mean the setting {setting}?", ctx) from None
             raise
+        except click.UsageError as error:
+            if "extra argument" in error.message and any("--input" in param.opts for param in self.params):
+                raise click.UsageError(f"{error.message}; pass an input file as --input FILE", ctx) from None
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         with needed_by(ctx.command_path):

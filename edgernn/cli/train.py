@@ -196,6 +196,7 @@ def command(
         raise UsageError("--allow-code: expected together with --recipe; leave it out")
     if missing := [f"'--{name}'" for name in ("task", "cell") if options[name] is None]:
         hint = ", or --resume and --out alone, without settings" if resume else ""
-        raise UsageError(f"Missing option {' and '.join(missing)}; give it, or a --recipe{hint}")
+        what, them = ("options", "both") if len(missing) > 1 else ("option", "it")
+        raise UsageError(f"Missing {what} {' and '.join(missing)}; give {them}, or a --recipe{hint}")
     result = train(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
     return result if leads() else None
