@@ -13,10 +13,14 @@ from edgernn.cells import COMPILED, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import search_thresholds
-from edgernn.rules import RULES, PerColumn
+from edgernn.rules import RULES, PerColumn, PerSample
 
 # rules that have CUDA kernels
-ON_GPU = tuple(name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations() or rule.by_hand)
+ON_GPU = tuple(
+    name
+    for name, rule in RULES.items()
+    if rule.is_dense() or rule.by_hand or (rule.has_equations() and not (issubclass(rule, PerSample) and rule.pool))
+)
 GROUPS = "gru+selective in groups of 16"
 _RANK, _SHARE = 4, 0.4
 # steps and batch size of the input on which thresholds are searched

@@ -24,8 +24,14 @@ from tests.tolerances import FLOAT32
 
 # T, B, I, H: odd; all 1; H = I; whole vectors; several blocks of vectors in a row
 SIZES = [(7, 3, 5, 11), (1, 1, 3, 5), (5, 9, 17, 17), (9, 4, 16, 32), (3, 2, 4, 300)]
-RULES_AND_SIZES = [
-    (rule, size) for rule in ANY_CELL for size in SIZES if rule in ("always", "selective") or size == SIZES[0]
+CASES = [
+    (cell, rule, size)
+    for cell in USER_CELLS
+    for rule in ANY_CELL
+    for size in SIZES
+    if rule in ("always", "selective") or size == SIZES[0]
+    # a cell that reads x_{t-1} runs under periodic in the loop
+    if rule != "periodic" or not cell.reads_last
 ]
 
 
@@ -35,8 +41,7 @@ def _library() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("rule", "size"), RULES_AND_SIZES, ids=str)
-@pytest.mark.parametrize("cell", USER_CELLS)
+@pytest.mark.parametrize(("cell", "rule", "size"), CASES)
 def test_forward_and_all_gradients_equal_the_loop(cell: type[Cell], rule: str, size: tuple[int, int, int, int]) -> None:
     T, B, I, H = size
     layer = user_layer(cell, rule, H if cell is Highway else I, H)
