@@ -56,11 +56,19 @@ def _state_count(kind: LayerKind) -> int:
 
 def code(kind: LayerKind, state: str) -> str:
     """Generate the C functions for layers of a kind; `state` is the name of the C struct with the model's state."""
-    return "\n".join(_LayerCode(kind, state).functions())
+    return "\n".join(_CODE[kind.rule.kind](kind, state).functions())
 
 
 class _LayerCode:
-    """Generator of the C functions for layers of one kind; the methods yield or return C code."""
+    """Generator of the C functions for layers of one kind, whose rule updates all neurons; yields or returns C code.
+
+    A subclass for each kind of update rule has what differs.
+    """
+
+    # C expressions: the number of neurons that a step computes, neuron i of them, the input, and the result of a step
+    _count, _neuron, _input, _result = "layer->hidden", "i", "x", "layer->hidden"
+    # what the result counts
+    _counted = "updated neurons"
 
     def __init__(self, kind: LayerKind, state: str) -> None:
         self._kind, self._state, self._id = kind, state, kind.identifier
@@ -73,10 +81,8 @@ class _LayerCode:
         yield function(f"update_{self._id}", f"The new states of a neuron of {name}.", self._cell.update)
         for method, equation in self._rule.equations.items():
             yield function(f"{method}_{self._id}", f"The equation `{method}` of the rule of {name}.", equation)
-        if self._rule.has_drive:
-            yield self._drive()
-        counted = "values of h that it sends" if self._kind.moving else "updated neurons"
-        comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of {counted}.")
+        yield from self._rule_functions()
+        comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of {self._counted}.")
         head = f"static int32_t step_{self._id}(const struct layer_{self._id}* layer, {self._state}* model,"
         head += f"\n{' ' * head.index('(')} const float* x) {{"
         yield "\n".join([comment, head, *(f"  {line}" if line else "" for line in self._step()), "}\n"])
@@ -84,16 +90,23 @@ class _LayerCode:
     def _step(self) -> Iterator[str]:
         yield from self._state_pointers()
         yield from self._decide()
-        if self._kind.lists_neurons:
-            yield "if (count != 0) {"
-            yield from (f"  {line}" for line in self._work())
-            yield "}"
-        else:
-            yield from self._work()
+        yield from self._work()
         yield from self._remember()
         if self._cell.reads_last:
-            yield f"for (int32_t k = 0; k < layer->inputs; ++k) last[k] = {'now' if self._rule.pool else 'x'}[k];"
-        yield f"return {'count' if self._kind.moving else self._count};"
+            yield f"for (int32_t k = 0; k < layer->inputs; ++k) last[k] = {self._input}[k];"
+        yield f"return {self._result};"
+
+    def _rule_functions(self) -> Iterator[str]:
+        """Generate further functions of the update rule."""
+        yield from ()
+
+    def _decide(self) -> Iterator[str]:
+        """Generate the part of a step in which the update rule decides what to update."""
+        yield from ()
+
+    def _remember(self) -> Iterator[str]:
+        """Generate the part of a step that computes the states of the update rule after it."""
+        yield from ()
 
     def _work(self) -> Iterator[str]:
         """Generate the part of a step that computes new states; the C code skips it if no neuron is updated."""
@@ -101,10 +114,6 @@ class _LayerCode:
         if self._cell.mid is not None:
             yield from self._middle()
         yield from self._update()
-
-    @property
-    def _count(self) -> str:
-        return "count" if self._kind.lists_neurons else "layer->hidden"
 
     def _state_pointers(self) -> Iterator[str]:
         for i, name in enumerate(self._places()):
@@ -114,9 +123,6 @@ class _LayerCode:
         """Return the names of the C pointers to the layer's states, in the order of the state array."""
         names = [f"state_{i}" for i in range(self._cell.states)] + list(map(identifier, self._rule.memories))
         return names + ["last"] * self._cell.reads_last + ["drive"] * self._rule.has_drive
-
-    def _compare(self) -> str:
-        return ">=" if self._rule.inclusive else ">"
 
     def _rule_places(self, index: str, memory_index: str) -> dict[str, str]:
         """Map the names of a rule's weights and memories (its own states) to C expressions.
@@ -133,79 +139,6 @@ class _LayerCode:
             for name in self._rule.weights
         }
         return places | {name: f"{identifier(name)}[{memory_index}]" for name in self._rule.equation_memories}
-
-    def _decide(self) -> Iterator[str]:
-        """Generate the C code in which the update rule decides what to update.
-
-        A rule of the kind SAMPLE makes one decision for all neurons: the code returns from the step if none is to be
-        updated. A rule of the kind NEURON decides for each neuron: the code lists the neurons to update. A rule of the
-        kind COLUMN, such as delta, keeps the sums W x + R h + b of the previous step: the code corrects them for each
-        value of x and h that has changed by more than a threshold. Other rules update all neurons and need no code.
-        """
-        if self._rule.kind == "SAMPLE":
-            score = call(f"score_{self._id}", self._rule.equations["score"], self._rule_places("0", "0"))
-            yield f"const float score = {score};"
-            yield f"if (!(score {self._compare()} 0.0f)) {{"
-            yield from (f"  {line}" for line in self._advance("0.0f", "score", "*drive", "0"))
-            if self._cell.reads_last:
-                yield "  for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
-            if self._rule.pool:
-                yield f"  for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] += x[k];"
-            yield "  return 0;"
-            yield "}"
-            if self._rule.pool:
-                pool, unread = f"layer->{identifier(self._rule.pool)}[0]", self._unread
-                if self._cell.reads_last:
-                    yield "const float* const now = x;"
-                yield f"if ({self._pools}) {{"
-                yield f"  for (int32_t k = 0; k < layer->inputs; ++k) {unread}[k] = ({unread}[k] + x[k]) / {pool};"
-                yield f"  x = {unread};"
-                yield "}"
-        if self._kind.lists_neurons:
-            yield from self._list_neurons()
-        if self._kind.moving:
-            yield from send_values(self._kind)
-
-    @property
-    def _pools(self) -> str:
-        """C condition under which the cell reads a mean of inputs (`RuleTable.pool`)."""
-        return f"layer->{identifier(self._rule.pool)}[0] > 0.0f"
-
-    @property
-    def _unread(self) -> str:
-        """Name of the C array with the sum of the inputs that no update has read yet."""
-        return identifier(list(self._rule.memories)[-1])
-
-    def _list_neurons(self) -> Iterator[str]:
-        kind, rule, equation = self._kind, self._rule, self._rule.equations["score"]
-        groups, index = ("layer->groups", "g") if kind.groups else ("layer->hidden", "j")
-        places = self._rule_places(index, index) | {"e": "e", "s_h": f"state_0[{index}]"}
-        yield "int32_t count = 0;"
-        yield f"for (int32_t {index} = 0; {index} < {groups}; ++{index}) {{"
-        if rule.matrix is not None:
-            matrix, bias = identifier(rule.matrix), "0.0f" if rule.bias is None else places[rule.bias]
-            row = f"layer->{matrix} + {index} * layer->inputs"
-            if kind.int8:
-                product = f"layer->{matrix}_scales[{index}] * edgernn_float_product({row}, x, layer->inputs)"
-                yield f"  const float e = {bias} + {product};"
-            else:
-                yield f"  float e = {bias};"
-                yield f"  edgernn_products_1({row}, x, layer->inputs, &e);"
-        if kind.groups:
-            yield "  const int32_t first = g * layer->group_size, rest = layer->hidden - first;"
-            yield "  const int32_t end = first + (rest < layer->group_size ? rest : layer->group_size);"
-            yield "  float sum = 0.0f;"
-            yield "  for (int32_t j = first; j < end; ++j) sum += state_0[j];"
-            places["s_h"] = "sum / (float)(end - first)"
-        yield f"  const float score = {call(f'score_{self._id}', equation, places)};"
-        if kind.remembers:
-            yield "  model->scores[j] = score;"
-        yield f"  if (!(score {self._compare()} 0.0f)) continue;"
-        if kind.groups:
-            yield "  for (int32_t j = first; j < end; ++j) model->active[count++] = (uint16_t)j;"
-        else:
-            yield "  model->active[count++] = (uint16_t)j;"
-        yield "}"
 
     def _prepare(self) -> Iterator[str]:
         """Generate the code that prepares the vectors for the products with the weight matrices.
@@ -309,7 +242,7 @@ class _LayerCode:
     def _update(self) -> Iterator[str]:
         kind, equation = self._kind, self._cell.update
         yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
-        yield f"  const int32_t j = {'model->active[i]' if kind.lists_neurons else 'i'};"
+        yield f"  const int32_t j = {self._neuron};"
         yield from (f"  {line}" for line in self._sums("j", mid=False))
         apart = kind.kept_apart
         waiting = {s: f"model->next[{place} * layer->hidden + i]" for place, s in enumerate(apart)}
@@ -324,10 +257,16 @@ class _LayerCode:
             yield f"  {call(f'update_{self._id}', equation, places, pointers)};"
         yield "}"
         for s, place in waiting.items():
-            index = "model->active[i]" if kind.lists_neurons else "i"
             yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
-            yield f"  state_{s}[{index}] = {place};"
+            yield f"  state_{s}[{self._neuron}] = {place};"
             yield "}"
+
+
+class _ScoredCode(_LayerCode):
+    """Code for rules that update where a score is above 0."""
+
+    def _compare(self) -> str:
+        return ">=" if self._rule.inclusive else ">"
 
     def _advance(self, u: str, score: str, drive: str, index: str) -> Iterator[str]:
         """Generate the update of the rule's memories (its own states) by its equation `advance`.
@@ -360,21 +299,54 @@ class _LayerCode:
         places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
         return call(f"evidence_{self._id}", self._rule.equations["evidence"], places)
 
-    def _remember(self) -> Iterator[str]:
-        if self._rule.kind == "SAMPLE":
-            if self._rule.has_drive:
-                yield f"find_drive_{self._id}(layer, model);"
-            yield from self._advance("1.0f", "score", "*drive", "0")
-            if self._rule.pool:
-                yield f"for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] = 0.0f;"
-        elif self._kind.lists_neurons and self._kind.remembers:
-            places = self._rule_places("j", "j") | {"evidence": self._evidence("j")}
-            drive = call(f"drive_{self._id}", self._rule.equations["drive"], places)
-            yield "for (int32_t j = 0; j < layer->hidden; ++j) {"
-            yield f"  const float drive = {drive}, score = model->scores[j];"
-            yield f"  const float u = score {self._compare()} 0.0f ? 1.0f : 0.0f;"
-            yield from (f"  {line}" for line in self._advance("u", "score", "drive", "j"))
+
+class _SampleCode(_ScoredCode):
+    """Code for rules with one decision for all neurons: a step returns early if none is to be updated."""
+
+    def _rule_functions(self) -> Iterator[str]:
+        if self._rule.has_drive:
+            yield self._drive()
+
+    @property
+    def _input(self) -> str:  # type: ignore[override]
+        return "now" if self._rule.pool else "x"
+
+    def _decide(self) -> Iterator[str]:
+        score = call(f"score_{self._id}", self._rule.equations["score"], self._rule_places("0", "0"))
+        yield f"const float score = {score};"
+        yield f"if (!(score {self._compare()} 0.0f)) {{"
+        yield from (f"  {line}" for line in self._advance("0.0f", "score", "*drive", "0"))
+        if self._cell.reads_last:
+            yield "  for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
+        if self._rule.pool:
+            yield f"  for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] += x[k];"
+        yield "  return 0;"
+        yield "}"
+        if self._rule.pool:
+            pool, unread = f"layer->{identifier(self._rule.pool)}[0]", self._unread
+            if self._cell.reads_last:
+                yield "const float* const now = x;"
+            yield f"if ({self._pools}) {{"
+            yield f"  for (int32_t k = 0; k < layer->inputs; ++k) {unread}[k] = ({unread}[k] + x[k]) / {pool};"
+            yield f"  x = {unread};"
             yield "}"
+
+    @property
+    def _pools(self) -> str:
+        """C condition under which the cell reads a mean of inputs (`RuleTable.pool`)."""
+        return f"layer->{identifier(self._rule.pool)}[0] > 0.0f"
+
+    @property
+    def _unread(self) -> str:
+        """Name of the C array with the sum of the inputs that no update has read yet."""
+        return identifier(list(self._rule.memories)[-1])
+
+    def _remember(self) -> Iterator[str]:
+        if self._rule.has_drive:
+            yield f"find_drive_{self._id}(layer, model);"
+        yield from self._advance("1.0f", "score", "*drive", "0")
+        if self._rule.pool:
+            yield f"for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] = 0.0f;"
 
     def _drive(self) -> str:
         """Generate the C function that computes the equation `drive` of a rule that makes one decision for all neurons.
@@ -395,3 +367,68 @@ static void find_drive_{self._id}(const struct layer_{self._id}* layer, {self._s
   model->state[layer->states[{state}]] = {call(f"drive_{self._id}", self._rule.equations["drive"], places)};
 }}
 """
+
+
+class _NeuronCode(_ScoredCode):
+    """Code for rules that decide for each neuron or group: a step lists the neurons to update."""
+
+    _count, _neuron, _result = "count", "model->active[i]", "count"
+
+    def _decide(self) -> Iterator[str]:
+        kind, rule, equation = self._kind, self._rule, self._rule.equations["score"]
+        groups, index = ("layer->groups", "g") if kind.groups else ("layer->hidden", "j")
+        places = self._rule_places(index, index) | {"e": "e", "s_h": f"state_0[{index}]"}
+        yield "int32_t count = 0;"
+        yield f"for (int32_t {index} = 0; {index} < {groups}; ++{index}) {{"
+        if rule.matrix is not None:
+            matrix, bias = identifier(rule.matrix), "0.0f" if rule.bias is None else places[rule.bias]
+            row = f"layer->{matrix} + {index} * layer->inputs"
+            if kind.int8:
+                product = f"layer->{matrix}_scales[{index}] * edgernn_float_product({row}, x, layer->inputs)"
+                yield f"  const float e = {bias} + {product};"
+            else:
+                yield f"  float e = {bias};"
+                yield f"  edgernn_products_1({row}, x, layer->inputs, &e);"
+        if kind.groups:
+            yield "  const int32_t first = g * layer->group_size, rest = layer->hidden - first;"
+            yield "  const int32_t end = first + (rest < layer->group_size ? rest : layer->group_size);"
+            yield "  float sum = 0.0f;"
+            yield "  for (int32_t j = first; j < end; ++j) sum += state_0[j];"
+            places["s_h"] = "sum / (float)(end - first)"
+        yield f"  const float score = {call(f'score_{self._id}', equation, places)};"
+        if kind.remembers:
+            yield "  model->scores[j] = score;"
+        yield f"  if (!(score {self._compare()} 0.0f)) continue;"
+        if kind.groups:
+            yield "  for (int32_t j = first; j < end; ++j) model->active[count++] = (uint16_t)j;"
+        else:
+            yield "  model->active[count++] = (uint16_t)j;"
+        yield "}"
+
+    def _work(self) -> Iterator[str]:
+        yield "if (count != 0) {"
+        yield from (f"  {line}" for line in super()._work())
+        yield "}"
+
+    def _remember(self) -> Iterator[str]:
+        if not self._kind.remembers:
+            return
+        places = self._rule_places("j", "j") | {"evidence": self._evidence("j")}
+        drive = call(f"drive_{self._id}", self._rule.equations["drive"], places)
+        yield "for (int32_t j = 0; j < layer->hidden; ++j) {"
+        yield f"  const float drive = {drive}, score = model->scores[j];"
+        yield f"  const float u = score {self._compare()} 0.0f ? 1.0f : 0.0f;"
+        yield from (f"  {line}" for line in self._advance("u", "score", "drive", "j"))
+        yield "}"
+
+
+class _ColumnCode(_LayerCode):
+    """Code for rules that keep the sums W x + R h + b, and correct them for each value that changed enough."""
+
+    _result, _counted = "count", "values of h that it sends"
+
+    def _decide(self) -> Iterator[str]:
+        yield from send_values(self._kind)
+
+
+_CODE = {"TIME": _LayerCode, "SAMPLE": _SampleCode, "NEURON": _NeuronCode, "COLUMN": _ColumnCode}
