@@ -196,6 +196,7 @@ class Unrolled(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, kept: Kept | None, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
         contiguous = [None if t is None else t.contiguous() for t in inputs]
         named = plan.named(plan.split(contiguous)[0])
+        restored = kept is not None and kept.y is not None
         if kept is not None and kept.y is not None:
             values = plan.restore(kept.y, kept.tensors, named)
         else:
@@ -218,9 +219,10 @@ class Unrolled(torch.autograd.Function):
         assert u is not None
         ctx.mark_non_differentiable(u)
         likelihoods = None
-        if plan.likelihoods and isinstance(plan.rule, Scored):
+        if plan.likelihoods and isinstance(plan.rule, Scored) and not restored:
             likelihoods = _likelihoods(plan.rule, named, memories, states[0])
-        budget = plan.rule.budget(u, likelihoods, plan.step_weights)
+        # of restored values, only the gradients count
+        budget = u.new_zeros(()) if restored else plan.rule.budget(u, likelihoods, plan.step_weights)
         return (states[0], *last, *(memory[-1].clone() for memory in memories), u, budget)
 
     @staticmethod
