@@ -66,14 +66,15 @@ def export_network(
     _check_states(names_in, names_out, network)
     program = _traced(network, arguments, names_in, names_out, dynamic_shapes)
     proto = add_functions(program)
-    _name_axes(proto)
+    states = [name for name in names_in if f"{name}.next" in names_out]
+    _name_axes(proto, states, {name: leaf.shape for name, leaf in zip(names_in, leaves, strict=True)})
     info = {
         "version": __version__,
         "schema": SCHEMA,
         "network": type(module).__qualname__,
         "inputs": names_in,
         "outputs": names_out,
-        "states": [name for name in names_in if f"{name}.next" in names_out],
+        "states": states,
         "parameters": sum(p.numel() for p in network.parameters()),
         "left": {} if converted is None else converted.left,
         **describe_functions(layer_functions([layer_of(key) for key in _keys(program.model_proto)])),
@@ -235,13 +236,30 @@ def _traced(
             ) from error
 
 
-def _name_axes(proto: onnx.ModelProto) -> None:
-    """Give the variable axes of inputs and outputs short names: axis0, axis1, ..."""
+def _name_axes(proto: onnx.ModelProto, states: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> None:
+    """Give the variable axes of inputs and outputs short names: axis0, axis1, ...
+
+    An axis of a state that no other input has keeps its size in the example, `shapes`.
+    """
+    free = {axis.dim_param for v in proto.graph.input if v.name not in states for axis in _axes(v)}
+    sizes = {
+        axis.dim_param: size
+        for value in proto.graph.input
+        if value.name in states
+        for axis, size in zip(_axes(value), shapes[value.name], strict=True)
+        if axis.dim_param and axis.dim_param not in free
+    }
     names: dict[str, str] = {}
     for value in (*proto.graph.input, *proto.graph.output):
-        for axis in value.type.tensor_type.shape.dim:
-            if axis.dim_param and axis.dim_param.isidentifier():
+        for axis in _axes(value):
+            if axis.dim_param in sizes:
+                axis.dim_value = sizes[axis.dim_param]
+            elif axis.dim_param.isidentifier():
                 axis.dim_param = names.setdefault(axis.dim_param, f"axis{len(names)}")
+
+
+def _axes(value: onnx.ValueInfoProto) -> Any:
+    return value.type.tensor_type.shape.dim
 
 
 def _call(network: nn.Module, arguments: Any) -> Any:

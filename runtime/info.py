@@ -158,6 +158,11 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         remedy = "export the model again" if isinstance(schema, int) and schema < SCHEMA else "update edgernn"
         raise EdgernnError(f"{path}: expected edgernn metadata of version {SCHEMA}, got {schema!r:.50}; {remedy}")
+    if "network" in info and "model" not in info:
+        raise EdgernnError(
+            f"{path}: expected the file of a SequenceModel, got that of a network of one's own; open it with "
+            "edgernn.runtime.NetworkSession"
+        )
     for name, (expected, is_valid) in _FIELDS.items():
         value: Any = info
         for key in name.split("."):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import edgernn
 from edgernn.export import add_functions, to_onnx
 from edgernn.nn import CausalConv1d, Recurrent, convert
+from edgernn.runtime import NetworkSession
 from edgernn.runtime.library import register
 from tests.native import library
 
@@ -221,3 +222,39 @@ def test_wrong_file_is_not_blamed_on_the_caller(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(edgernn.EdgernnError, match=r"portable: y0 differs from torch in float64 by 0\.0"):
         to_onnx(Recurrent("gru", 3, 4), tmp_path / "net.onnx", torch.randn(5, 2, 3))
     assert not list(tmp_path.iterdir())
+
+
+def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming, Path], tmp_path: Path) -> None:
+    net, path = streaming
+    x = torch.randn(3, 11, 3)
+    with torch.no_grad():
+        y, energy, last = net.eval()(x, net.start(3))
+    for backend in ("portable", "native"):
+        session = NetworkSession(path, backend=backend)  # type: ignore[arg-type]
+        assert (session.backend, session.state_names) == (backend, tuple(STATES))
+        whole = session.run(x)
+        assert list(whole) == ["y", "energy"]
+        np.testing.assert_allclose(whole["y"], y, rtol=0, atol=2e-6)
+        parts = [session.step(x[:, :4]), session.step(x=x[:, 4:])]
+        np.testing.assert_allclose(np.concatenate([p["energy"] for p in parts], 1), energy, rtol=0, atol=2e-6)
+        for name, state in zip(STATES, last, strict=True):
+            np.testing.assert_allclose(session.states[name], state, rtol=0, atol=2e-6)
+        again = session.run(x[:, 4:], **dict(zip(STATES, net.start(3), strict=True)))
+        session.reset()
+        np.testing.assert_array_equal(session.step(x[:, 4:])["y"], again["y"])
+    for wrong, message in (
+        (session.run, "inputs: expected x, got none; pass each of them once"),
+        (lambda: session.run(x, x), "inputs: expected x, got x, and 1 more"),
+        (lambda: session.run(x, z=x), "inputs: expected x, got the unknown z"),
+        (lambda: session.run(x[0]), r"x: expected shape \(.*\), got \(11, 3\); reshape it"),
+        (lambda: session.run(x.to(torch.complex64)), r"x: expected tensor\(float\), got complex64; convert it"),
+        (lambda: session.step(x[:2]), r"conv: expected shape \(3, 3, 4\) as in the last step, got \(2, 3, 4\); call"),
+    ):
+        with pytest.raises(edgernn.UsageError, match=message):
+            wrong()
+    with pytest.raises(edgernn.EdgernnError, match=r"network of one's own; open it with edgernn\.runtime\.N"):
+        edgernn.runtime.Session(path)
+    model = tmp_path / "model.onnx"
+    to_onnx(edgernn.SequenceModel("gru", 2, 3), model)
+    with pytest.raises(edgernn.EdgernnError, match=r"expected a file that edgernn\.export\.to_onnx wrote of a n"):
+        NetworkSession(model)

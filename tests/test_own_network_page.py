@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
@@ -20,7 +19,7 @@ def test_page_trains_exports_and_streams(
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     code = "\n".join(blocks)
-    assert len([line for line in code.splitlines() if line.strip()]) <= 75
+    assert len([line for line in code.splitlines() if line.strip()]) <= 70
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(code, "own-network.md", "exec"), names)
@@ -29,14 +28,8 @@ def test_page_trains_exports_and_streams(
     assert "on fused kernels" in printed
     assert "['1'] {}" in printed
     assert names["scores"].shape == (3, 2)
-    # the streamed file continues where it stopped, and its last scores are those of the whole sequence
-    x = names["waves"](2, steps=9)[0]
-    session = onnxruntime.InferenceSession("stream.onnx", providers=["CPUExecutionProvider"])
-    c, h = (state.numpy() for state in names["start"])
-    scores = []
-    for begin, end in ((0, 4), (4, 9)):
-        part, c, h = session.run(None, {"x": x[:, begin:end].numpy(), "c": c, "h": h})
-        scores.append(part)
+    # the streamed file continues where it stopped
+    x = names["x"]
     with torch.no_grad():
-        whole, *_ = names["Stream"](names["net"])(x, *names["start"])
-    np.testing.assert_allclose(np.concatenate(scores, 1), whole, rtol=0, atol=1e-5)
+        whole, *_ = names["Stream"](names["net"])(x, torch.zeros(len(x), 1, 4), torch.zeros(1, len(x), 32))
+    np.testing.assert_allclose(np.concatenate(names["parts"], 1), whole, rtol=0, atol=1e-5)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the exported file of a network of one's own, and keeps its states from call to call."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.info import kernels, read_model
+from edgernn.runtime.library import SCHEMA, library_missing, library_path
+from edgernn.runtime.open_model import choose_backend, first_line, open_session
+
+Array = NDArray[Any]
+_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+    "tensor(double)": np.float64,
+}
+
+
+class NetworkSession:
+    """Runs an ONNX file that `edgernn.export.to_onnx` wrote of a torch module other than SequenceModel.
+
+    `s.run(x)` runs it from the initial state, and `s.step(x)` from the state after the call before; both return the
+    outputs that are no states, as a dict by name. States, inputs NAME with an output NAME.next, start as zeros. Further
+    inputs are passed by name: `s.run(x, mask=mask)`.
+
+    Args:
+        path: The file.
+        backend: "native" runs the kernels of edgernn's library, "portable" the standard ONNX operators in the file.
+            "auto" is native if possible, else portable with a warning.
+        threads: Number of threads that ONNX Runtime uses within an operator.
+
+    Attributes:
+        backend: "native" or "portable".
+        onnx: The onnxruntime.InferenceSession.
+        info: The file's metadata.
+        states: The states after the last `step`, as a dict by name; empty before the first one.
+
+    Raises:
+        EdgernnError: The file is missing, cannot be read, or is not of such a network, or the backend is not available.
+    """
+
+    def __init__(
+        self, path: str | Path, *, backend: Literal["auto", "native", "portable"] = "auto", threads: int = 1
+    ) -> None:
+        path = Path(path)
+        native = backend != "portable" and library_missing() is None
+        self.onnx = open_session(path, read_model(path), library_path() if native else None, threads)
+        self.info = _read_info(self.onnx.get_modelmeta().custom_metadata_map.get("edgernn"), path)
+        self.backend = choose_backend(backend, self.onnx, kernels(self.info), "cpu")
+        self._inputs = {value.name: value for value in self.onnx.get_inputs()}
+        outputs = [value.name for value in self.onnx.get_outputs()]
+        self._next = {name: f"{name}.next" for name in self._inputs if f"{name}.next" in outputs}
+        self._results = [name for name in outputs if name not in self._next.values()]
+        self.states: dict[str, Array] = {}
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return tuple(self._next)
+
+    def run(self, *arrays: ArrayLike, **named: ArrayLike) -> dict[str, Array]:
+        """Run the network from the initial state, or from states that are passed by name.
+
+        Args:
+            *arrays: Inputs in the order of the file, without states.
+            **named: Inputs and states by name.
+
+        Returns:
+            The outputs by name, without the next states.
+
+        Raises:
+            UsageError: An input is missing, unknown, or has another dtype or shape.
+        """
+        return self._run(arrays, named, {})[0]
+
+    def step(self, *arrays: ArrayLike, **named: ArrayLike) -> dict[str, Array]:
+        """Run the network from the states after the call before, and keep the new ones; arguments as for `run`."""
+        results, self.states = self._run(arrays, named, self.states)
+        return results
+
+    def reset(self) -> None:
+        """Start from the initial state at the next `step`."""
+        self.states = {}
+
+    def _run(
+        self, arrays: tuple[ArrayLike, ...], named: Mapping[str, ArrayLike], states: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        free = [name for name in self._inputs if name not in self._next and name not in named]
+        if len(arrays) != len(free) or (unknown := named.keys() - self._inputs.keys()):
+            expected = ", ".join(name for name in self._inputs if name not in self._next)
+            got = ", ".join([*free[: len(arrays)], *named]) or "none"
+            more = f", and {len(arrays) - len(free)} more" if len(arrays) > len(free) else ""
+            if len(arrays) == len(free):
+                got = f"the unknown {', '.join(sorted(unknown))}"
+            raise UsageError(f"inputs: expected {expected}, got {got}{more}; pass each of them once")
+        feed = {name: self._read(name, value) for name, value in (*zip(free, arrays, strict=True), *named.items())}
+        axes: dict[str, int] = {}
+        for name, value in feed.items():
+            axes |= {n: size for n, size in zip(self._inputs[name].shape, value.shape, strict=True) if type(n) is str}
+        for name in self._next:
+            if name in feed:
+                continue
+            shape = tuple(axes.get(axis, 1) if type(axis) is str else axis for axis in self._inputs[name].shape)
+            state = states.get(name, np.zeros(shape, np.float32))
+            if state.shape != shape:
+                raise UsageError(f"{name}: expected shape {state.shape} as in the last step, got {shape}; call reset()")
+            feed[name] = state
+        names = [*self._results, *self._next.values()]
+        try:
+            values = dict(zip(names, self.onnx.run(names, feed), strict=True))
+        except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
+            raise UsageError(f"inputs: ONNX Runtime cannot run them: {first_line(error)}; pass other shapes") from None
+        return {n: values[n] for n in self._results}, {name: values[last] for name, last in self._next.items()}
+
+    def _read(self, name: str, value: ArrayLike) -> Array:
+        array, declared = np.asarray(value), self._inputs[name]
+        dtype = _TYPES.get(declared.type)
+        same = [axis for axis in zip(declared.shape, array.shape, strict=False) if type(axis[0]) is not int]
+        fits = len(same) + sum(a == b for a, b in zip(declared.shape, array.shape, strict=False)) >= array.ndim
+        if array.ndim != len(declared.shape) or not fits:
+            raise UsageError(f"{name}: expected shape {tuple(declared.shape)}, got {array.shape}; reshape it")
+        if dtype is None or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise UsageError(f"{name}: expected {declared.type}, got {array.dtype}; convert it")
+        return array.astype(dtype, copy=False)
+
+
+def _read_info(text: str | None, path: Path) -> dict[str, Any]:
+    """Parse and check the description of a network in a file's metadata."""
+    try:
+        info = json.loads(text or "null")
+        named = isinstance(info["network"], str) and all(isinstance(kind, str) for kind in info["kernels"])
+        if info["schema"] == SCHEMA and named and isinstance(info["programs"], dict):
+            return dict(info)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise EdgernnError(
+        f"{path}: expected a file that edgernn.export.to_onnx wrote of a network of one's own, got another; open that "
+        "of a SequenceModel with edgernn.runtime.Session"
+    )
