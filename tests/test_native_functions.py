@@ -159,7 +159,8 @@ def test_largest_program(alive):
         instructions.append(Instruction(name, operands))
         return 10 + len(instructions)
 
-    values = [add("mul", 0, 1 + i % 10) for i in range(alive)]
+    # a product would be computed with the sum that reads it
+    values = [add("div", 0, 1 + i % 10) for i in range(alive)]
     total = values[0]
     for value in values[1:]:
         total = add("add", total, value)
@@ -171,3 +172,23 @@ def test_largest_program(alive):
     (got,) = run_equations(1, program, x, x)
     (expected,) = program.run([x])
     np.testing.assert_allclose(got, expected, rtol=0, atol=FLOAT32)
+
+
+@pytest.mark.parametrize("hidden", [5, 300])
+def test_programs_whose_ops_are_fused(hidden):
+    """Values are read by one or several ops, as any operand, and returned as one or several states, or not at all."""
+    rng = np.random.default_rng(hidden)
+    x, *before = rng.standard_normal((5, 2, hidden)).astype(np.float32)
+    for _ in range(60):
+        builder = Builder()
+        values = [builder.argument(key) for key in (INPUT, *range(STATE, STATE + 4))]
+        for name in rng.choice(
+            ["add", "mul", "sigmoid", "tanh", "lerp", "sub"], 12, p=[0.2, 0.3, 0.2, 0.15, 0.1, 0.05]
+        ):
+            operands = rng.choice(values[-4:] if rng.random() < 0.7 else values, STORED_OPS[name].arity)
+            values.append(builder.op(name, *map(int, operands)))
+        program = builder.finish([int(value) for value in rng.choice(values, 4)])
+        arguments = dict(zip((INPUT, *range(STATE, STATE + 4)), (x, *before), strict=True))
+        expected = program.run([arguments[key].astype(np.float64) for key in program.arguments])
+        for got, state in zip(run_equations(4, program, x, *before), expected, strict=True):
+            np.testing.assert_allclose(got, state, rtol=1e-5, atol=1e-5)

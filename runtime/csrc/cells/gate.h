@@ -270,20 +270,28 @@ struct CellTable {
   int score_place = -1;
 };
 
-// Groups the gates of a table that have all bits of `with` and none of `without`.
-constexpr GateGroup MakeGroup(const CellTable& cell, unsigned with, unsigned without) {
+// Groups these gates of a table.
+constexpr GateGroup MakeGroup(const CellTable& cell, const GateList& gates) {
   GateGroup group{};
-  for (int g = 0; g < cell.gates; ++g) {
-    const unsigned terms = cell.terms[g];
-    if ((terms & with) != with || (terms & without) != 0) continue;
-    const int place = group.all.count++;
-    group.all.at[place] = g;
+  group.all = gates;
+  for (int place = 0; place < gates.count; ++place) {
+    const unsigned terms = cell.terms[gates.at[place]];
     if ((terms & kX) != 0) group.x.at[group.x.count++] = place;
     if ((terms & kH) != 0) group.h.at[group.h.count++] = place;
     if ((terms & kC) != 0) group.c.at[group.c.count++] = place;
     if ((terms & kM) != 0) group.m.at[group.m.count++] = place;
   }
   return group;
+}
+
+// Groups the gates of a table that have all bits of `with` and none of `without`.
+constexpr GateGroup MakeGroup(const CellTable& cell, unsigned with, unsigned without) {
+  GateList gates{};
+  for (int g = 0; g < cell.gates; ++g) {
+    const unsigned terms = cell.terms[g];
+    if ((terms & with) == with && (terms & without) == 0) gates.at[gates.count++] = g;
+  }
+  return MakeGroup(cell, gates);
 }
 
 // Fills in the fields that follow from the other fields of a table.

@@ -98,12 +98,12 @@ struct ColumnRun {
   template <class Visit>
   void ForGates(const Visit& visit) const {
     std::int64_t row = 0;
-    int places[2] = {0, 0};
     for (int g = 0; g < cell.gates; ++g) {
-      const bool is_mid = (cell.terms[g] & kMid) != 0;
-      const int place = places[is_mid]++;
       if ((cell.terms[g] & (kX | kH)) == 0) continue;
-      const ColumnGroup& group = is_mid ? mid : update;
+      const ColumnGroup& group = (cell.terms[g] & kMid) != 0 ? mid : update;
+      const GateList& gates = group.weights.group->all;
+      int place = 0;
+      while (gates.at[place] != g) ++place;
       visit(group, group.kept + place * kLanes, row);
       row += group.weights.size;
     }

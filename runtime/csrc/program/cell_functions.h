@@ -11,44 +11,47 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Copies the results of a block of vectors to `to`, from vector `first` on.
-[[gnu::always_inline]] inline void StoreResults(const Program& program, const ValuePlace* places,
-                                                std::int64_t first, std::int64_t count,
-                                                float* const* to) {
-  for (int r = 0; r < program.results; ++r) {
-    const float* const from = places[program.result[r]].at;
-    for (std::int64_t i = 0; i < count * kLanes; i += kLanes) {
-      Store(to[r] + first * kLanes + i, Load(from + i));
-    }
+// Runs a program for 1 to program.block vectors.
+[[gnu::noinline]] inline void RunCellBlock(const Program& program, const PointwiseArgs& args) {
+  alignas(64) float memory[kMaxLiveValues * kLanes];
+  Places places;
+  places.steps[kNumberStep] = 0;
+  places.steps[kLaneStep] = kLanes;
+  places.steps[kGateStep] = args.stride;
+  const float* sums = args.sums;
+  const auto place = [&](ArgumentKind kind, const auto& find) __attribute__((always_inline)) {
+    const int k = static_cast<int>(kind);
+    PlaceEach(program.counts[k], places.at + kFirstPlaces[k], find);
+  };
+  place(ArgumentKind::kGate,
+        [&](std::int64_t) { return (sums += args.gate_stride) - args.gate_stride; });
+  place(ArgumentKind::kX, [&](std::int64_t) { return args.x + args.first; });
+  place(ArgumentKind::kVector, [&](std::int64_t i) {
+    const bool one = args.cell->extents[i] == Extent::kOne;
+    places.steps[kVectorSteps + i] = one ? 0 : kLanes;
+    return args.params[i] + (one ? 0 : args.first);
+  });
+  place(ArgumentKind::kState, [&](std::int64_t i) { return args.state[i] + args.first; });
+  PlaceConstants(program, &places);
+  PlaceEach(program.results, places.at + kFirstResult,
+            [&](std::int64_t r) { return args.to[r] + args.first; });
+  PlaceEach(program.registers, places.at + program.FirstRegister(),
+            FindNext(memory, program.block));
+  RunBlock(program, places, args.count);
+}
+
+[[gnu::noinline]] inline void RunCellBlocks(const Program& program, PointwiseArgs args) {
+  for (std::int64_t left = args.count; left > 0; left -= program.block) {
+    args.count = left < program.block ? left : program.block;
+    RunCellBlock(program, args);
+    args.first += program.block * kLanes;
+    args.sums += program.block * args.stride;
   }
 }
 
-[[gnu::noinline]] inline void RunCellProgram(const Program& program, const PointwiseArgs& args) {
-  ValuePlace places[kMaxPlaces];
-  for (int i = 0; i < program.arguments; ++i) {
-    const int index = program.argument[i].index;
-    switch (program.argument[i].kind) {
-      case ArgumentKind::kGate:
-        places[i] = {args.sums + index * args.gate_stride, args.stride};
-        break;
-      case ArgumentKind::kX:
-        places[i] = {args.x + args.first, kLanes};
-        break;
-      case ArgumentKind::kVector:
-        places[i] = args.cell->extents[index] == Extent::kOne
-                        ? ValuePlace{args.params[index], 0}
-                        : ValuePlace{args.params[index] + args.first, kLanes};
-        break;
-      default:
-        places[i] = {args.state[index] + args.first, kLanes};
-    }
-  }
-  float* to[kMaxStates];
-  for (int r = 0; r < program.results; ++r) to[r] = args.to[r] + args.first;
-  RunProgram(program, places, args.count,
-             [&](std::int64_t first, std::int64_t count, const ValuePlace* values) {
-               StoreResults(program, values, first, count, to);
-             });
+inline void RunCellProgram(const Program& program, const PointwiseArgs& args) {
+  if (args.count > program.block) return RunCellBlocks(program, args);
+  if (args.count > 0) RunCellBlock(program, args);
 }
 
 inline const ProgramCell& AsProgramCell(const CellKernel& cell) {
@@ -75,22 +78,28 @@ inline void RunMidProgram(const PointwiseArgs& args) {
     const std::int64_t count = extent == Extent::kHidden  ? Blocks(sizes.hidden)
                                : extent == Extent::kInput ? Blocks(sizes.input)
                                                           : 1;
-    ValuePlace places[kMaxPlaces];
-    for (int i = 0; i < program.arguments; ++i) {
-      const int vector = program.argument[i].index;
-      const Extent vector_extent = kernel.extents[vector];
-      places[i] = vector_extent == extent
-                      ? ValuePlace{params[vector], kLanes}
-                      : ValuePlace{vector_extent == Extent::kOne ? params[vector] : zeros, 0};
-    }
-    RunProgram(program, places, count,
-               [&](std::int64_t first, std::int64_t block_count, const ValuePlace* values) {
-                 for (int r = 0; r < program.results; ++r) {
-                   if (kernel.extents[r] != extent) continue;
-                   const std::size_t bytes = Bytes(block_count * kLanes);
-                   std::memcpy(params[r] + first * kLanes, values[program.result[r]].at, bytes);
-                 }
-               });
+    Places places;
+    places.steps[kNumberStep] = 0;
+    places.steps[kLaneStep] = kLanes;
+    const auto begin = [&](std::int64_t first, std::int64_t) {
+      for (int i = 0; i < program.arguments; ++i) {
+        const int vector = program.argument[i].index;
+        const bool whole = kernel.extents[vector] == extent;
+        const bool number = kernel.extents[vector] == Extent::kOne;
+        places.steps[kVectorSteps + vector] = whole ? kLanes : 0;
+        places.at[program.argument[i].Place()] = whole    ? params[vector] + first * kLanes
+                                                 : number ? params[vector]
+                                                          : zeros;
+      }
+    };
+    const auto finish = [&](std::int64_t first, std::int64_t block_count) {
+      for (int r = 0; r < program.results; ++r) {
+        if (kernel.extents[r] != extent) continue;
+        const std::size_t bytes = Bytes(block_count * kLanes);
+        std::memcpy(params[r] + first * kLanes, places.at[kFirstResult + r], bytes);
+      }
+    };
+    RunBlocks(program, &places, count, begin, finish);
   }
 }
 

@@ -13,6 +13,35 @@ constexpr unsigned kFileTerms = kX | kH | kM | kBias | kMid | kC;
 constexpr ProgramLimits kUpdateLimits = {kMaxProgramValues, 0};
 constexpr std::size_t kLayoutNumbers = 5;
 
+// Orders the gates of a cell as in a listed cell that has the same. Returns false if it has others.
+bool OrderGates(const CellTable& listed, CellTable* cell) {
+  const GateList& gates = cell->update_gates.all;
+  const GateList& model = listed.update_gates.all;
+  if (gates.count != model.count || cell->reads_last != listed.reads_last) return false;
+  constexpr unsigned kProducts = kX | kH | kC | kM;
+  GateList ordered{};
+  unsigned used = 0;
+  for (int place = 0; place < model.count; ++place) {
+    const unsigned products = listed.terms[model.at[place]] & kProducts;
+    int g = 0;
+    while (g < gates.count &&
+           ((used >> g & 1) != 0 || (cell->terms[gates.at[g]] & kProducts) != products)) {
+      ++g;
+    }
+    if (g == gates.count) return false;
+    used |= 1u << g;
+    ordered.at[ordered.count++] = gates.at[g];
+  }
+  cell->update_gates = MakeGroup(*cell, ordered);
+  return true;
+}
+
+// Lets a cell share the gathered products of a listed one.
+template <class... AllCells>
+void OrderGates(TypeList<AllCells...>, CellTable* cell) {
+  (OrderGates(MakeCellTable<AllCells>(), cell) || ...);
+}
+
 // Reads the table of a cell's gates and sizes.
 class TableReader {
  public:
@@ -51,6 +80,7 @@ class TableReader {
       *flags[i - 1] = layout[i] == 1;
     }
     CompleteTable(table);
+    OrderGates(Cells{}, table);
     return true;
   }
 
@@ -175,7 +205,7 @@ ProgramCell CheckedCell::View(const CellFunctions& functions) const {
 namespace {
 
 template <class Number>
-const Number* CopyArray(const Number* from, int count, Arena* arena) {
+const Number* CopyArray(const Number* from, std::int64_t count, Arena* arena) {
   Number* const to = arena->Allocate<Number>(count);
   if (to != nullptr) std::copy(from, from + count, to);
   return to;
@@ -183,9 +213,8 @@ const Number* CopyArray(const Number* from, int count, Arena* arena) {
 
 Program CopyProgram(Program program, Arena* arena) {
   program.argument = CopyArray(program.argument, program.arguments, arena);
-  program.constant = CopyArray(program.constant, program.constants, arena);
+  program.constant = CopyArray(program.constant, program.constants * kConstantCopies, arena);
   program.instruction = CopyArray(program.instruction, program.instructions, arena);
-  program.result = CopyArray(program.result, program.results, arena);
   return program;
 }
 

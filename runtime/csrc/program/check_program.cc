@@ -1,23 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a program, which may be damaged or malicious, and allocates registers to its values.
+// Checks a program, which may be damaged or malicious, fuses its instructions and allocates
+// registers to its values.
 
 #include "program/check_program.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 namespace edgernn {
 
 namespace {
 
-// Indexed by operation codes.
+// Indexed by operations.
 constexpr int kArities[] = {
 #define EDGERNN_ARITY(name, code, arity) arity,
-    EDGERNN_PROGRAM_OPS(EDGERNN_ARITY)
+    EDGERNN_PROGRAM_OPS(EDGERNN_ARITY) EDGERNN_FUSED_OPS(EDGERNN_ARITY)
 #undef EDGERNN_ARITY
 };
-constexpr int kOperations = sizeof kArities / sizeof *kArities;
-static_assert(static_cast<int>(Operation::copy) == kOperations, "codes are 0, 1, 2, ...");
+constexpr int kOperations = static_cast<int>(Operation::copy);
+#define EDGERNN_CHECK(name, code, arity) \
+  static_assert(static_cast<int>(Operation::name) == code, "codes are 0, 1, 2, ...");
+EDGERNN_PROGRAM_OPS(EDGERNN_CHECK)
+#undef EDGERNN_CHECK
+
+int ArityOf(const Instruction& instruction) {
+  return kArities[static_cast<int>(instruction.operation)];
+}
+
+// `fused` computes `reader` and its operand `from`, whose operands take that operand's place.
+struct Fusion {
+  Operation reader;
+  int operand;
+  bool commutes;  // operands 0 and 1 of the reader may be exchanged
+  Operation from;
+  Operation fused;
+};
+
+constexpr Fusion kFusions[] = {
+    {Operation::add, 0, true, Operation::mul, Operation::mul_add},
+    {Operation::mul, 0, true, Operation::sigmoid, Operation::sigmoid_mul},
+    {Operation::sigmoid_mul, 1, false, Operation::tanh, Operation::sigmoid_mul_tanh},
+    {Operation::mul_add, 0, true, Operation::sigmoid, Operation::sigmoid_mul_add},
+    {Operation::mul_add, 1, true, Operation::tanh, Operation::mul_tanh_add},
+    {Operation::sigmoid_mul_add, 1, false, Operation::tanh, Operation::sigmoid_mul_tanh_add},
+    {Operation::sigmoid_mul_add, 2, false, Operation::sigmoid_mul,
+     Operation::sigmoid_mul_add_sigmoid_mul},
+    {Operation::sigmoid_mul_tanh_add, 2, false, Operation::sigmoid_mul,
+     Operation::sigmoid_mul_tanh_add_sigmoid_mul},
+    {Operation::lerp, 2, false, Operation::sigmoid, Operation::lerp_sigmoid},
+    {Operation::lerp_sigmoid, 0, false, Operation::tanh, Operation::tanh_lerp_sigmoid},
+    {Operation::lerp_sigmoid, 1, false, Operation::tanh, Operation::lerp_tanh_sigmoid},
+};
 
 class Checker {
  public:
@@ -30,8 +65,12 @@ class Checker {
     for (const float number : source_.numbers) {
       if (!std::isfinite(number)) return Refuse("finite constants", Print(number));
     }
-    code_.constants = source_.numbers;
-    return ReadInstructions() && Assign();
+    for (const float number : source_.numbers) {
+      code_.constants.insert(code_.constants.end(), kConstantCopies, number);
+    }
+    if (!ReadInstructions()) return false;
+    for (const Fusion& fusion : kFusions) Fuse(fusion);
+    return Assign();
   }
 
  private:
@@ -114,7 +153,7 @@ class Checker {
       if (from[0] < 0 || from[0] >= kOperations) {
         return Refuse("operation codes below " + std::to_string(kOperations), from[0]);
       }
-      Instruction instruction{static_cast<Operation>(from[0]), {}, 0};
+      Instruction instruction{static_cast<Operation>(from[0]), {}, {}, 0};
       std::uint32_t depends = 0;
       for (int k = 0; k < 3; ++k) {
         if (k >= kArities[from[0]]) {
@@ -138,57 +177,154 @@ class Checker {
     return true;
   }
 
-  // Allocates a register to each value, for the instructions from its definition to its last use.
-  // Each result has its own register, so that results may be stored over the arguments.
-  bool Assign() {
-    for (int& value : results_) {
-      if (value >= first_) continue;
-      code_.instructions.push_back({Operation::copy, {static_cast<std::uint16_t>(value)}, 0});
-      value = first_ + static_cast<int>(code_.instructions.size()) - 1;
+  // How often each value is read, by instructions and as a result.
+  std::vector<int> CountUses() const {
+    std::vector<int> uses(static_cast<std::size_t>(values_));
+    for (const Instruction& instruction : code_.instructions) {
+      for (int k = 0; k < ArityOf(instruction); ++k) ++uses[instruction.operands[k]];
     }
-    const int count = static_cast<int>(code_.instructions.size());
-    // the last instruction that reads each value
-    std::vector<int> last(static_cast<std::size_t>(first_ + count), -1);
-    const auto arity = [](const Instruction& instruction) {
-      return instruction.operation == Operation::copy
-                 ? 1
-                 : kArities[static_cast<int>(instruction.operation)];
-    };
-    for (int i = 0; i < count; ++i) {
-      const Instruction& instruction = code_.instructions[static_cast<std::size_t>(i)];
-      for (int k = 0; k < arity(instruction); ++k) last[instruction.operands[k]] = i;
-    }
-    for (const int value : results_) last[static_cast<std::size_t>(value)] = count;
-    std::vector<int> places(last.size());
-    for (int value = 0; value < first_; ++value) places[static_cast<std::size_t>(value)] = value;
-    std::vector<int> unused;
-    for (int i = 0; i < count; ++i) {
-      Instruction& instruction = code_.instructions[static_cast<std::size_t>(i)];
-      for (int k = 0; k < arity(instruction); ++k) {
-        const std::uint16_t value = instruction.operands[k];
-        instruction.operands[k] = static_cast<std::uint16_t>(places[value]);
-        if (value < first_ || last[value] != i) continue;
-        unused.push_back(places[value]);
-        // a value may be two operands of an instruction
-        last[value] = -1;
+    for (const int value : results_) ++uses[static_cast<std::size_t>(value)];
+    return uses;
+  }
+
+  // True if an instruction can compute its operand k too, which nothing else reads.
+  bool CanFuse(const Fusion& fusion, const Instruction& reader, int k,
+               const std::vector<int>& uses) const {
+    const std::uint16_t value = reader.operands[k];
+    return value >= first_ && uses[value] == 1 && InstructionOf(value).operation == fusion.from;
+  }
+
+  void Fuse(const Fusion& fusion) {
+    const std::vector<int> uses = CountUses();
+    for (Instruction& reader : code_.instructions) {
+      const int k = fusion.operand;
+      if (reader.operation != fusion.reader) continue;
+      if (fusion.commutes && CanFuse(fusion, reader, 1 - k, uses)) {
+        std::swap(reader.operands[0], reader.operands[1]);
+      } else if (!CanFuse(fusion, reader, k, uses)) {
+        continue;
       }
-      if (unused.empty()) unused.push_back(first_ + code_.registers++);
-      const int place = unused.back();
-      unused.pop_back();
+      const Instruction& from = InstructionOf(reader.operands[k]);
+      reader.operation = fusion.fused;
+      if (fusion.from == Operation::mul) reader.operands[2] = reader.operands[1];
+      for (int i = 0; i < ArityOf(from); ++i) reader.operands[k + i] = from.operands[i];
+    }
+    DropUnused();
+  }
+
+  const Instruction& InstructionOf(std::uint16_t value) const {
+    return code_.instructions[static_cast<std::size_t>(value - first_)];
+  }
+
+  // Drops the instructions whose values are not read, from the last on.
+  void DropUnused() {
+    std::vector<int> uses = CountUses();
+    for (std::size_t i = code_.instructions.size(); i-- > 0;) {
+      if (uses[static_cast<std::size_t>(first_) + i] > 0) continue;
+      const Instruction& instruction = code_.instructions[i];
+      for (int k = 0; k < ArityOf(instruction); ++k) --uses[instruction.operands[k]];
+    }
+    std::vector<int> numbers(uses.size());
+    for (int value = 0; value < first_; ++value) numbers[static_cast<std::size_t>(value)] = value;
+    std::vector<Instruction> kept;
+    for (std::size_t i = 0; i < code_.instructions.size(); ++i) {
+      const std::size_t value = static_cast<std::size_t>(first_) + i;
+      if (uses[value] == 0) continue;
+      Instruction instruction = code_.instructions[i];
+      for (int k = 0; k < ArityOf(instruction); ++k) {
+        instruction.operands[k] = static_cast<std::uint16_t>(numbers[instruction.operands[k]]);
+      }
+      numbers[value] = first_ + static_cast<int>(kept.size());
+      kept.push_back(instruction);
+    }
+    for (int& value : results_) value = numbers[static_cast<std::size_t>(value)];
+    code_.instructions = std::move(kept);
+    values_ = first_ + static_cast<int>(code_.instructions.size());
+  }
+
+  int AddCopy(int value) {
+    code_.instructions.push_back({Operation::copy, {}, {static_cast<std::uint16_t>(value)}, 0});
+    return values_++;
+  }
+
+  // The last instruction that reads each value.
+  std::vector<int> FindLastReaders() const {
+    std::vector<int> last(static_cast<std::size_t>(values_), -1);
+    for (std::size_t i = 0; i < code_.instructions.size(); ++i) {
+      const Instruction& instruction = code_.instructions[i];
+      for (int k = 0; k < ArityOf(instruction); ++k) {
+        last[instruction.operands[k]] = static_cast<int>(i);
+      }
+    }
+    return last;
+  }
+
+  // Makes each result the value of an instruction of its own, after which no instruction reads the
+  // state of the same index, so that results may be stored over the states.
+  void SeparateResults() {
+    for (auto result = results_.begin(); result != results_.end(); ++result) {
+      const bool again = std::find(results_.begin(), result, *result) != result;
+      if (*result < first_ || again) *result = AddCopy(*result);
+    }
+    const std::vector<int> last = FindLastReaders();
+    for (std::size_t i = 0; i < code_.arguments.size(); ++i) {
+      const ProgramArgument& argument = code_.arguments[i];
+      if (argument.kind != ArgumentKind::kState || argument.index >= results_.size()) continue;
+      int& result = results_[argument.index];
+      if (last[i] > result - first_) result = AddCopy(result);
+    }
+  }
+
+  std::uint8_t StepOf(std::uint16_t value) const {
+    if (value >= first_) return kLaneStep;
+    if (value >= code_.arguments.size()) return kNumberStep;
+    const ProgramArgument& argument = code_.arguments[value];
+    if (argument.kind == ArgumentKind::kGate) return kGateStep;
+    if (argument.kind != ArgumentKind::kVector) return kLaneStep;
+    return static_cast<std::uint8_t>(kVectorSteps + argument.index);
+  }
+
+  // Assigns a place to each value: to a result its own, to others a register for the instructions
+  // from its definition to its last use.
+  bool Assign() {
+    SeparateResults();
+    const std::vector<int> last = FindLastReaders();
+    std::vector<int> places(last.size(), -1);
+    int end = 0;
+    for (const ProgramArgument& argument : code_.arguments) {
+      places[static_cast<std::size_t>(end++)] = argument.Place();
+    }
+    for (int i = 0; i < Count(1); ++i) {
+      places[static_cast<std::size_t>(end++)] = kFirstConstant + i;
+    }
+    int place = kFirstResult;
+    for (const int value : results_) places[static_cast<std::size_t>(value)] = place++;
+    code_.results = static_cast<int>(results_.size());
+    const int first_register = kFirstConstant + Count(1);
+    std::vector<int> unused;
+    for (int i = 0; i < values_ - first_; ++i) {
+      Instruction& instruction = code_.instructions[static_cast<std::size_t>(i)];
+      for (int k = 0; k < ArityOf(instruction); ++k) {
+        const std::uint16_t value = instruction.operands[k];
+        const int place = places[value];
+        instruction.steps[k] = StepOf(value);
+        instruction.operands[k] = static_cast<std::uint16_t>(place);
+        // a value may be several operands of an instruction
+        const bool listed = std::find(unused.begin(), unused.end(), place) != unused.end();
+        if (place >= first_register && last[value] == i && !listed) unused.push_back(place);
+      }
+      int& place = places[static_cast<std::size_t>(first_ + i)];
+      if (place < 0) {
+        if (unused.empty()) unused.push_back(first_register + code_.registers++);
+        place = unused.back();
+        unused.pop_back();
+      }
       instruction.to = static_cast<std::uint16_t>(place);
-      const std::size_t value = static_cast<std::size_t>(first_ + i);
-      places[value] = place;
-      if (last[value] < i) unused.push_back(place);
     }
-    const int live = Count(1) + code_.registers;
-    if (live > kMaxLiveValues) {
-      return Refuse("at most " + std::to_string(kMaxLiveValues) + " constants and values at a time",
-                    live);
-    }
-    for (const int value : results_) {
-      code_.results.push_back(static_cast<std::uint16_t>(places[static_cast<std::size_t>(value)]));
-    }
-    return true;
+    const int live = code_.results + code_.registers;
+    if (live <= kMaxLiveValues) return true;
+    return Refuse("at most " + std::to_string(kMaxLiveValues) + " constants and values at a time",
+                  live);
   }
 
   const std::string& name_;
@@ -204,15 +340,21 @@ class Checker {
 }  // namespace
 
 Program ProgramCode::View() const {
-  return {static_cast<int>(arguments.size()),
-          static_cast<int>(constants.size()),
-          static_cast<int>(instructions.size()),
-          static_cast<int>(results.size()),
-          registers,
-          arguments.data(),
-          constants.data(),
-          instructions.data(),
-          results.data()};
+  Program program{};
+  program.arguments = static_cast<std::int64_t>(arguments.size());
+  program.constants = static_cast<std::int64_t>(constants.size()) / kConstantCopies;
+  program.instructions = static_cast<std::int64_t>(instructions.size());
+  program.results = results;
+  program.registers = registers;
+  program.block = std::min(kProgramBlock, kMaxLiveValues / std::max(1, results + registers));
+  for (const ProgramArgument& argument : arguments) {
+    std::int64_t& count = program.counts[static_cast<int>(argument.kind)];
+    count = std::max(count, std::int64_t{argument.index} + 1);
+  }
+  program.argument = arguments.data();
+  program.constant = constants.data();
+  program.instruction = instructions.data();
+  return program;
 }
 
 bool CheckProgram(const std::string& name, const ProgramSource& source, const ProgramLimits& limits,

@@ -26,7 +26,7 @@ struct ProgramCode {
   std::vector<ProgramArgument> arguments;
   std::vector<float> constants;
   std::vector<Instruction> instructions;
-  std::vector<std::uint16_t> results;
+  int results = 0;
   // for each result, the bit set of the arguments that it depends on
   std::vector<std::uint32_t> depends;
 

@@ -221,6 +221,41 @@ namespace functions {
 
 [[gnu::always_inline]] inline Vec lerp(Vec a, Vec b, Vec c) { return (1.0f - c) * a + c * b; }
 
+// Fused ops.
+[[gnu::always_inline]] inline Vec copy(Vec a) { return a; }
+[[gnu::always_inline]] inline Vec mul_add(Vec a, Vec b, Vec c) { return a * b + c; }
+[[gnu::always_inline]] inline Vec sigmoid_mul(Vec a, Vec b) { return Sigmoid(a) * b; }
+[[gnu::always_inline]] inline Vec sigmoid_mul_tanh(Vec a, Vec b) { return Sigmoid(a) * Tanh(b); }
+
+[[gnu::always_inline]] inline Vec sigmoid_mul_add(Vec a, Vec b, Vec c) {
+  return Sigmoid(a) * b + c;
+}
+
+[[gnu::always_inline]] inline Vec sigmoid_mul_tanh_add(Vec a, Vec b, Vec c) {
+  return Sigmoid(a) * Tanh(b) + c;
+}
+
+[[gnu::always_inline]] inline Vec mul_tanh_add(Vec a, Vec b, Vec c) { return a * Tanh(b) + c; }
+[[gnu::always_inline]] inline Vec lerp_sigmoid(Vec a, Vec b, Vec c) {
+  return lerp(a, b, Sigmoid(c));
+}
+
+[[gnu::always_inline]] inline Vec tanh_lerp_sigmoid(Vec a, Vec b, Vec c) {
+  return lerp(Tanh(a), b, Sigmoid(c));
+}
+
+[[gnu::always_inline]] inline Vec lerp_tanh_sigmoid(Vec a, Vec b, Vec c) {
+  return lerp(a, Tanh(b), Sigmoid(c));
+}
+
+[[gnu::always_inline]] inline Vec sigmoid_mul_add_sigmoid_mul(Vec a, Vec b, Vec c, Vec d) {
+  return Sigmoid(c) * d + Sigmoid(a) * b;
+}
+
+[[gnu::always_inline]] inline Vec sigmoid_mul_tanh_add_sigmoid_mul(Vec a, Vec b, Vec c, Vec d) {
+  return Sigmoid(c) * d + Sigmoid(a) * Tanh(b);
+}
+
 }  // namespace functions
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -10,16 +10,32 @@
 
 #include <cstdint>
 
+#include "cells/gate.h"
 #include "program/ops.h"
 
 namespace edgernn {
 
-// The ops, with their codes in files. `copy` is internal and does not occur in files.
+// X(name, code, arity) of ops that do not occur in files: ops with the products, and the
+// activations of operands, that they read. A new one needs a row in kFusions of check_program.cc.
+#define EDGERNN_FUSED_OPS(X)          \
+  X(copy, , 1)                        \
+  X(mul_add, , 3)                     \
+  X(sigmoid_mul, , 2)                 \
+  X(sigmoid_mul_tanh, , 2)            \
+  X(sigmoid_mul_add, , 3)             \
+  X(sigmoid_mul_tanh_add, , 3)        \
+  X(mul_tanh_add, , 3)                \
+  X(lerp_sigmoid, , 3)                \
+  X(tanh_lerp_sigmoid, , 3)           \
+  X(lerp_tanh_sigmoid, , 3)           \
+  X(sigmoid_mul_add_sigmoid_mul, , 4) \
+  X(sigmoid_mul_tanh_add_sigmoid_mul, , 4)
+
+// The ops, with their codes in files.
 enum class Operation : std::uint8_t {
-#define EDGERNN_OPERATION(name, code, arity) name = code,
-  EDGERNN_PROGRAM_OPS(EDGERNN_OPERATION)
+#define EDGERNN_OPERATION(name, code, arity) name,
+  EDGERNN_PROGRAM_OPS(EDGERNN_OPERATION) EDGERNN_FUSED_OPS(EDGERNN_OPERATION)
 #undef EDGERNN_OPERATION
-      copy
 };
 
 // The referent of an argument: a gate, x, a vector or a state of the cell, or a result's gradient.
@@ -28,37 +44,62 @@ constexpr int kArgumentKinds = 5;
 constexpr int kArgumentIndices = 16;
 
 constexpr int kMaxProgramArguments = 32;
+// The place of an argument is the first place of its kind plus its index.
+constexpr int kFirstPlaces[kArgumentKinds] = {0, kMaxGates, kMaxGates + 1,
+                                              kMaxGates + 1 + kMaxParams,
+                                              kMaxGates + 1 + kMaxParams + kMaxStates};
+constexpr int kArgumentPlaces = kMaxGates + 1 + kMaxParams + 2 * kMaxStates;
 // Limits of gradient programs, which are larger than those of files.
 constexpr int kMaxGradientValues = 512;
 constexpr int kMaxGradientResults = kMaxProgramArguments;
-// Maximum number of constants and registers.
+// Maximum number of results and registers.
 constexpr int kMaxLiveValues = 256;
-// Maximum number of places: arguments, constants and registers.
-constexpr int kMaxPlaces = kMaxProgramArguments + kMaxLiveValues;
+// Places: those of all arguments, then results, constants and registers.
+constexpr int kFirstResult = kArgumentPlaces;
+constexpr int kFirstConstant = kFirstResult + kMaxGradientResults;
+constexpr int kMaxPlaces = kFirstConstant + kMaxGradientValues + kMaxLiveValues;
+// Maximum number of vectors in a block: enough to amortise the dispatch of instructions, few enough
+// for the L1 cache.
+constexpr int kProgramBlock = 16;
+// Number of copies of a constant: the lanes of the longest vector.
+constexpr int kConstantCopies = 16;
 
 struct ProgramArgument {
   ArgumentKind kind;
   std::uint8_t index;
+
+  int Place() const { return kFirstPlaces[static_cast<int>(kind)] + index; }
 };
 
-// The operands and the result `to` are places. `to` is a register, possibly that of an operand.
+// The steps from vector to vector of operands: none for numbers, and a gate's or a vector's own.
+constexpr std::uint8_t kNumberStep = 0, kLaneStep = 1, kGateStep = 2, kVectorSteps = 3;
+constexpr int kSteps = kVectorSteps + kMaxParams;
+constexpr int kMaxOperands = 4;
+
+// The operands and the result `to` are places. `to` is a register, possibly that of an operand, or
+// the place of a result.
 struct Instruction {
   Operation operation;
-  std::uint16_t operands[3];
+  std::uint8_t steps[kMaxOperands];  // of the operands
+  std::uint16_t operands[kMaxOperands];
   std::uint16_t to;
 };
 
-// A view of a checked program. Places count its arguments, then its constants, then its registers.
+// A view of a checked program. The place of result r may be the memory of state r: no instruction
+// reads that state afterwards.
 struct Program {
-  int arguments;
-  int constants;
-  int instructions;
-  int results;
-  int registers;
+  std::int64_t arguments;
+  std::int64_t constants;
+  std::int64_t instructions;
+  std::int64_t results;
+  std::int64_t registers;
+  std::int64_t block;  // maximum number of vectors that each instruction is run over
+  std::int64_t counts[kArgumentKinds];  // of each kind, up to the last argument that is read
   const ProgramArgument* argument;
-  const float* constant;
+  const float* constant;  // (constants, kConstantCopies)
   const Instruction* instruction;
-  const std::uint16_t* result;  // places, all registers
+
+  std::int64_t FirstRegister() const { return kFirstConstant + constants; }
 };
 
 }  // namespace edgernn

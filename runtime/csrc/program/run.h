@@ -9,111 +9,95 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The vectors of a value: the first one and the step to the next, 0 for a broadcast value.
-struct ValuePlace {
-  const float* at;
-  std::int64_t step;
+// The memory of a program's values.
+struct Places {
+  const float* at[kMaxPlaces];  // the first vector of each value
+  std::int64_t steps[kSteps];
 };
 
-// Maximum number of vectors in a block: enough to amortise the dispatch of instructions, few enough
-// for the L1 cache.
-constexpr std::int64_t kProgramBlock = 16;
+// Runs an instruction over `count` vectors, at least one.
+using RunFunction = void (*)(const Places&, const Instruction&, std::int64_t count);
 
-// The loop of one instruction over `count` vectors.
-struct VectorLoop {
-  const ValuePlace* places;
-  const Instruction& instruction;
-  std::int64_t count;
+template <class Function, std::size_t... kOperands>
+[[gnu::always_inline]] inline void RunLoop(const Places& places, const Instruction& instruction,
+                                           std::int64_t count, const Function& function,
+                                           std::index_sequence<kOperands...>) {
+  const float* from[] = {places.at[instruction.operands[kOperands]]...};
+  const std::int64_t steps[] = {places.steps[instruction.steps[kOperands]]...};
+  float* to = const_cast<float*>(places.at[instruction.to]);
+  do {
+    Store(to, function(Load(from[kOperands])...));
+    ((from[kOperands] += steps[kOperands]), ...);
+    to += kLanes;
+  } while (--count > 0);
+}
 
-  const ValuePlace& From(int operand) const { return places[instruction.operands[operand]]; }
-  float* To() const { return const_cast<float*>(places[instruction.to].at); }
-
-  template <class Function>
-  [[gnu::always_inline]] void Run1(const Function& function) const {
-    const ValuePlace a = From(0);
-    float* const to = To();
-    for (std::int64_t i = 0; i < count; ++i) {
-      Store(to + i * kLanes, function(Load(a.at + i * a.step)));
-    }
+// The function of each operation.
+#define EDGERNN_RUN(name, code, arity)                                                 \
+  inline void run_##name(const Places& places, const Instruction& instruction,         \
+                         std::int64_t count) {                                         \
+    const auto function = [](auto... operands) __attribute__((always_inline)) -> Vec { \
+      return functions::name(operands...);                                             \
+    };                                                                                 \
+    RunLoop(places, instruction, count, function, std::make_index_sequence<arity>());  \
   }
-
-  template <class Function>
-  [[gnu::always_inline]] void Run2(const Function& function) const {
-    const ValuePlace a = From(0), b = From(1);
-    float* const to = To();
-    for (std::int64_t i = 0; i < count; ++i) {
-      Store(to + i * kLanes, function(Load(a.at + i * a.step), Load(b.at + i * b.step)));
-    }
-  }
-
-  template <class Function>
-  [[gnu::always_inline]] void Run3(const Function& function) const {
-    const ValuePlace a = From(0), b = From(1), c = From(2);
-    float* const to = To();
-    for (std::int64_t i = 0; i < count; ++i) {
-      Store(to + i * kLanes,
-            function(Load(a.at + i * a.step), Load(b.at + i * b.step), Load(c.at + i * c.step)));
-    }
-  }
-};
-
-[[gnu::noinline]] inline void RunInstructions(const Program& program, const ValuePlace* places,
-                                              std::int64_t count) {
-  for (int i = 0; i < program.instructions; ++i) {
-    const VectorLoop loop{places, program.instruction[i], count};
-    switch (loop.instruction.operation) {
-#define EDGERNN_RUN(name, code, arity)                                                            \
-  case Operation::name:                                                                           \
-    loop.Run##arity([](auto... operands)                                                          \
-                        __attribute__((always_inline)) { return functions::name(operands...); }); \
-    break;
-      EDGERNN_PROGRAM_OPS(EDGERNN_RUN)
+EDGERNN_PROGRAM_OPS(EDGERNN_RUN)
+EDGERNN_FUSED_OPS(EDGERNN_RUN)
 #undef EDGERNN_RUN
-      case Operation::copy:
-        loop.Run1([](Vec a) { return a; });
-        break;
-    }
+
+#define EDGERNN_ADDRESS(name, code, arity) &run_##name,
+constexpr RunFunction kRunFunctions[] = {EDGERNN_PROGRAM_OPS(EDGERNN_ADDRESS)
+                                             EDGERNN_FUSED_OPS(EDGERNN_ADDRESS)};
+#undef EDGERNN_ADDRESS
+
+// Runs a program over a block of vectors, at least one and at most program.block.
+[[gnu::always_inline]] inline void RunBlock(const Program& program, const Places& places,
+                                            std::int64_t count) {
+  const Instruction* const end = program.instruction + program.instructions;
+  for (const Instruction* i = program.instruction; i < end; ++i) {
+    kRunFunctions[static_cast<int>(i->operation)](places, *i, count);
   }
+}
+
+// Sets to[i] to find(i) for a few i. The empty assembly keeps the compiler from vectorising the
+// loop, which would take longer.
+template <class Find>
+[[gnu::always_inline]] inline void PlaceEach(std::int64_t count, const float** to, Find find) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    asm volatile("");
+    to[i] = find(i);
+  }
+}
+
+[[gnu::always_inline]] inline void PlaceConstants(const Program& program, Places* places) {
+  const float* constant = program.constant;
+  PlaceEach(program.constants, places->at + kFirstConstant,
+            [&](std::int64_t) { return (constant += kConstantCopies) - kConstantCopies; });
+}
+
+// Returns the next `count` vectors of `memory` at each call.
+[[gnu::always_inline]] inline auto FindNext(float* memory, std::int64_t count) {
+  return [memory, size = count * kLanes](std::int64_t) mutable { return (memory += size) - size; };
 }
 
 // Runs a program for `count` vectors in blocks. begin(first, count) sets the places of a block's
-// arguments to its first vector; finish(first, count, places) reads its results. `places` has room
-// for kMaxPlaces.
+// arguments to its first vector; finish(first, count) reads its results. The steps are set.
 template <class Begin, class Finish>
-[[gnu::always_inline]] inline void RunBlocks(const Program& program, ValuePlace* places,
+[[gnu::always_inline]] inline void RunBlocks(const Program& program, Places* places,
                                              std::int64_t count, const Begin& begin,
                                              const Finish& finish) {
   alignas(64) float memory[kMaxLiveValues * kLanes];
-  float* free = memory;
-  ValuePlace* place = places + program.arguments;
-  for (int i = 0; i < program.constants; ++i, free += kLanes) {
-    Store(free, Fill(program.constant[i]));
-    *place++ = {free, 0};
-  }
-  const int registers = program.registers > 0 ? program.registers : 1;
-  const std::int64_t room = (kMaxLiveValues - program.constants) / registers;
-  const std::int64_t most = room < kProgramBlock ? room : kProgramBlock;
-  const std::int64_t block = count < most ? count : most;
-  for (int i = 0; i < program.registers; ++i, free += block * kLanes) *place++ = {free, kLanes};
-  for (std::int64_t first = 0; first < count; first += block) {
-    const std::int64_t left = count - first, block_count = left < block ? left : block;
+  PlaceConstants(program, places);
+  PlaceEach(program.results, places->at + kFirstResult, FindNext(memory, program.block));
+  PlaceEach(program.registers, places->at + program.FirstRegister(),
+            FindNext(memory + program.results * program.block * kLanes, program.block));
+  for (std::int64_t first = 0; first < count; first += program.block) {
+    const std::int64_t left = count - first;
+    const std::int64_t block_count = left < program.block ? left : program.block;
     begin(first, block_count);
-    RunInstructions(program, places, block_count);
-    finish(first, block_count, places);
+    RunBlock(program, *places, block_count);
+    finish(first, block_count);
   }
-}
-
-// Runs a program for arguments whose vectors are evenly spaced. On entry, their places are at
-// vector 0.
-template <class Finish>
-[[gnu::always_inline]] inline void RunProgram(const Program& program, ValuePlace* places,
-                                              std::int64_t count, const Finish& finish) {
-  std::int64_t done = 0;
-  const auto begin = [&](std::int64_t first, std::int64_t) __attribute__((always_inline)) {
-    for (int i = 0; i < program.arguments; ++i) places[i].at += (first - done) * places[i].step;
-    done = first;
-  };
-  RunBlocks(program, places, count, begin, finish);
 }
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -41,7 +41,7 @@ CheckedCell CheckForward(const EdgernnTrainCellSource& source) {
 ProgramCode CheckBack(const char* name, const EdgernnTrainProgram& source, const CheckedCell& cell,
                       bool for_mid, int values) {
   const ProgramCode& forward = for_mid ? cell.mid : cell.update;
-  const int results = static_cast<int>(forward.results.size());
+  const int results = forward.results;
   const ProgramLimits limits = {kMaxGradientValues,
                                 static_cast<int>(forward.arguments.size()) + values};
   const FindArgument find = ArgumentsOf(cell.table, for_mid);

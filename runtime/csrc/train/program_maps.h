@@ -36,7 +36,7 @@ struct VectorBlock {
   }
 };
 
-// Runs a program over all rows. Calls finish(block, values) after each block to store its results.
+// Runs a program over all rows. Calls finish(block, results) after each block to store its results.
 template <bool kForMid, class Finish>
 [[gnu::always_inline]] inline void RunOverRows(const Program& program,
                                                const TrainPointwiseArgs& call,
@@ -44,11 +44,14 @@ template <bool kForMid, class Finish>
   const ProgramTrainCell& cell = ProgramCellOf(call);
   const GateList& gates = (kForMid ? cell.mid_gates : cell.update_gates).all;
   alignas(64) float memory[kMaxProgramArguments * kProgramBlock * kLanes];
-  ValuePlace places[kMaxPlaces];
+  Places places;
+  for (std::int64_t& step : places.steps) step = kLanes;
+  places.steps[kNumberStep] = 0;
   ConstRows from[kMaxProgramArguments];
   for (int i = 0; i < program.arguments; ++i) {
     const int index = program.argument[i].index;
-    places[i] = {memory + i * kProgramBlock * kLanes, kLanes};
+    const float*& place = places.at[program.argument[i].Place()];
+    place = memory + i * kProgramBlock * kLanes;
     switch (program.argument[i].kind) {
       case ArgumentKind::kGate:
         from[i] = {call.gate[gates.at[index]].at, call.gate[gates.at[index]].stride};
@@ -58,7 +61,10 @@ template <bool kForMid, class Finish>
         break;
       case ArgumentKind::kVector:
         from[i] = {call.params[index], 0};
-        if (cell.extents[index] == Extent::kOne) places[i] = {call.params[index], 0};
+        if (cell.extents[index] == Extent::kOne) {
+          place = call.params[index];
+          places.steps[kVectorSteps + index] = 0;
+        }
         break;
       case ArgumentKind::kState:
         from[i] = {call.state[index].at, call.state[index].stride};
@@ -75,11 +81,14 @@ template <bool kForMid, class Finish>
   const auto begin = [&](std::int64_t first, std::int64_t count) {
     const VectorBlock block = block_at(first, count);
     for (int i = 0; i < program.arguments; ++i) {
-      if (places[i].step == 0) continue;
+      const ProgramArgument argument = program.argument[i];
+      if (argument.kind == ArgumentKind::kVector &&
+          places.steps[kVectorSteps + argument.index] == 0) {
+        continue;
+      }
       float* const to = memory + i * kProgramBlock * kLanes;
       const ConstRows& lines = from[i];
-      const bool scaled =
-          !kForMid && call.skips && program.argument[i].kind == ArgumentKind::kResultGrad;
+      const bool scaled = !kForMid && call.skips && argument.kind == ArgumentKind::kResultGrad;
       block.ForEach([&](std::int64_t k, std::int64_t row, std::int64_t at, Lanes lanes) {
         Vec value = lanes.Load(lines.at + row * lines.stride + at);
         // neurons that keep their state propagate no gradient
@@ -88,9 +97,9 @@ template <bool kForMid, class Finish>
       });
     }
   };
-  RunBlocks(program, places, call.rows * width, begin,
-            [&](std::int64_t first, std::int64_t count, const ValuePlace* values) {
-              finish(block_at(first, count), values);
+  RunBlocks(program, &places, call.rows * width, begin,
+            [&](std::int64_t first, std::int64_t count) {
+              finish(block_at(first, count), places.at + kFirstResult);
             });
 }
 
@@ -98,9 +107,9 @@ template <bool kForMid>
 [[gnu::noinline]] void RunForward(const TrainPointwiseArgs& call) {
   const ProgramTrainCell& cell = ProgramCellOf(call);
   const Program& program = kForMid ? cell.mid_program : cell.update_program;
-  RunOverRows<kForMid>(program, call, [&](const VectorBlock& block, const ValuePlace* values) {
+  RunOverRows<kForMid>(program, call, [&](const VectorBlock& block, const float* const* results) {
     for (int r = 0; r < program.results; ++r) {
-      const float* const result = values[program.result[r]].at;
+      const float* const result = results[r];
       block.ForEach([&](std::int64_t i, std::int64_t row, std::int64_t at, Lanes lanes) {
         Vec value = Load(result + i * kLanes);
         if (!kForMid && call.skips) {
@@ -116,7 +125,8 @@ template <bool kForMid>
 
 // Writes the gradients of a block that the program does not compute: of u and of kept states.
 [[gnu::always_inline]] inline void WriteKeptGrads(const VectorBlock& block, int states,
-                                                  const Program& back, const ValuePlace* values) {
+                                                  const Program& back,
+                                                  const float* const* results) {
   const TrainPointwiseArgs& call = block.call;
   const int first = back.results - states;
   block.ForEach([&](std::int64_t i, std::int64_t row, std::int64_t at, Lanes lanes) {
@@ -127,7 +137,7 @@ template <bool kForMid>
       Vec kept = Zero();
       if (call.skips) {
         const Vec grad = lanes.Load(call.out_grad[s] + row * call.out_stride + at);
-        const Vec updated = Load(values[back.result[first + s]].at + i * kLanes);
+        const Vec updated = Load(results[first + s] + i * kLanes);
         u_grad = u_grad + grad * (updated - lanes.Load(state.at + row * state.stride + at));
         kept = grad * (1.0f - u);
       }
@@ -149,8 +159,8 @@ template <bool kForMid>
   for (int i = 0; i < forward.arguments; ++i) {
     if (forward.argument[i].kind == ArgumentKind::kGate) read[forward.argument[i].index] = true;
   }
-  RunOverRows<kForMid>(back, call, [&](const VectorBlock& block, const ValuePlace* values) {
-    if (!kForMid) WriteKeptGrads(block, cell.states, back, values);
+  RunOverRows<kForMid>(back, call, [&](const VectorBlock& block, const float* const* results) {
+    if (!kForMid) WriteKeptGrads(block, cell.states, back, results);
     for (int g = 0; g < gates.count; ++g) {
       if (read[g]) continue;
       const RowsWithGrad& gate = call.gate[gates.at[g]];
@@ -159,7 +169,7 @@ template <bool kForMid>
       });
     }
     for (int i = 0; i < forward.arguments; ++i) {
-      const float* const result = values[back.result[i]].at;
+      const float* const result = results[i];
       const int index = forward.argument[i].index;
       const auto add = [&](float* grad, std::int64_t row_stride, bool one) {
         block.ForEach([&](std::int64_t k, std::int64_t row, std::int64_t at, Lanes lanes) {
