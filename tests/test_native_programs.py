@@ -4,6 +4,7 @@
 Most are built-in cells under another name, so that the oracle and the kernels give the expected results.
 """
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -113,6 +114,37 @@ def assert_as_kernel(cell, rule, weights, hidden=33, inputs=17, steps=9, batch=3
     got = program_session(cell, rule, weights, hidden, inputs, attributes=options).run(None, feed)
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=close)
+
+
+def reorder(blocks, gates, order, terms):
+    """Return an array whose first axis has a block of rows for each gate with one of the terms, in another order."""
+    present = [g for g in range(len(gates)) if gates[g] & terms]
+    parts = dict(zip(present, np.split(blocks, len(present)), strict=True))
+    return np.concatenate([parts[g] for g in order if g in parts])
+
+
+@pytest.mark.parametrize("rule", ["always", "selective", "delta"])
+def test_gates_in_another_order(rule):
+    hidden, inputs, order = 33, 17, [2, 3, 1, 0]
+    weights, feed = draw("gru", rule, hidden, inputs), draw_call("gru", rule, hidden, inputs, 9, 3)
+    expected = session("gru", rule, weights, sizes=(hidden, inputs)).run(None, feed)
+    known = cell_program(layer("gru", "always", hidden, inputs).cell)
+    keys = tuple(order.index(key) if key < len(order) else key for key in known.update.arguments)
+    gates = tuple(known.gates[g] for g in order)
+    mine = replace(known, gates=gates, update=replace(known.update, arguments=keys))
+    for name, term in (("W", "x"), ("R", "h"), ("b", "bias")):
+        weights[name] = reorder(weights[name], known.gates, order, TERMS[term])
+    run = session("gru", rule, weights, sizes=(hidden, inputs), attributes={"cell": "mine", **mine.attributes()})
+    for name, got, result in zip(output_names("gru", rule), run.run(None, feed), expected, strict=True):
+        # the kept sums of each gate
+        kept = name == "rule_p_out"
+        same = reorder(result.T, known.gates, order, TERMS["x"] | TERMS["h"]).T if kept else result
+        np.testing.assert_allclose(got, same, rtol=0, atol=FLOAT32)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "eins", "t-lstm"])
+def test_samples_share_rows_as_in_the_kernel(cell):
+    assert_as_kernel(cell, "selective", draw(cell, "selective", 33, 17), batch=40)
 
 
 @pytest.mark.parametrize("bits", [16, 8])

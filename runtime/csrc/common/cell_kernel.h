@@ -79,6 +79,31 @@ struct CellFunctions {
 
 struct CellKernel : CellTable, CellFunctions {};
 
+// The structure of a cell's rows: per gate, four bits for the terms x, h, c and m, and one more bit
+// for the previous x. Cells of the same shape share one kernel. A gate without bits has no
+// products.
+using RowShape = std::uint64_t;
+constexpr RowShape kLastInputShape = RowShape{1} << 4 * kMaxGates;
+
+constexpr RowShape RowShapeOf(const CellTable& cell) {
+  const GateGroup& group = cell.update_gates;
+  const GateList* const terms[] = {&group.x, &group.h, &group.c, &group.m};
+  RowShape shape = cell.reads_last ? kLastInputShape : 0;
+  for (int term = 0; term < 4; ++term) {
+    for (int i = 0; i < terms[term]->count; ++i) {
+      shape |= RowShape{1} << (4 * terms[term]->at[i] + term);
+    }
+  }
+  return shape;
+}
+
+// The gathered products of the cells whose rows have one shape.
+struct RowProducts {
+  RowShape shape;
+  void (*multiply)(const CellTable&, const LayerSizes&, const GatherArgs&);
+  void (*multiply_shared)(const CellTable&, const LayerSizes&, const SharedGatherArgs&);
+};
+
 }  // namespace edgernn
 
 #endif  // EDGERNN_COMMON_CELL_KERNEL_H_

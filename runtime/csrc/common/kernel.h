@@ -130,6 +130,7 @@ struct Call {
 // The functions of a cell that drivers call, see common/cell_kernel.h.
 struct CellKernel;
 struct CellFunctions;
+struct RowProducts;
 
 // Selects the neurons that a rule updates, see rules/selector.h. Null for rules that update a whole
 // sample or every neuron.
@@ -208,7 +209,8 @@ struct KernelTable {
   const CellKernel* cells[Cells::kCount];
   // for rules of the kind kGate: the cells with the update gate summed first; null for no such gate
   const CellKernel* gated_cells[Cells::kCount];
-  const CellFunctions* program;  // functions of cells that are defined in a file
+  const CellFunctions* program;     // functions of cells that are defined in a file
+  const RowProducts* row_products;  // of each listed cell, see cpu/gather_f32.h
   Driver drivers[Rules::kCount];
   const Selector* selectors[Rules::kCount];
   const Imputer* imputers[Imputers::kCount];

@@ -103,8 +103,16 @@ struct OwnedCell {
   CheckedCell code;
   ProgramCell view;
 
-  OwnedCell(CheckedCell checked, const CellFunctions& functions)
-      : code(std::move(checked)), view(code.View(functions)) {}
+  OwnedCell(CheckedCell checked, const KernelTable& table)
+      : code(std::move(checked)), view(code.View(*table.program)) {
+    const RowShape shape = RowShapeOf(view);
+    for (int i = 0; i < Cells::kCount; ++i) {
+      const RowProducts& products = table.row_products[i];
+      if (products.shape != shape) continue;
+      view.multiply = products.multiply;
+      view.multiply_shared = products.multiply_shared;
+    }
+  }
 };
 
 Shape ExpectedShape(const WeightSpec& spec, const LayerSizes& sizes) {
@@ -351,7 +359,7 @@ std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::str
     *error = "edgernn: " + name + ": " + *error;
     return nullptr;
   }
-  const auto cell = std::make_shared<OwnedCell>(std::move(checked), *table.program);
+  const auto cell = std::make_shared<OwnedCell>(std::move(checked), table);
   const CellSpec spec = DescribeCell(cell->view, kFileNames);
   std::shared_ptr<Op> op;
   ForOpsOf(Cells::kCount, spec, [&](const OpIndex& index) {

@@ -72,6 +72,10 @@ constexpr CellKernel kGatedCell = MakeGatedCell<Cell>();
 template <class Cell>
 constexpr const CellKernel* kGatedCellOf<Cell, true> = &kGatedCell<Cell>;
 
+template <class... AllCells>
+constexpr RowProducts kRowProducts[] = {{RowShapeOf(kCellOf<AllCells>), kCellOf<AllCells>.multiply,
+                                         kCellOf<AllCells>.multiply_shared}...};
+
 template <class Imputer>
 constexpr const edgernn::Imputer* kImputerOf = nullptr;
 
@@ -90,6 +94,7 @@ constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...
   table.isa = isa;
   table.dots = dots;
   table.program = &kProgramFunctions;
+  table.row_products = kRowProducts<AllCells...>;
   int cell = 0, rule = 0, imputer = 0;
   ((table.gated_cells[cell] = kGatedCellOf<AllCells>, table.cells[cell++] = &kCellOf<AllCells>),
    ...);
