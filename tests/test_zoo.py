@@ -70,7 +70,7 @@ def test_the_repository_has_models_with_entries_of_their_files():
         card = (folder / "model.md").read_text(encoding="utf-8")
         assert f"| file | {(folder / 'model.onnx').stat().st_size:,} bytes |" in card
         # so are the names of what the rule skips
-        words = update_words(RULES[entry["rule"]].kind.name)
+        words = update_words(RULES[entry["rule"]].kind)
         assert f"\n| {words.skipped} | {entry['skip_percent']:.1f} % |\n" in card
         assert (f"; `updates` (T, B), {words.updated}; `macs`" in card) == RULES[entry["rule"]].can_skip
         report = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
