@@ -97,7 +97,7 @@ for name in edgernn._MODULES:
         print(error)
 """
     process = python(code, without=["torch"])
-    modules = ("cells", "convert", "costs", "export", "model", "rules", "training")
+    modules = ("cells", "convert", "costs", "export", "model", "nn", "rules", "training")
     expected = [f"edgernn.{name}: needs torch; pip install 'torch>=2.9'" for name in modules]
     assert process.stdout.splitlines() == expected, process.stderr
 

@@ -258,3 +258,30 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
     to_onnx(edgernn.SequenceModel("gru", 2, 3), model)
     with pytest.raises(edgernn.EdgernnError, match=r"expected a file that edgernn\.export\.to_onnx wrote of a n"):
         NetworkSession(model)
+
+
+class Padded(nn.Module):
+    """A layer that reads lengths, in both directions."""
+
+    def __init__(self, cell: str) -> None:
+        super().__init__()
+        self.rnn = Recurrent(cell, 3, 5, bidirectional=True, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return self.rnn(x, lengths=lengths)
+
+
+def test_lengths_are_an_input_of_the_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, path = Padded("gru").eval(), tmp_path / "net.onnx"
+    to_onnx(net, path, (torch.randn(3, 7, 3), torch.tensor([7, 2, 4])), inputs=["x", "lengths"], outputs=["y", "h"])
+    x, lengths = torch.randn(4, 9, 3), torch.tensor([3, 9, 1, 8])
+    with torch.no_grad():
+        y, h = net(x, lengths)
+    for backend in ("portable", "native"):
+        got = NetworkSession(path, backend=backend).run(x, lengths)  # type: ignore[arg-type]
+        np.testing.assert_allclose(got["y"], y, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(got["h"], h, rtol=0, atol=2e-6)
+    with pytest.raises(edgernn.UsageError, match="lengths: expected a layer with the state h alone in an exported"):
+        to_onnx(Padded("lstm"), tmp_path / "lstm.onnx", (x, lengths))
+    assert not (tmp_path / "lstm.onnx").exists()
