@@ -151,9 +151,18 @@ class RuleTable:
         return self.kind == "SAMPLE" and "drive" in self.equations["advance"].arguments
 
     @property
+    def decides_per_neuron(self) -> bool:
+        return self.kind == "NEURON"
+
+    @property
+    def keeps_sums(self) -> bool:
+        """True if the rule keeps the sums W x + R h + b from step to step."""
+        return self.kind == "COLUMN"
+
+    @property
     def has_code(self) -> bool:
         """True if C code can be generated for the rule."""
-        return self.dense or bool(self.equations) or self.kind == "COLUMN"
+        return self.dense or bool(self.equations) or self.keeps_sums
 
 
 @functools.cache

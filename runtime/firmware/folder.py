@@ -109,7 +109,7 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
     texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
     needed = ["clang.flags", "edgernn_math.h", "edgernn_products.h", "gcc.flags"]
     needed += ["edgernn_frontend.h"] * (read.frontend is not None)
-    needed += ["edgernn_columns.h"] * any(layer.rule.kind == "COLUMN" for layer in read.layers)
+    needed += ["edgernn_columns.h"] * any(layer.rule.keeps_sums for layer in read.layers)
     texts |= {engine: (ENGINE / engine).read_text(encoding="utf-8") for engine in needed}
     cmake = (ENGINE / "model.cmake.in").read_text(encoding="utf-8")
     texts[f"{name}.cmake"] = cmake.replace("@NAME@", name)

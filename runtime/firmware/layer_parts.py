@@ -92,7 +92,7 @@ class LayerKind:
         and h. Other rules have none. The property is a dict from the name of a vector to a pair: the name of its
         matrix, and the bit that stands for the product in `CellTable.gates`.
         """
-        if self.rule.kind != "COLUMN":
+        if not self.rule.keeps_sums:
             return {}
         return {"x": ("W", X)} | ({"last": ("W", X)} if self.cell.reads_last else {}) | {"h": ("R", H)}
 
@@ -133,7 +133,7 @@ class LayerKind:
     @property
     def lists_neurons(self) -> bool:
         """True if the rule decides for each neuron, so that a step works on a list of neurons."""
-        return self.rule.kind == "NEURON"
+        return self.rule.decides_per_neuron
 
     @property
     def remembers(self) -> bool:
@@ -152,7 +152,7 @@ def kind_of(layer: LayerContent, number: int) -> LayerKind:
 
 
 def _kept_gates(cell: CellTable, rule: RuleTable) -> list[int]:
-    return [g for g, terms in enumerate(cell.gates) if terms & (X | H) and rule.kind == "COLUMN"]
+    return [g for g, terms in enumerate(cell.gates) if terms & (X | H) and rule.keeps_sums]
 
 
 def kind_key(layer: LayerContent) -> Hashable:
