@@ -4,19 +4,23 @@
 EDGERNN_ADDED: Folder of the native libraries built with the rule.
 """
 
+# ruff: noqa: E402
 import json
 import os
 
+from edgernn.rules import RULES
+from tests.added_rule.tiring import Tiring
+
+# before other modules list the rules
+RULES[Tiring.name] = Tiring
+
 import edgernn.runtime
 from edgernn.export.equation_tables import equation_tables
-from edgernn.rules import RULES
 from edgernn.runtime.firmware import equations
 from tests import oracle_rules
 from tests.added_rule import oracle
-from tests.added_rule.tiring import Tiring
 from tests.source_tree import generator
 
-RULES[Tiring.name] = Tiring
 oracle_rules.RULES[Tiring.name] = oracle.Tiring
 edgernn.runtime.__path__.insert(0, os.environ["EDGERNN_ADDED"])
 _TABLES = json.loads(equation_tables(generator()._projection))
