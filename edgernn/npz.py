@@ -117,7 +117,13 @@ def _read_npy(where: str, stream: ByteSource, member_size: int, limit: int) -> A
         raise EdgernnError(
             f"{where}: expected {size} bytes for {dtype} {shape}, got {stored} bytes; write the file with NumPy"
         )
-    return np.ndarray(shape, dtype, body, order=order)
+    try:
+        return np.ndarray(shape, dtype, body, order=order)
+    except ValueError as error:  # NumPy limits the axes of all arrays, also of those without elements
+        raise EdgernnError(
+            f"{where}: expected an array that NumPy can hold, got shape {shape!s:.100} ({error}); "
+            "write the file with NumPy"
+        ) from None
 
 
 def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], Any]:

@@ -94,6 +94,8 @@ def _check_frontend(
         got = list(tensors[f"frontend.{name}"].dims) if f"frontend.{name}" in tensors else None
         if got != shape:
             raise _differs(path, f"shape of frontend.{name}", tuple(shape), got and tuple(got))
+    # a tensor may lack the numbers of its shape
+    arrays = {name: _read(tensor, path) for name, tensor in tensors.items() if name.startswith("frontend.")}
     try:
         constants = frontend_constants(settings)
         fall, rise, silent = map(np.float32, smoothing(SimpleNamespace(**settings)))
@@ -102,7 +104,7 @@ def _check_frontend(
             f"{path}: model.frontend in its edgernn metadata cannot be read; export the model again"
         ) from None
     numbers = {"fall": fall, "rise": rise, "rate": rise, "silent": silent}
-    stored = {name: _read(tensors[f"frontend.{name}"], path) for name in constants if f"frontend.{name}" in tensors}
+    stored = {name: arrays[f"frontend.{name}"] for name in constants if f"frontend.{name}" in arrays}
     # a recursion over time has its constants in the body of a Scan
     bodies = [a.g for node in model.graph.node if node.op_type == "Scan" for a in node.attribute if a.name == "body"]
     for node in (node for body in bodies for node in body.node if node.op_type == "Constant"):

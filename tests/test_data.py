@@ -268,6 +268,11 @@ BAD_NPZ = {
     "trailing": (npz_with(header(), bytes(17)), "expected 16 bytes .*, got 17 bytes"),
     "weightless": (npz_with(header("'<U0'", "(1000000000000,)")), "of numbers, got '<U0'"),
     "no-dtype": (npz_with(header("'<f3'")), "of numbers, got '<f3'"),
+    "empty-and-huge": (npz_with(header(shape=f"(0, {2**62}, {2**62})")), "expected an array that NumPy can hold, got"),
+    "axes": (
+        npz_with(header(shape=str((2, *[1] * 64))), bytes(16)),
+        "expected an array that NumPy can hold, got shape",
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 """Facts that stand in the metadata and in the graph of an exported file: a file with two versions of one is refused."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from edgernn.errors import EdgernnError
 from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
 from edgernn.runtime import Session
+from edgernn.runtime.fourier import factors
 from edgernn.runtime.packed import pack
 from tests.test_frontends import model_of
 
@@ -100,6 +102,31 @@ def test_a_constant_of_a_front_end_that_differs_from_the_metadata_is_refused(pro
     array[largest] = array[largest] + 1 if array.dtype == np.int64 else array[largest] * np.float32(1.001)
     tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     assert_refused(proto, f"frontend.{name}", tmp_path / "m.onnx")
+
+
+def test_a_small_file_that_claims_a_long_window_takes_little_memory(protos, tmp_path):
+    """The tensors have the shapes of the metadata, but no numbers; the filters of that window would take 1.3 GB."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(protos["floor"])
+    (entry,) = proto.metadata_props
+    info = json.loads(entry.value)
+    size = 1 << 23
+    settings(window_size=size, hop=size - 240)(info)
+    entry.value = json.dumps(info)
+    first, second = factors(size)
+    shapes = {"window": [size], "filters": [(first // 2 + 1) * second, 40]}
+    for name, shape in shapes.items():
+        (tensor,) = (tensor for tensor in proto.graph.initializer if tensor.name == f"frontend.{name}")
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=shape))
+    onnx.save(proto, tmp_path / "m.onnx")
+    tracemalloc.start()
+    try:
+        for read in (lambda path: pack(path.read_bytes(), path), read_exported):
+            with pytest.raises(EdgernnError, match=r"tensor frontend\.\w+: expected numbers, got a damaged one"):
+                read(tmp_path / "m.onnx")
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["fall", "rise", "silent"])
