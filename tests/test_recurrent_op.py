@@ -216,8 +216,14 @@ def test_transforms_of_functions_run_the_loop() -> None:
     torch.testing.assert_close(tangent, x.grad.sum(), rtol=1e-4, atol=1e-4)
 
 
-def test_second_derivatives_need_the_loop() -> None:
+def test_second_derivatives_and_batches_of_gradients_need_the_loop() -> None:
     model, x = make("gru"), torch.randn(4, 2, 3, requires_grad=True)
+    with pytest.raises(edgernn.EdgernnError, match="got several gradients at once; run the forward pass inside"):
+        torch.autograd.grad(model(x)[0][-1, 0], x, torch.eye(2), is_grads_batched=True)
+    with python_loop(model):
+        (many,) = torch.autograd.grad(model(x)[0][-1, 0], x, torch.eye(2), is_grads_batched=True)
+    (one,) = torch.autograd.grad(model(x)[0][-1, 0], x, torch.eye(2)[1])
+    torch.testing.assert_close(many[1], one)
     with pytest.raises(edgernn.EdgernnError, match=r"with edgernn\.layer\.python_loop\(module\)"):
         torch.autograd.grad(model(x)[0].sum(), x, create_graph=True)
     with python_loop(model):

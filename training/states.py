@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgernn.cells import Cell, Gate, Gates, State
 from edgernn.errors import UsageError
-from edgernn.layer import RecurrentLayer
+from edgernn.layer import RecurrentLayer, python_loop
 from edgernn.model import SequenceModel
 from edgernn.settings import FILE
 from edgernn.training.pictures import save
@@ -290,7 +290,9 @@ def kept_share(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
             _, after, _ = layer(x[t : t + 1], (*state[:which], s[None], *state[which + 1 :]))
             return after[which][0]
 
-        jacobian: Tensor = torch.autograd.functional.jacobian(moved, state[which][0], vectorize=True)  # type: ignore[no-untyped-call]
+        # kernels compute one gradient at a time
+        with python_loop(layer):
+            jacobian: Tensor = torch.autograd.functional.jacobian(moved, state[which][0], vectorize=True)  # type: ignore[no-untyped-call]
         shares.append(jacobian.diagonal())
         with torch.no_grad():
             _, state, _ = layer(x[t : t + 1], state)

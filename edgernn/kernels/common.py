@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and weights that the training kernels of all devices share."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -100,12 +101,14 @@ def check(layer: "RecurrentLayer", x: Tensor, state: State) -> None:
             )
 
 
-def check_first_derivative() -> None:
-    """Raise EdgernnError in a backward pass with create_graph=True, as kernels have no second derivatives."""
-    if torch.is_grad_enabled():
+def check_first_derivative(grads: Iterable[Tensor | None]) -> None:
+    """Raise EdgernnError in a backward pass that needs a graph of its own, or many gradients at once, as by vmap."""
+    batched = not all(grad is None or torch._C._has_storage(grad) for grad in grads)
+    if torch.is_grad_enabled() or batched:
+        got = "several gradients at once" if batched else "create_graph=True"
         raise EdgernnError(
-            "gradients: expected first derivatives alone, got create_graph=True; run the forward pass inside "
-            "`with edgernn.layer.python_loop(module):`, which has second derivatives"
+            f"gradients: expected one first derivative at a time, got {got}; run the forward pass inside "
+            "`with edgernn.layer.python_loop(module):`, whose gradients are those of torch's operators"
         )
 
 

@@ -227,7 +227,7 @@ class Unrolled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        check_first_derivative()
+        check_first_derivative(grads)
         plan, count = ctx.plan, ctx.count
         p, m, u, *saved = ctx.saved_tensors
         places = (0, count, count + plan.memories, count + plan.memories + plan.products, len(saved))

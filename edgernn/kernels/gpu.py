@@ -185,7 +185,7 @@ class Sequence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        check_first_derivative()
+        check_first_derivative(grads)
         layout = _LAYOUTS[ctx.key]
         tensors, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         by_name = dict(zip(layout.outputs, grads, strict=True))
