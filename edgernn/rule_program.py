@@ -107,7 +107,7 @@ def trace_rule(rule: Scored, states: tuple[str, ...]) -> RuleEquations:
 
     if sample:
         # a rule of this kind decides from its memory only
-        add("score", memories, decision_width, lambda v: (torch.zeros(2, 0), (), all_memories(v)))
+        add("score", list(memories), decision_width, lambda v: (torch.zeros(2, 0), (), all_memories(v)))
     else:
         names = ["e", *states_read, *memories]
         add("score", names, decision_width, lambda v: (v["e"], all_states(v), all_memories(v)))
