@@ -43,12 +43,13 @@ def test_checkout_works_without_an_install(tmp_path):
 
 
 def test_library_is_small():
-    """For all instruction sets, user-defined cells take 40 kB of it, blocks of neurons 100 kB, shared rows 70 kB.
+    """For all instruction sets, user-defined cells take 67 kB of it, blocks of neurons 100 kB, shared rows 70 kB.
 
     The rule delta takes 60 kB: it has a driver of its own. The rule topk takes 29 kB: products of the rows without the
-    update gate for each of 4 cells, and the selection of the largest scores. Residual blocks take 8 kB.
+    update gate for each of 4 cells, and the selection of the largest scores. The rule periodic takes 43 kB, and
+    residual blocks 8 kB.
     """
-    assert Path(library_path()).stat().st_size <= 1_380_000
+    assert Path(library_path()).stat().st_size <= 1_470_000
 
 
 def test_library_needs_nothing():
