@@ -102,10 +102,11 @@ def test_sequences_that_update_at_different_steps_run_in_the_loop() -> None:
 
 
 @pytest.mark.parametrize("input", INPUTS)
-@pytest.mark.parametrize("cell", ["gru", "t-lstm"])
-def test_files_equal_training_in_any_calls(cell: str, input: str, tmp_path) -> None:
+@pytest.mark.parametrize(("cell", "layers"), [("gru", 1), ("t-lstm", 1), ("t-lstm", 2)])
+def test_files_equal_training_in_any_calls(cell: str, layers: int, input: str, tmp_path) -> None:
+    options = {"period": 3, "input": input}
     model = edgernn.SequenceModel(
-        cell, 3, 8, 2, rule="periodic", rule_options={"period": 3, "input": input}, output="all"
+        cell, 3, 8, 2, rule="periodic", rule_options=options, layers=layers, output="all"
     ).eval()
     to_onnx(model, tmp_path / "m.onnx")
     x = torch.randn(14, 2, 3)

@@ -177,9 +177,10 @@ class PerSample(Scored):
         if not self.pool:
             return super().step(cell, inputs, e, memory)
         n, unread = self.weights[self.pool], memory[-1]
-        x, last = inputs.x[:, : self.input_size], inputs.x[:, self.input_size :]
+        # a part without sizes in indices, so that layers of another I can share an ONNX function
+        x, *last = inputs.x.split(self.input_size, -1)
         total = unread + x
-        x = torch.cat([torch.where(n > 0, total / n.clamp(min=1), x), last], -1)
+        x = torch.cat([torch.where(n > 0, total / n.clamp(min=1), x), *last], -1)
         decision, new = super().step(cell, inputs._replace(a=cell.project(x, inputs.t), x=x), e, memory[:-1])
         assert decision.u is not None
         kept = torch.where(decision.u > 0, torch.zeros_like(total), total)
