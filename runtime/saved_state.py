@@ -111,7 +111,9 @@ def decode(content: bytes, model: Model) -> SavedState:
         _fail("expected a state of this model, got one of another model; open the model that saved it")
     widths = [*model.states.values(), model.inputs]
     expected = _HEADER.size + batch * (8 + 4 * sum(widths))
-    if batch < 1 or size != expected:
+    if batch < 1:
+        _fail("expected a batch of at least 1, got 0; it is damaged, start anew")
+    if size != expected:
         _fail(f"expected {expected} bytes for a batch of {batch}, got {size}; it is damaged, start anew")
     counts = np.frombuffer(content, "<i8", batch, _HEADER.size).astype(np.int64)
     if (bad := (counts < 0) | (counts > _MOST_STEPS)).any():
