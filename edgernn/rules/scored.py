@@ -178,7 +178,7 @@ class PerSample(Scored):
             return super().step(cell, inputs, e, memory)
         n, unread = self.weights[self.pool], memory[-1]
         # a part without sizes in indices, so that layers of another I can share an ONNX function
-        x, *last = inputs.x.split(self.input_size, -1)
+        x, *last = torch.split(inputs.x, self.input_size, -1)
         total = unread + x
         x = torch.cat([torch.where(n > 0, total / n.clamp(min=1), x), *last], -1)
         decision, new = super().step(cell, inputs._replace(a=cell.project(x, inputs.t), x=x), e, memory[:-1])
