@@ -2,6 +2,7 @@
 """Runs the exported file of a network of one's own, and keeps its states from call to call."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,8 @@ _TYPES = {
     "tensor(bool)": np.bool_,
     "tensor(double)": np.float64,
 }
+# largest state that a file may declare, in numbers: 1 GB
+_MOST_NUMBERS = 1 << 28
 
 
 class NetworkSession:
@@ -44,11 +47,16 @@ class NetworkSession:
 
     Raises:
         EdgernnError: The file is missing, cannot be read, or is not of such a network, or the backend is not available.
+        UsageError: The backend is unknown, or there is less than one thread.
     """
 
     def __init__(
         self, path: str | Path, *, backend: Literal["auto", "native", "portable"] = "auto", threads: int = 1
     ) -> None:
+        if backend not in ("auto", "native", "portable"):
+            raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
+        if threads < 1:
+            raise UsageError(f"threads: expected at least 1, got {threads}")
         path = Path(path)
         native = backend != "portable" and library_missing() is None
         self.onnx = open_session(path, read_model(path), library_path() if native else None, threads)
@@ -57,6 +65,14 @@ class NetworkSession:
         self._inputs = {value.name: value for value in self.onnx.get_inputs()}
         outputs = [value.name for value in self.onnx.get_outputs()]
         self._next = {name: f"{name}.next" for name in self._inputs if f"{name}.next" in outputs}
+        for name in self._next:
+            # 0 for an axis without a size or a name
+            sizes = [1 if type(axis) is str else axis or 0 for axis in self._inputs[name].shape]
+            if min(sizes, default=1) < 1 or math.prod(sizes) > _MOST_NUMBERS:
+                raise EdgernnError(
+                    f"{path}: state {name:.50}: expected axes with a name or a size, and at most {_MOST_NUMBERS} "
+                    f"numbers, got {self._inputs[name].shape}; export the network again"
+                )
         self._results = [name for name in outputs if name not in self._next.values()]
         self.states: dict[str, Array] = {}
 
@@ -119,7 +135,13 @@ class NetworkSession:
         return {n: values[n] for n in self._results}, {name: values[last] for name, last in self._next.items()}
 
     def _read(self, name: str, value: ArrayLike) -> Array:
-        array, declared = np.asarray(value), self._inputs[name]
+        declared = self._inputs[name]
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise UsageError(
+                f"{name}: expected an array, got {type(value).__name__} ({error}); pass an array"
+            ) from None
         dtype = _TYPES.get(declared.type)
         same = [axis for axis in zip(declared.shape, array.shape, strict=False) if type(axis[0]) is not int]
         fits = len(same) + sum(a == b for a, b in zip(declared.shape, array.shape, strict=False)) >= array.ndim

@@ -247,11 +247,20 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
         (lambda: session.run(x, x), "inputs: expected x, got x, and 1 more"),
         (lambda: session.run(x, z=x), "inputs: expected x, got the unknown z"),
         (lambda: session.run(x[0]), r"x: expected shape \(.*\), got \(11, 3\); reshape it"),
+        (lambda: session.run([[1.0], [1.0, 2.0]]), "x: expected an array, got list"),
+        (lambda: NetworkSession(path, backend="cuda"), "backend: expected auto, native or portable, got 'cuda'"),  # type: ignore[arg-type]
+        (lambda: NetworkSession(path, threads=0), "threads: expected at least 1, got 0"),
         (lambda: session.run(x.to(torch.complex64)), r"x: expected tensor\(float\), got complex64; convert it"),
         (lambda: session.step(x[:2]), r"conv: expected shape \(3, 3, 4\) as in the last step, got \(2, 3, 4\); call"),
     ):
         with pytest.raises(edgernn.UsageError, match=message):
             wrong()
+    for change in (lambda axis: axis.Clear(), lambda axis: setattr(axis, "dim_value", 2**45)):
+        damaged = onnx.load(path)
+        change(damaged.graph.input[1].type.tensor_type.shape.dim[-1])
+        onnx.save(damaged, tmp_path / "damaged.onnx")
+        with pytest.raises(edgernn.EdgernnError, match=r"state conv: expected axes with a name or a size, and at most"):
+            NetworkSession(tmp_path / "damaged.onnx")
     with pytest.raises(edgernn.EdgernnError, match=r"network of one's own; open it with edgernn\.runtime\.N"):
         edgernn.runtime.Session(path)
     model = tmp_path / "model.onnx"
