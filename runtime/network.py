@@ -156,10 +156,10 @@ def _read_info(text: str | None, path: Path) -> dict[str, Any]:
     """Parse and check the description of a network in a file's metadata."""
     try:
         info = json.loads(text or "null")
-        named = isinstance(info["network"], str) and all(isinstance(kind, str) for kind in info["kernels"])
-        if info["schema"] == SCHEMA and named and isinstance(info["programs"], dict):
+        names = (info["network"], *info["kernels"], *info["programs"].values())
+        if info["schema"] == SCHEMA and type(info["kernels"]) is list and all(isinstance(name, str) for name in names):
             return dict(info)
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
         pass
     raise EdgernnError(
         f"{path}: expected a file that edgernn.export.to_onnx wrote of a network of one's own, got another; open that "

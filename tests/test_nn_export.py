@@ -263,6 +263,13 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
             NetworkSession(tmp_path / "damaged.onnx")
     with pytest.raises(edgernn.EdgernnError, match=r"network of one's own; open it with edgernn\.runtime\.N"):
         edgernn.runtime.Session(path)
+    damaged = onnx.load(path)
+    (entry,) = (entry for entry in damaged.metadata_props if entry.key == "edgernn")
+    for part in ({"programs": {"gru": 5}}, {"programs": []}, {"kernels": "gru"}):
+        entry.value = json.dumps({**session.info, **part})
+        onnx.save(damaged, tmp_path / "damaged.onnx")
+        with pytest.raises(edgernn.EdgernnError, match=r"expected a file that edgernn\.export\.to_onnx wrote of a n"):
+            NetworkSession(tmp_path / "damaged.onnx")
     model = tmp_path / "model.onnx"
     to_onnx(edgernn.SequenceModel("gru", 2, 3), model)
     with pytest.raises(edgernn.EdgernnError, match=r"expected a file that edgernn\.export\.to_onnx wrote of a n"):
