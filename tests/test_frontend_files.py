@@ -270,7 +270,9 @@ def test_filters_of_another_shape_are_not_packed(files, tmp_path):
     proto = onnx.load(files["floor"][1])
     (weight,) = (w for w in proto.graph.initializer if w.name == "frontend.filters")
     weight.CopyFrom(onnx.numpy_helper.from_array(np.zeros((288, 39), np.float32), weight.name))
-    with pytest.raises(EdgernnError, match=r"shape of frontend\.filters of its graph: expected \(288, 40\) .*, got \(288, 39\)"):
+    with pytest.raises(
+        EdgernnError, match=r"shape of frontend\.filters of its graph: expected \(288, 40\) .*, got \(288, 39\)"
+    ):
         pack(proto.SerializeToString(), tmp_path / "damaged.onnx")
 
 
