@@ -164,13 +164,16 @@ class Folds:
     folds: Annotated[int | None, Field(ge=2)] = None
 
     def split_groups(self, path: Path, count: int, one_in: int, seed: int) -> tuple[list[int], list[int]]:
-        """Return the indices of the training and of the validation groups.
+        """Choose the groups of the training and of the validation part.
 
         Args:
             path: The file of the data, for errors.
             count: Number of groups.
             one_in: Without folds, one in so many groups is for validation, and at least one.
             seed: Random seed of the training.
+
+        Returns:
+            The indices of the training groups and of the validation groups.
 
         Raises:
             EdgernnError: There are fewer groups than folds.
