@@ -50,11 +50,18 @@ States = Tensor | tuple[Tensor, ...]
 class _Recurrent(nn.Module):
     """Recurrent layers of one cell and update rule, and the records of their last forward pass.
 
+    Args:
+        cell: Name or class of the cell.
+        rule: Name or class of the update rule, or None.
+        sizes: I and H of each of the layers.
+        **words: Options of the cell and of the rule, and settings of a layer.
+
     Attributes:
         layers: The layers of class `RecurrentLayer`, first layer first, each forward direction before its backward one.
         traces: One record (`Trace`) of the last forward pass for each of `layers`.
     """
 
+    layers: nn.ModuleList
     traces: list[Trace]
 
     def __init__(
@@ -496,9 +503,13 @@ def _traces(module: nn.Module) -> list[tuple[RecurrentLayer, Trace]]:
 
 
 def budget(module: nn.Module) -> Tensor:
-    """Return the penalty on updates of a network's last forward pass, a scalar to add to the loss, times a weight.
+    """Compute the penalty on updates of a network's last forward pass, to add to the loss, times a weight.
 
-    It is the mean number of updates of a neuron in a sequence, summed over the recurrent layers in `module`.
+    Args:
+        module: The network.
+
+    Returns:
+        The mean number of updates of a neuron in a sequence, summed over the recurrent layers in `module`, a scalar.
 
     Raises:
         UsageError: The module has no recurrent layer, or it has not been called yet.
@@ -507,7 +518,13 @@ def budget(module: nn.Module) -> Tensor:
 
 
 def update_rate(module: nn.Module) -> float:
-    """Return the mean share of neurons updated at a step of a network's last forward pass, from 0 to 1.
+    """Compute the mean share of neurons updated at a step of a network's last forward pass.
+
+    Args:
+        module: The network.
+
+    Returns:
+        The share, from 0 to 1.
 
     Raises:
         UsageError: The module has no recurrent layer, or it has not been called yet.
@@ -525,9 +542,18 @@ class Steer:
 
     Call it with the loss of each training step: `loss = steering(loss)`. `edgernn.steering.Steering` has the equations.
 
+    Args:
+        module: The network.
+        skip: Share of the neuron updates to skip, from 0 to 1.
+        steps: Number of training steps.
+
     Attributes:
+        module: The network.
         step: Number of calls.
     """
+
+    module: nn.Module
+    step: int
 
     def __init__(self, module: nn.Module, skip: float, steps: int) -> None:
         if not 0 <= skip <= 1:

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,9 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import kernels, read_model
 from edgernn.runtime.library import SCHEMA, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_session
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 Array = NDArray[Any]
 _TYPES = {
@@ -49,6 +52,11 @@ class NetworkSession:
         EdgernnError: The file is missing, cannot be read, or is not of such a network, or the backend is not available.
         UsageError: The backend is unknown, or there is less than one thread.
     """
+
+    backend: str
+    onnx: "InferenceSession"
+    info: dict[str, Any]
+    states: dict[str, Any]
 
     def __init__(
         self, path: str | Path, *, backend: Literal["auto", "native", "portable"] = "auto", threads: int = 1

@@ -66,6 +66,8 @@ class Rule:
         detaches_state: True if no gradient flows from a decision to the cell's states (`UpdateRule.detaches_state`).
         gate: Only under `ByGate`: name of the cell's update gate, whose pre-activations times `sign` are the scores.
         sign: 1 or -1, see `UpdateGate.sign`.
+        per_sample: True if a decision is for the whole state of a sample.
+        selects: True if a kernel of its own selects the neurons that change.
     """
 
     vectors: tuple[tuple[str, str], ...] = ()

@@ -220,12 +220,15 @@ class UpdateRule(nn.Module):
         return None
 
     def read(self, x: Tensor, memory: State, updates: range) -> tuple[Tensor, State]:
-        """Return what the cell reads at the steps `updates` (K, B, I), and the rule's own states after the sequence.
+        """Compute what the cell reads at the steps that update, and the rule's own states after the sequence.
 
         Args:
             x: Input of the layer (T, B, I).
             memory: The rule's own states before the sequence.
-            updates: Result of `updates`.
+            updates: Result of `updates`, K steps.
+
+        Returns:
+            The inputs of the cell (K, B, I), and the states.
         """
         raise NotImplementedError(f"{self.name}: read: expected a method of a rule that defines updates(); define it")
 
@@ -283,6 +286,9 @@ class UpdateRule(nn.Module):
 
     def stages(self, cell: Cell) -> tuple[int, int, int]:
         """Count the multiply-adds of a step before its neurons are selected, and those of the selected neurons.
+
+        Args:
+            cell: The cell.
 
         Returns:
             Multiply-adds of the first stage, which runs for all neurons; of the second; and those of the first that

@@ -40,11 +40,9 @@ class PerColumn(UpdateRule):
     `decide` gets the cell's input in place of e. Kernels keep the sums of products from step to step, and add the
     effects of changed values.
 
-    Attributes:
-        period: Number of steps after which kernels compute the sums in full.
-        largest_change: Change of a value of x or h above which kernels compute the sums in full at once.
-        straight_through: True if the gradient of a value that products read goes to the current value of x or h even
-            where products keep reading an old one.
+    Kernels compute the sums in full every `period` steps, and at once if a value of x or h changes by more than
+    `largest_change`. With `straight_through` the gradient of a value that products read goes to the current value of x
+    or h even where products keep reading an old one.
     """
 
     kind = "COLUMN"

@@ -160,10 +160,9 @@ class Pooled(Decision):
 class PerSample(Scored):
     """The kind of rules with one decision for the whole state of a sample, from the rule's own states (`Memory`).
 
-    Attributes:
-        pool: Name of a weight n (1,), or "": if n > 0, the cell reads the sum of the inputs since the last update,
-            divided by n, in place of x. The rule's last state, of size "I", is the sum of the inputs that no update has
-            read yet; the equations neither read nor compute it.
+    `pool` is the name of a weight n (1,), or "": if n > 0, the cell reads the sum of the inputs since the last update,
+    divided by n, in place of x. The rule's last state, of size "I", is the sum of the inputs that no update has read
+    yet; the equations neither read nor compute it.
     """
 
     kind = "SAMPLE"

@@ -85,11 +85,14 @@ class Choice:
     rules: _Names | None = None
 
     def among(self, records: Sequence[Mapping[str, Any]], sign: int) -> str | None:
-        """Return the name of the chosen row, or None without a finished candidate whose cost is known.
+        """Choose among the rows of a sweep.
 
         Args:
             records: Rows that the search chose, as they are in "rows" of table.json.
             sign: 1 if a higher metric is better, else -1.
+
+        Returns:
+            The name of the chosen row, or None without a finished candidate whose cost is known.
         """
         candidates = [
             (record[self.cost]["mean"], sign * record["validation"]["mean"], record["name"])

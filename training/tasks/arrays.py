@@ -78,6 +78,9 @@ def _names(path: Path, array: Array, y: dict[str, Tensor], trained: Sequence[str
         y: Dict from part to targets, empty if predict=next.
         trained: Names of the labels in the training, if the data are new; else None.
 
+    Returns:
+        The names.
+
     Raises:
         EdgernnError: The array is not one of different texts, y has no labels or more of them, or the training had
             other names.
