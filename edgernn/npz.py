@@ -102,7 +102,11 @@ def _read_npy(where: str, stream: ByteSource, member_size: int, limit: int) -> A
         )
     form = _LENGTH[head[6]]
     (length,) = struct.unpack(form, take(stream, struct.calcsize(form)))
-    header = take(stream, min(length, _LONGEST_HEADER))
+    if length > _LONGEST_HEADER:
+        raise EdgernnError(
+            f"{where}: expected an npy header of at most {_LONGEST_HEADER} bytes, got {length}; save the array anew"
+        )
+    header = take(stream, length)
     dtype, shape, order = _header(where, bytes(header))
     size, stored = dtype.itemsize * math.prod(shape), member_size - len(head) - struct.calcsize(form) - length
     if size > limit:

@@ -40,15 +40,19 @@ export const namesOf = (line) => cells(line).map((name, i) => (i === 0 ? name.re
 function orderOf(names, channels) {
   if (names.length !== channels.length || !channels.every((name) => names.filter((n) => n === name).length === 1)) {
     throw new Error(
-      `line 1: expected the columns ${channels.join()} of the training, got ${names.join()}; correct the header`,
+      `line 1: expected the columns ${channels.join(", ")} of the training, got ${names.join(", ")}; correct the header`,
     );
   }
   return channels.map((name) => names.indexOf(name));
 }
 
-// the first line may begin with a byte order mark; commas in quotes do not separate
-const cells = (line) => line.replace(/^\uFEFF/, "").split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/).map(unquoted);
-const unquoted = (cell) => cell.trim().replace(/^"([^"]*)"$/, "$1").trim();
+// a cell after its comma: in quotes, which may hold commas and doubled quotes, or plain
+const CELL = /,\s*(?:"((?:[^"]|"")*)"\s*(?=,|$)|([^,]*))/g;
+// the first line may begin with a byte order mark
+const cells = (line) =>
+  [...`,${line.replace(/^\uFEFF/, "")}`.matchAll(CELL)].map(([, quoted, plain]) =>
+    (quoted?.replaceAll('""', '"') ?? plain).trim(),
+  );
 const number = (cell) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(cell) ? Number(cell) : NaN);
 const isNumber = (cell) => !Number.isNaN(number(cell)) || /^[+-]?(nan|inf|infinity)$/i.test(cell);
 const isDamaged = (cell) => /\p{Nd}/u.test(cell) && !/\p{L}/u.test(cell);

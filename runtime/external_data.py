@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of the external data of an ONNX file: numbers of tensors in another file, as torch.onnx.export may write them.
 
-The file is not trusted. It may name only regular files in its own folder, by their plain names, and no byte of them
-twice.
+The file is not trusted. It may name only regular files in its own folder, by their plain names, and all its tensors
+together may take no more bytes than these files have.
 """
 
 import math

@@ -3,6 +3,7 @@
 
 import json
 import math
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,7 +83,8 @@ class NetworkSession:
                     f"numbers, got {self._inputs[name].shape}; export the network again"
                 )
         self._results = [name for name in outputs if name not in self._next.values()]
-        self.states: dict[str, Array] = {}
+        self.states = {}
+        self._lock = threading.Lock()
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -101,20 +103,42 @@ class NetworkSession:
         Raises:
             UsageError: An input is missing, unknown, or has another dtype or shape.
         """
-        return self._run(arrays, named, {})[0]
+        return self._compute(self._feed(arrays, named), {})[0]
 
     def step(self, *arrays: ArrayLike, **named: ArrayLike) -> dict[str, Array]:
-        """Run the network from the states after the call before, and keep the new ones; arguments as for `run`."""
-        results, self.states = self._run(arrays, named, self.states)
+        """Run the network from the states after the call before, and keep the new ones.
+
+        Args:
+            *arrays: Inputs in the order of the file, without states.
+            **named: Inputs and states by name.
+
+        Returns:
+            The outputs by name, without the next states.
+
+        Raises:
+            UsageError: As `run`, or a number of an input is NaN or infinite, which would stay in the states.
+            EdgernnError: Another thread is in a step of this session.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise EdgernnError(
+                "step: expected one thread at a time, got a call while another thread uses the state of this session; "
+                "open a session for each thread"
+            )
+        try:
+            feed = self._feed(arrays, named)
+            for name, array in feed.items():
+                if array.dtype.kind == "f" and not np.isfinite(array).all():
+                    raise UsageError(f"{name}: expected finite numbers, got NaN or infinity; replace them")
+            results, self.states = self._compute(feed, self.states)
+        finally:
+            self._lock.release()
         return results
 
     def reset(self) -> None:
         """Start from the initial state at the next `step`."""
         self.states = {}
 
-    def _run(
-        self, arrays: tuple[ArrayLike, ...], named: Mapping[str, ArrayLike], states: Mapping[str, Array]
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _feed(self, arrays: tuple[ArrayLike, ...], named: Mapping[str, ArrayLike]) -> dict[str, Array]:
         free = [name for name in self._inputs if name not in self._next and name not in named]
         if len(arrays) != len(free) or (unknown := named.keys() - self._inputs.keys()):
             expected = ", ".join(name for name in self._inputs if name not in self._next)
@@ -123,7 +147,11 @@ class NetworkSession:
             if len(arrays) == len(free):
                 got = f"the unknown {', '.join(sorted(unknown))}"
             raise UsageError(f"inputs: expected {expected}, got {got}{more}; pass each of them once")
-        feed = {name: self._read(name, value) for name, value in (*zip(free, arrays, strict=True), *named.items())}
+        return {name: self._read(name, value) for name, value in (*zip(free, arrays, strict=True), *named.items())}
+
+    def _compute(
+        self, feed: dict[str, Array], states: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         axes: dict[str, int] = {}
         for name, value in feed.items():
             axes |= {n: size for n, size in zip(self._inputs[name].shape, value.shape, strict=True) if type(n) is str}

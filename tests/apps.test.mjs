@@ -41,8 +41,10 @@ test("columns are put in the order of the channels, or refused", async () => {
   const channels = ["ax", "ay"];
   assert.deepEqual((await steps(["\uFEFFay,ax", "1,2"], 2, channels).next()).value, [2, 1]);
   assert.deepEqual((await steps(["1,2"], 2, channels).next()).value, [1, 2]);
+  const quoted = steps(['"b, ""x""" ,a', "1,2"], 2, ["a", 'b, "x"']);
+  assert.deepEqual((await quoted.next()).value, [2, 1]);
   for (const header of ["ax,az", "ax,ay,az", "ax,ax"]) {
-    const message = `line 1: expected the columns ax, ay of the training, got ${header.replaceAll(",", ", ")}`;
+    const message = `line 1: expected the columns ax, ay of the training, got ${header.replaceAll(",", ", ")}; correct the header`;
     await assert.rejects(steps([header, "1,2"], 2, channels).next(), { message });
   }
 });

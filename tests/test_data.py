@@ -258,6 +258,7 @@ BAD_NPZ = {
     "record": (npz_with(header("[('a', 'O')]")), "Python objects, which are never read"),
     "code": (npz_with("__import__('os').getcwd()"), "got a corrupt header"),
     "version": (npz_with(header(), bytes(16), version=9), "got another format"),
+    "long header": (npz_with(header() + " " * 20_000, bytes(16)), "expected an npy header of at most 10000 bytes"),
     "huge": (npz_with(header(shape="(1000000000000,)")), "expected at most"),
     "large": (npz_with(header(shape="(100000000,)"), bytes(16)), "expected 800000000 bytes .*, got 16 bytes"),
     "negative": (

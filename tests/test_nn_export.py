@@ -245,6 +245,7 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
     for wrong, message in (
         (session.run, "inputs: expected x, got none; pass each of them once"),
         (lambda: session.run(x, x), "inputs: expected x, got x, and 1 more"),
+        (lambda: session.step(x / 0), "x: expected finite numbers, got NaN or infinity"),
         (lambda: session.run(x, z=x), "inputs: expected x, got the unknown z"),
         (lambda: session.run(x[0]), r"x: expected shape \(.*\), got \(11, 3\); reshape it"),
         (lambda: session.run([[1.0], [1.0, 2.0]]), "x: expected an array, got list"),
