@@ -173,7 +173,8 @@ struct SampleDriver {
     DenseDriver::Pack(kernel, sizes, from, to.dense);
   }
 
-  // The number by which the sum of the inputs since the last update is divided; 0: the cell reads x.
+  // The number by which the sum of the inputs since the last update is divided; 0: the cell reads
+  // x.
   static float PooledInputs(const SampleWeights& rule) {
     return kSpec.pool < 0 ? 0.0f : rule.params[kSpec.pool][0];
   }

@@ -29,8 +29,8 @@ constexpr int RowsPerBlock(int rows, int blocks, int unit) {
 
 // True if a rule has kernels for a GPU.
 constexpr bool RunsOnGpu(const RuleSpec& rule) {
-  return rule.IsDense() || (rule.has_equations && rule.pool < 0) || rule.kind == RuleKind::kColumn ||
-         rule.kind == RuleKind::kGate;
+  return rule.IsDense() || (rule.has_equations && rule.pool < 0) ||
+         rule.kind == RuleKind::kColumn || rule.kind == RuleKind::kGate;
 }
 
 // The offset of a parameter of a rule that does not decide for single neurons, in the region of

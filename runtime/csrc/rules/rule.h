@@ -102,7 +102,7 @@ struct RuleSpec {
   RuleKind kind;
   MemorySpec memories[kMaxMemories];
   int memory_count;
-  int equation_memories;  // the first of them, which equations read
+  int equation_memories;              // the first of them, which equations read
   WeightSpec params[kMaxRuleParams];  // unused entries have no name
   bool can_skip;
   bool has_equations;
