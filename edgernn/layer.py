@@ -132,10 +132,12 @@ class RecurrentLayer(nn.Module):
         parts = [part for part in (self.cell, self.rule, self.imputer) if part is not None]
         return {n: w for part in parts for n, w in (*part.named_parameters(), *part.named_buffers())}
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def op_key(self) -> str:
         """Return the name of this layer's structure in the torch op `edgernn::recurrent`."""
         return describe(self)
+
+    # the mark of torch.compiler.assume_constant_result, which would import torch's compiler
+    op_key._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     @property
     def kind(self) -> str:

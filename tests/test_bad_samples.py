@@ -176,7 +176,7 @@ def test_a_description_with_a_wrong_mean_is_refused(tmp_path):
     assert '"mean":[0.0]' in entry.value
     entry.value = entry.value.replace('"mean":[0.0]', '"mean":[0.0,1.0]')
     onnx.save(proto, tmp_path / "m.onnx")
-    message = r"m\.onnx: model\.input\.mean in its edgernn metadata: expected one number or 3 of them, got 2; export"
+    message = r"m\.onnx: input\.mean of its graph: expected the numbers of model\.input as in its edgernn metadata, got"
     with pytest.raises(edgernn.EdgernnError, match=message):
         Session(tmp_path / "m.onnx")
 

@@ -226,7 +226,7 @@ def test_here_it_is_said_what_to_do():
 
 
 def test_the_cuda_library_is_looked_for_beside_the_other(monkeypatch):
-    monkeypatch.setattr(library, "CUDA", "libnone.so")
+    monkeypatch.setattr(library, "_CUDA", "libnone")
     with pytest.raises(
         edgernn.EdgernnError, match=r"on a machine with nvcc, .* pip install \. -C cmake\.define\.EDGERNN_CUDA=ON"
     ):

@@ -58,7 +58,6 @@ class Activity(Folds, Task):
     - `window`: Number of steps in a window.
     - `lead`: Number of steps at the start of a window that repeat the window before it and are not counted again.
     - `rest`: Count sitting, standing and lying as background, too.
-    - `folds`: See `Folds`; the groups are users.
 
     Files: hapt.npz, or the folders RawData, Train and Test of the publisher's archive. hapt.npz has x (N, 6), the rows
     of all streams; label (N,), from 0 to 12 as in the data set's activity_labels.txt; offset (streams + 1,), the first

@@ -157,7 +157,6 @@ class Ecg(Folds, Task):
     - `width`: Number of steps that are labelled with a beat.
     - `balance`: Exponent of the class weights, from 0 (each target has weight 1) to 1 (the targets of each class have
       the same total weight).
-    - `folds`: See `Folds`; the groups are records.
 
     File: the folder that PhysioNet's archive unpacks to, or mit-bih-mlii.npz, with these arrays. `first` (records,):
     the value of the first sample of each record. `difference` (records, samples - 1): the differences of successive

@@ -68,7 +68,6 @@ class RemainingLife(Folds, Task):
 
     - `window`: Number of cycles of a sequence, at most 31, the number of cycles of the shortest test engine.
     - `cap`: Number of cycles at which the remaining life is capped in the loss; 125 in Li et al.
-    - `folds`: See `Folds`; the groups are engines.
 
     Files: train_FD001.txt, test_FD001.txt, RUL_FD001.txt.
 
