@@ -73,7 +73,7 @@ struct ProgramArgument {
 
 // The steps from vector to vector of operands: none for numbers, and a gate's or a vector's own.
 constexpr std::uint8_t kNumberStep = 0, kLaneStep = 1, kGateStep = 2, kVectorSteps = 3;
-constexpr int kSteps = kVectorSteps + kMaxParams;
+constexpr int kOperandSteps = kVectorSteps + kMaxParams;
 constexpr int kMaxOperands = 4;
 
 // The operands and the result `to` are places. `to` is a register, possibly that of an operand, or

@@ -19,7 +19,7 @@ namespace edgernn {
 namespace {
 
 constexpr LayerSizes kSizes = {2, 128};
-constexpr std::int64_t kCountedSteps = 100;
+constexpr std::int64_t kSteps = 100;
 
 // Uniform random numbers in [-scale, scale), the same on every machine.
 class RandomNumbers {
@@ -55,7 +55,7 @@ std::int64_t Count(const WeightSpec& spec) {
 
 // The number of elements of each input of an op.
 std::map<std::string, std::int64_t> CountInputs(const OpSpec& spec) {
-  std::map<std::string, std::int64_t> counts = {{"X", kCountedSteps * kSizes.input}};
+  std::map<std::string, std::int64_t> counts = {{"X", kSteps * kSizes.input}};
   for (const WeightInput& weight : spec.weights) counts[weight.spec.name] = Count(weight.spec);
   for (const StateInput& state : spec.states) counts[state.name] = Width(state.extent, kSizes);
   return counts;
@@ -99,10 +99,10 @@ int Main(const std::vector<std::string>& arguments) {
   for (const WeightInput& weight : op->spec.weights) {
     weights.push_back({{inputs[weight.spec.name].data()}, {}});
   }
-  std::vector<float> y(kCountedSteps * kSizes.hidden);
-  std::vector<std::int64_t> updates(kCountedSteps, kSizes.hidden), macs(1);
+  std::vector<float> y(kSteps * kSizes.hidden);
+  std::vector<std::int64_t> updates(kSteps, kSizes.hidden), macs(1);
   Call call{};
-  call.steps = call.length = kCountedSteps;
+  call.steps = call.length = kSteps;
   call.batch = 1;
   call.x = inputs["X"].data();
   call.y = y.data();
@@ -115,12 +115,12 @@ int Main(const std::vector<std::string>& arguments) {
     call.macs = macs.data();
   }
   const auto packed = Allocate(op->PackedBytes(kSizes));
-  const auto scratch = Allocate(op->ScratchBytes(kSizes, kCountedSteps, 1));
+  const auto scratch = Allocate(op->ScratchBytes(kSizes, kSteps, 1));
   op->Pack(kSizes, op->Arrange(weights), packed.get());
   edgernn_count_run(&op->kernel, packed.get(), &call, scratch.get());
   std::int64_t sum = 0;
   for (const std::int64_t count : updates) sum += count;
-  std::printf("%.4f\n", static_cast<double>(sum) / static_cast<double>(kCountedSteps * kSizes.hidden));
+  std::printf("%.4f\n", static_cast<double>(sum) / static_cast<double>(kSteps * kSizes.hidden));
   return 0;
 }
 
