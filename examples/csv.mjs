@@ -40,7 +40,7 @@ export const namesOf = (line) => cells(line).map((name, i) => (i === 0 ? name.re
 function orderOf(names, channels) {
   if (names.length !== channels.length || !channels.every((name) => names.filter((n) => n === name).length === 1)) {
     throw new Error(
-      `line 1: expected the columns ${channels.join(", ")} of the training, got ${names.join(", ")}; correct the header`,
+      `line 1: expected the columns ${channels.join()} of the training, got ${names.join()}; correct the header`,
     );
   }
   return channels.map((name) => names.indexOf(name));

@@ -44,7 +44,7 @@ test("columns are put in the order of the channels, or refused", async () => {
   const quoted = steps(['"b, ""x""" ,a', "1,2"], 2, ["a", 'b, "x"']);
   assert.deepEqual((await quoted.next()).value, [2, 1]);
   for (const header of ["ax,az", "ax,ay,az", "ax,ax"]) {
-    const message = `line 1: expected the columns ax, ay of the training, got ${header.replaceAll(",", ", ")}; correct the header`;
+    const message = `line 1: expected the columns ax,ay of the training, got ${header}; correct the header`;
     await assert.rejects(steps([header, "1,2"], 2, channels).next(), { message });
   }
 });
