@@ -122,13 +122,15 @@ def _packed(content: bytes, path: Path) -> dict[str, Any]:
     if HEADER.size + layers * LAYER.size > len(content) or names > len(content):
         raise damaged
     kernels = [LAYER.unpack_from(content, HEADER.size + i * LAYER.size)[0].rstrip(b"\0") for i in range(layers)]
-    words = content[names:].split(b"\0")[:-1] if names else []
+    words = [word.decode(errors="replace") for word in content[names:].split(b"\0")[:-1]] if names else []
     return {
         "kind": "packed model",
         "version": version,
         "input": {"size": samples or features, "vocabulary": vocabulary or None},
+        "channels": words[output:] or None,
         "output": {"size": output},
         "kernels": [kernel.decode(errors="replace") for kernel in kernels],
         "sample_rate": rate or None,
-        "classes": [word.decode(errors="replace") for word in words] or None,
+        # all are empty if the file names channels alone
+        "classes": words[:output] if any(words[:output]) else None,
     }

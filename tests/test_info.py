@@ -64,6 +64,7 @@ def test_a_packed_model_names_its_kernels_and_classes(file, tmp_path, capsys):
     result = described(tmp_path / "m.edgernn", capsys=capsys)
     assert result["kernels"] == ["lstm+selective"] * 2
     assert result["classes"] == CLASSES
+    assert result["channels"] == ["ax", "ay", "az"]
     assert (result["input"]["size"], result["output"]["size"]) == (3, 4)
     for damaged in (packed[:20], packed[:-1], packed[:200] + b"?" + packed[201:], packed + b"0"):
         (tmp_path / "m.edgernn").write_bytes(damaged)
