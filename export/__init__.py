@@ -8,12 +8,11 @@ from typing import Any
 from edgernn.extras import needed_by
 
 with needed_by("edgernn.export"):
-    import torch
     from torch import nn
 
     from edgernn.convert import check_permanent
     from edgernn.errors import EdgernnError, UsageError
-    from edgernn.export.check import Check, check
+    from edgernn.export.check import Check, check, check_numbers
     from edgernn.export.graph import build
     from edgernn.export.network import add_functions, export_network
     from edgernn.export.rounding import check_goes_with, rounded
@@ -87,7 +86,7 @@ def to_onnx(
     try:
         check_goes_with(model.recurrent_layers(), weights)
         exported = rounded(model, weights)
-        _check_numbers(exported)
+        check_numbers(exported)
         proto = build(exported, metadata, weights)
         with replacing(path) as temporary:
             temporary.write_bytes(proto.SerializeToString())
@@ -100,18 +99,3 @@ def to_onnx(
             "report a bug"
         )
     return results
-
-
-def _check_numbers(model: SequenceModel) -> None:
-    """Raise UsageError unless all weights of a model are finite float32 numbers."""
-    for name, weight in [*model.named_parameters(), *model.named_buffers()]:
-        if not weight.is_floating_point():
-            continue
-        if weight.dtype != torch.float32:
-            got = str(weight.dtype).removeprefix("torch.")
-            raise UsageError(f"dtype: expected float32 weights, got {got} in {name}; use model.float()")
-        if not (finite := weight.isfinite()).all():
-            raise UsageError(
-                f"weights: expected finite numbers, got {weight[~finite][0].item()} in {name}; train the model again, "
-                "with a lower learning rate if it diverged"
-            )

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgernn.cells.base import State
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.layer import python_loop
 from edgernn.model import SequenceModel
 from edgernn.rules.base import Decision, UpdateRule
@@ -291,3 +291,18 @@ def _error(
 def _distance(a: Any, b: Any, pick: NDArray[np.bool_], axis: int) -> float:
     """Return the largest absolute difference of two values in the sequences that `pick` (B,) selects."""
     return float(np.abs(np.compress(pick, np.asarray(a) - np.asarray(b), axis)).max(initial=0))
+
+
+def check_numbers(module: nn.Module) -> None:
+    """Raise UsageError unless all weights of a module are finite float32 numbers."""
+    for name, weight in (*module.named_parameters(), *module.named_buffers()):
+        if not weight.is_floating_point():
+            continue
+        if weight.dtype != torch.float32:
+            got = str(weight.dtype).removeprefix("torch.")
+            raise UsageError(f"dtype: expected float32 weights, got {got} in {name}; use model.float()")
+        if not (finite := weight.isfinite()).all():
+            raise UsageError(
+                f"weights: expected finite numbers, got {weight[~finite][0].item()} in {name}; train the model again, "
+                "with a lower learning rate if it diverged"
+            )

@@ -2,12 +2,8 @@
 """Export of any torch module with recurrent layers, by torch.onnx.export and the functions of the layers."""
 
 import copy
-import io
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +16,9 @@ from torch.utils import _pytree as pytree
 
 from edgernn import __version__
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.check import Check, recorded_margins
+from edgernn.export.check import Check, check_numbers, recorded_margins
 from edgernn.export.graph import IR_VERSION, define_functions, describe_functions, fold, layer_functions
-from edgernn.export.trace import OPSET, op_attributes
-from edgernn.export.translations import TRANSLATIONS
+from edgernn.export.trace import call_exporter, op_attributes
 from edgernn.files import replacing
 from edgernn.kernels.recurrent_op import NODE_LAYER, layer_of
 from edgernn.layer import RecurrentLayer, python_loop
@@ -58,9 +53,8 @@ def export_network(
     network.eval()
     layers = [part for part in network.modules() if isinstance(part, RecurrentLayer)]
     fold(layers)
-    _check_float32(network)
-    with torch.no_grad():
-        results = [leaf for leaf in pytree.tree_leaves(_call(network, arguments)) if leaf is not None]
+    check_numbers(network)
+    results = _values(network, arguments)
     names_in = _names("inputs", inputs, "x", len(leaves))
     names_out = _names("outputs", outputs, "y", len(results))
     _check_states(names_in, names_out, network)
@@ -178,28 +172,6 @@ def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Mod
             )
 
 
-def _check_float32(network: nn.Module) -> None:
-    for name, weight in (*network.named_parameters(), *network.named_buffers()):
-        if weight.is_floating_point() and weight.dtype != torch.float32:
-            got = str(weight.dtype).removeprefix("torch.")
-            raise UsageError(f"dtype: expected float32 weights, got {got} in {name}; use module.float()")
-        if not weight.isfinite().all():
-            raise UsageError(f"weights: expected finite numbers, got others in {name}; train the module again")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress what torch.onnx.export prints and warns of."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
 def _traced(
     network: nn.Module, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str], dynamic_shapes: Any
 ) -> Any:
@@ -209,31 +181,21 @@ def _traced(
         dynamic_shapes = pytree.tree_map(
             lambda leaf: dict.fromkeys(range(leaf.ndim), auto) if isinstance(leaf, Tensor) else None, arguments
         )
-    with torch.no_grad(), _quiet():
-        try:
-            return torch.onnx.export(
-                network,
-                arguments,
-                input_names=inputs,
-                output_names=outputs,
-                dynamic_shapes=dynamic_shapes,
-                opset_version=OPSET,
-                dynamo=True,
-                optimize=True,
-                verbose=False,
-                custom_translation_table=TRANSLATIONS,
-            )
-        except torch.onnx.OnnxExporterError as error:
-            cause: BaseException = error
-            while cause.__cause__ is not None and isinstance(cause, torch.onnx.OnnxExporterError):
-                cause = cause.__cause__
-            if isinstance(cause, EdgernnError):
-                raise cause from None
-            reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
-            raise UsageError(
-                f"module: {type(network).__name__} cannot be exported: {reason}; use torch operators in place of "
-                "Python branches and loops on values, such as torch.where"
-            ) from error
+    try:
+        return call_exporter(
+            network, arguments, input_names=inputs, output_names=outputs, dynamic_shapes=dynamic_shapes
+        )
+    except torch.onnx.OnnxExporterError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None and isinstance(cause, torch.onnx.OnnxExporterError):
+            cause = cause.__cause__
+        if isinstance(cause, EdgernnError):
+            raise cause from None
+        reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+        raise UsageError(
+            f"module: {type(network).__name__} cannot be exported: {reason}; use torch operators in place of "
+            "Python branches and loops on values, such as torch.where"
+        ) from error
 
 
 def _name_axes(proto: onnx.ModelProto, states: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> None:

@@ -10,7 +10,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -109,36 +109,57 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
 
 
+def call_exporter(module: nn.Module, arguments: tuple[Any, ...], **words: Any) -> Any:
+    """Call torch.onnx.export quietly, with the opset and the translations of all files of edgernn.
+
+    Args:
+        module: The module.
+        arguments: Its positional arguments.
+        **words: Further arguments of torch.onnx.export: names and dynamic shapes.
+
+    Returns:
+        The ONNXProgram, or None.
+
+    Raises:
+        OnnxExporterError: The module cannot be exported.
+    """
+    with torch.no_grad(), _quiet():
+        return torch.onnx.export(
+            module,
+            arguments,
+            opset_version=OPSET,
+            dynamo=True,
+            optimize=True,
+            verbose=False,
+            custom_translation_table=TRANSLATIONS,
+            **words,
+        )
+
+
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
     """Trace a module to an ONNX graph that reads its weights and `inputs`; `axes` names each input's dynamic axes."""
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
-    with torch.no_grad(), _quiet():
-        try:
-            program = torch.onnx.export(
-                functional,
-                (parameters, list(inputs.values())),
-                input_names=[*functional.names, *inputs],
-                dynamic_shapes=([None] * len(parameters), list(axes)),
-                opset_version=OPSET,
-                dynamo=True,
-                optimize=True,
-                verbose=False,
-                custom_translation_table=TRANSLATIONS,
-            )
-        except torch.onnx.OnnxExporterError as error:
-            reason = str(error.__cause__ or error).partition("\n")[0]
-            raise EdgernnError(
-                f"a layer cannot be exported ({reason}); use other torch operators in its cell or rule, such as "
-                "torch.where in place of a branch"
-            ) from error
+    try:
+        program = call_exporter(
+            functional,
+            (parameters, list(inputs.values())),
+            input_names=[*functional.names, *inputs],
+            dynamic_shapes=([None] * len(parameters), list(axes)),
+        )
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise EdgernnError(
+            f"a layer cannot be exported ({reason}); use other torch operators in its cell or rule, such as "
+            "torch.where in place of a branch"
+        ) from error
     if program is None:
         raise EdgernnError("torch.onnx.export could not trace a layer; use other torch operators in its cell or rule")
     model = program.model_proto

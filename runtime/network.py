@@ -15,6 +15,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import kernels, read_model
 from edgernn.runtime.library import SCHEMA, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_session
+from edgernn.runtime.session import busy
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -120,10 +121,7 @@ class NetworkSession:
             EdgernnError: Another thread is in a step of this session.
         """
         if not self._lock.acquire(blocking=False):
-            raise EdgernnError(
-                "step: expected one thread at a time, got a call while another thread uses the state of this session; "
-                "open a session for each thread"
-            )
+            raise busy("step")
         try:
             feed = self._feed(arrays, named)
             for name, array in feed.items():

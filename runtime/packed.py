@@ -265,14 +265,14 @@ def _add_names(packed: bytes, classes: Any, channels: Any = None) -> bytes:
     header = list(HEADER.unpack_from(packed))
     bands, vocabulary, outputs, hop = header[6], header[7], header[8], header[11]
     inputs = 0 if vocabulary or hop else bands
-    found = [
+    known = [
         names if type(names) is list and len(names) == count and all(type(name) is str for name in names) else []
         for names, count in ((classes, outputs), (channels, inputs))
     ]
-    if not any(found) or len(packed) >= 1 << 32:
+    if not any(known) or len(packed) >= 1 << 32:
         return packed
     # metadata may have any character
-    listed = [*(found[0] or [""] * outputs), *found[1]]
+    listed = [*(known[0] or [""] * outputs), *known[1]]
     names = b"".join(name.replace("\0", "?").encode(errors="replace") + b"\0" for name in listed)
     body = packed[HEADER.size :] + names
     header[3], header[4], header[-1] = HEADER.size + len(body), zlib.crc32(body), len(packed)

@@ -26,6 +26,14 @@ _T = TypeVar("_T")
 Array = NDArray[np.float32]
 
 
+def busy(name: str) -> EdgernnError:
+    """Return the error of the method `name` of a session while another thread uses the session's state."""
+    return EdgernnError(
+        f"{name}: expected one thread at a time, got a call while another thread uses the state of this session; "
+        "open a session for each thread"
+    )
+
+
 class Session:
     """An exported model in ONNX Runtime.
 
@@ -191,7 +199,7 @@ class Session:
         """
         # `with self._alone("step")` takes longer
         if not self._lock.acquire(blocking=False):
-            raise self._busy("step")
+            raise busy("step")
         try:
             stream = self._stream
             if stream is None or not stream.try_put(x_t):
@@ -210,17 +218,11 @@ class Session:
     def _alone(self, name: str) -> Iterator[None]:
         """Hold the lock of the kept state; raise EdgernnError if another thread holds it. `name` is the method."""
         if not self._lock.acquire(blocking=False):
-            raise self._busy(name)
+            raise busy(name)
         try:
             yield
         finally:
             self._lock.release()
-
-    def _busy(self, name: str) -> EdgernnError:
-        return EdgernnError(
-            f"{name}: expected one thread at a time, got a call while another thread uses the state of this session; "
-            "open a session for each thread"
-        )
 
     def _begin(self, x_t: ArrayLike) -> Stream:
         """Check x_t, the input of a step, and copy it to the `Stream` that runs the steps and keeps the state.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.tables.measured import RESULTS, filled, read_report, with_margin
-from benchmarks.tables.sweeps import by_seed, how_timed, measured_sweeps, score_of, settings_of, worth
+from benchmarks.tables.sweeps import by_seed, how_timed, measured_sweeps, neurons_and_settings, score_of, worth
 from edgernn.names import parts
 from edgernn.training.pictures import save
 from edgernn.training.tables.statistics import Difference, mean_difference
@@ -56,9 +56,10 @@ def comparisons(report: dict[str, Any]) -> list[Comparison]:
     for row in sorted(skipping, key=_time):
         rivals = [other for other in whole if _time(other) <= _time(row)]
         rival = max(rivals, key=lambda other: worth(other, sign)) if rivals else min(whole, key=_time)
-        seeds = sorted(by_seed(row).keys() & by_seed(rival).keys())
-        values = ([factor * by_seed(of)[seed] for seed in seeds] for of in (row, rival))
-        difference = mean_difference(*values, paired=True)
+        values, rival_values = by_seed(row), by_seed(rival)
+        seeds = sorted(values.keys() & rival_values.keys())
+        pairs = ([factor * of[seed] for seed in seeds] for of in (values, rival_values))
+        difference = mean_difference(*pairs, paired=True)
         compared.append(Comparison(row, rival, difference, _verdict(difference, sign)))
     return compared
 
@@ -113,13 +114,19 @@ def verdicts() -> str:
 def equal_time(name: str) -> str:
     """Return the table of the `comparisons` of a sweep, from docs/results/NAME.json."""
     report = read_report(name)
-    heads = ["cell and rule", "settings", score_of(report)[0], "µs", "without skipping", "µs", "difference", "verdict"]
+    title, factor = score_of(report)
+    heads = ["cell and rule", "settings", title, "µs", "without skipping", "µs", "difference", "verdict"]
     lines = [f"| {' | '.join(heads)} |", "|---|---|---:|---:|---|---:|---:|---|"]
     compared = comparisons(report)
     for row, rival, difference, verdict in compared:
-        quality = number(score_of(report)[1] * row["test"]["mean"])
-        cells = [" + ".join(parts(row["cell"], row["rule"])), _named(row, report), quality, number(_time(row))]
-        cells += [f"{rival['cell']} {_named(rival, report)}", number(_time(rival))]
+        quality = number(factor * row["test"]["mean"])
+        cells = [
+            " + ".join(parts(row["cell"], row["rule"])),
+            neurons_and_settings(row, report),
+            quality,
+            number(_time(row)),
+        ]
+        cells += [f"{rival['cell']} {neurons_and_settings(rival, report)}", number(_time(rival))]
         lines.append(f"| {' | '.join([*cells, with_margin(difference, 1), verdict])} |")
     counted = ", ".join(f"{n} {verdict}" for verdict, n in sorted(Counter(c.verdict for c in compared).items()))
     how = (
@@ -130,12 +137,6 @@ def equal_time(name: str) -> str:
     return "\n".join(lines) + "\n\n" + filled(how)
 
 
-def _named(row: dict[str, Any], report: dict[str, Any]) -> str:
-    """Format the number of neurons and the settings that tell a row apart from others."""
-    settings = (f"{key}={value}" for key, value in settings_of(row, report).items())
-    return ", ".join([str(row["settings"]["hidden_size"]), *settings])
-
-
 def sizes() -> str:
     """Return the table of time and work over size and processor, for layers of which a share is skipped."""
     curve, controllers = read_report("skip-curve"), read_report("microcontrollers")
@@ -143,18 +144,21 @@ def sizes() -> str:
         "| layer (I, H) | on | a step, dense | 40 % skipped | 75 % skipped | 90 % skipped |",
         f"|---|---|{'---:|' * 4}",
     ]
-    for layer in curve["layers"]:
+    single = [(layer, 1) for layer in curve["layers"]]
+    batches = [
+        (result, result["B"])
+        for layer in read_report("skip-streams")["layers"]
+        for result in layer["results"]
+        if result["T"] == 1 and result["B"] in (8, 128)
+    ]
+    for layer, batch in single + batches:
         points = {point["skip"]: point["time"] for point in layer["points"] if point["group_size"] == 1}
-        cells = [f"{layer['cell']} ({layer['I']}, {layer['H']})", "x86, B = 1", f"{number(layer['dense_us'])} µs"]
+        cells = [
+            f"{layer['cell']} ({layer['I']}, {layer['H']})",
+            f"x86, B = {batch}",
+            f"{number(layer['dense_us'])} µs",
+        ]
         lines.append(f"| {' | '.join([*cells, *(f'{points[skip]:.2f}' for skip in (0.4, 0.75, 0.9))])} |")
-    streams = read_report("skip-streams")
-    for layer in streams["layers"]:
-        for result in layer["results"]:
-            if result["T"] == 1 and result["B"] in (8, 128):
-                points = {point["skip"]: point["time"] for point in result["points"] if point["group_size"] == 1}
-                cells = [f"{result['cell']} ({result['I']}, {result['H']})", f"x86, B = {result['B']}"]
-                cells += [f"{number(result['dense_us'])} µs", *(f"{points[skip]:.2f}" for skip in (0.4, 0.75, 0.9))]
-                lines.append(f"| {' | '.join(cells)} |")
     dense, skips = (controllers["models"][name] for name in ("gru (2, 128), float32", "adding-sarnn (2, 128)"))
     for device, title in controllers["titles"].items():
         ratio = skips[device]["instructions"] / dense[device]["instructions"]

@@ -180,8 +180,7 @@ def int8_pairs() -> str:
             for rounded, exact in _twins(report):
                 int8, float32 = ({s: factor * v for s, v in by_seed(row).items()} for row in (rounded, exact))
                 way = " + ".join(parts(exact["cell"], exact["rule"]))
-                settings = (f"{key}={value}" for key, value in settings_of(exact, report).items())
-                neurons = ", ".join([str(exact["settings"]["hidden_size"]), *settings])
+                neurons = neurons_and_settings(exact, report)
                 difference = compared(int8, float32)
                 lines.append(
                     f"| {path.stem}, {title} | {way} | {neurons} | {fmean(float32.values()):.1f} | {difference} |"
@@ -222,6 +221,12 @@ def _without_weights(row: dict[str, Any], report: dict[str, Any]) -> tuple[Any, 
 def settings_of(row: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that tell a row apart from others of its cell and rule, without the number of neurons."""
     return {key: row["settings"][key] for key in naming_settings(report, row) if key != "hidden_size"}
+
+
+def neurons_and_settings(row: dict[str, Any], report: dict[str, Any]) -> str:
+    """Format the number of neurons of a row and the settings that tell it apart from others."""
+    settings = (f"{key}={value}" for key, value in settings_of(row, report).items())
+    return ", ".join([str(row["settings"]["hidden_size"]), *settings])
 
 
 def _way(row: dict[str, Any], report: dict[str, Any]) -> str:

@@ -114,13 +114,13 @@ class _Plan:
 
     def restore(self, y: Tensor, kept: Sequence[Tensor], named: Mapping[str, Any]) -> "_Values":
         """Return the values of an earlier forward call from its output y and from those that `_Values.listed` gave."""
-        rest = iter(tensor.detach() for tensor in kept)
-        p = next(rest)
-        m = None if self.middle is None else next(rest)
-        u = named["u"] if self.takes_mask else next(rest)
-        states = [y.detach(), *(next(rest) for _ in named["start"][1:])]
-        memories = [next(rest) for _ in named["memory"]]
-        return _Values(p, m, u, states, memories, list(rest))
+        values = iter(tensor.detach() for tensor in kept)
+        p = next(values)
+        m = None if self.middle is None else next(values)
+        u = named["u"] if self.takes_mask else next(values)
+        states = [y.detach(), *(next(values) for _ in named["start"][1:])]
+        memories = [next(values) for _ in named["memory"]]
+        return _Values(p, m, u, states, memories, list(values))
 
     @property
     def takes_mask(self) -> bool:
@@ -173,8 +173,8 @@ class _Values:
 
     def listed(self, named: Mapping[str, Any]) -> list[Tensor]:
         """List the values other than the first state, the output y, and those that are inputs of the call."""
-        given = () if self.u is named["u"] else (self.u,)
-        values = (self.p, self.m, *given, *self.states[1:], *self.memories, *self.normalised)
+        mask = () if self.u is named["u"] else (self.u,)
+        values = (self.p, self.m, *mask, *self.states[1:], *self.memories, *self.normalised)
         return [value for value in values if value is not None]
 
 

@@ -133,7 +133,7 @@ class Rule:
 
         The gradients of the blended states become those of the new states, of the old ones and of the update mask.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: expected a method blend_back(); define it")
 
     def end_step_back(self, kernel: "BackwardSource") -> None:
         """Append the part of a backward step after the gradients of the states."""

@@ -314,14 +314,14 @@ def _backward(
         outputs = _flat(known.run(*known.bind(leaves, step_weights, training, slope), values))
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        found = iter(
+        gradients = iter(
             torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
             if pairs and wanted
             else [None] * len(wanted)
         )
     results = []
     for leaf in leaves:
-        grad = next(found) if leaf.requires_grad else leaf.new_empty(0)
+        grad = next(gradients) if leaf.requires_grad else leaf.new_empty(0)
         results.append(torch.zeros_like(leaf) if grad is None else grad)
     return _separate(results, [*tensors, y, *kept, *(g for g in grads if g is not None)])
 
@@ -341,9 +341,9 @@ def _differentiate(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     tensors, (y, step_weights, *kept) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
     needed = list(ctx.needs_input_grad[0])
     op = torch.ops.edgernn.recurrent_backward.default
-    some = list(grads[: ctx.outputs])
-    found = op(list(tensors), y, kept, some, step_weights, ctx.layer, ctx.training, ctx.slope, needed)
-    return [g if need else None for g, need in zip(found, needed, strict=True)], *[None] * 6
+    output_grads = list(grads[: ctx.outputs])
+    gradients = op(list(tensors), y, kept, output_grads, step_weights, ctx.layer, ctx.training, ctx.slope, needed)
+    return [g if need else None for g, need in zip(gradients, needed, strict=True)], *[None] * 6
 
 
 for _name, _kernel, _shapes in (

@@ -18,7 +18,7 @@ KEPT_SHARE = 0.5
 
 
 class CellInputs(NamedTuple):
-    """What a step of a cell reads: the arguments of `Cell.step`, in their order.
+    """Inputs of a step of a cell: the arguments of `Cell.step`, in their order.
 
     Attributes:
         a: W x + b of the cell's gates (B, rows of W).
