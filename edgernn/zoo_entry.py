@@ -54,12 +54,16 @@ def add_model(
         The content of entry.json, with the model's folder as "folder" and the size of the zoo as "bytes_of_all".
 
     Raises:
-        UsageError: There is no zoo, the name is invalid, or the zoo has a model of that name already.
+        UsageError: The zoo is that of an installed wheel, the name is invalid, or the zoo has a model of that name
+            already.
         EdgernnError: The run is not finished, its data is missing, or all models together have more than MOST bytes.
     """
     folder = folder or zoo_folder()
-    if folder is None:
-        raise UsageError("--folder: expected a folder of models, got none; name one, or set EDGERNN_MODELS")
+    if folder == Path(__file__).resolve().parent / "models":
+        raise UsageError(
+            f"--folder: expected a folder of your own, got {folder}, which the next install of edgernn replaces; name "
+            "one, or set EDGERNN_MODELS"
+        )
     name = name or run.resolve().name
     if Path(name).name != name or Path(name).suffix or name.startswith("."):
         raise UsageError(f"--name: expected a name without a dot or slash, got {name!r}")

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The zoo: trained models in the folder models/ of edgernn's repository, which commands accept by their names.
+"""The zoo: trained models in the folder models/ of edgernn, which commands accept by their names.
 
 Each model is a folder with model.onnx, usually model-int8.onnx, example.npz, and a model card model.md. Its entry.json
-has the data of the card, such as metric and file sizes, for programs to read. An installed wheel contains no models. To
-use models with it, set the environment variable EDGERNN_MODELS to the path of a folder of models, such as a copy of the
-one in the repository.
+has the data of the card, such as metric and file sizes, for programs to read. The models are in the wheel, too. To use
+others, set the environment variable EDGERNN_MODELS to the path of a folder of models.
 """
 
 import os
@@ -29,16 +28,10 @@ _LARGEST = 1e300
 INT8 = "-int8"
 
 
-def zoo_folder() -> Path | None:
-    """Return the folder of trained models: the environment variable EDGERNN_MODELS, or models/ in the repository.
-
-    Returns None if the variable is not set and edgernn was installed from a wheel, which contains no models.
-    """
-    if value := os.environ.get(VARIABLE):
-        return Path(value)
-    # beside the sources in a clone, which an editable install uses in place
-    folder = Path(__file__).resolve().parent.parent / "models"
-    return folder if folder.is_dir() else None
+def zoo_folder() -> Path:
+    """Return the folder of trained models: the environment variable EDGERNN_MODELS, or that of edgernn."""
+    # models/ in a clone, edgernn/models in an installed wheel: beside the folder of this file in both
+    return Path(os.environ.get(VARIABLE) or Path(__file__).resolve().parent.parent / "models")
 
 
 def entries(folder: Path | None = None) -> list[dict[str, Any]]:
@@ -52,7 +45,7 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
         path of its "folder" added.
 
     Raises:
-        EdgernnError: No folder of models exists, or an entry.json cannot be read.
+        EdgernnError: The folder does not exist, or an entry.json cannot be read.
     """
     models = []
     for path in sorted(_existing(folder or zoo_folder()).glob(f"*/{ENTRY}")):
@@ -65,13 +58,8 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
     return models
 
 
-def _existing(folder: Path | None) -> Path:
-    """Return the folder of trained models; raise EdgernnError if there is none."""
-    if folder is None:
-        raise EdgernnError(
-            "the trained models are in edgernn's repository, not in the installed package; clone the repository and "
-            f"set the environment variable {VARIABLE} to the path of its folder models/"
-        )
+def _existing(folder: Path) -> Path:
+    """Return the folder of trained models; raise EdgernnError if it does not exist."""
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: expected a folder of models, got none; check {VARIABLE}")
     return folder
@@ -164,7 +152,7 @@ def find_model(model: Path) -> Path:
         The path of the file; `model` itself if it is a path.
 
     Raises:
-        UsageError: `model` is neither a path nor the name of a model, or no zoo exists.
+        UsageError: `model` is neither a path nor the name of a model, or the zoo does not exist.
     """
     is_model = model.is_file() or any((model / name).is_file() for name in (CONFIG, MODEL))
     if is_model or len(model.parts) != 1 or model.suffix:

@@ -236,23 +236,21 @@ def test_paths_come_first_and_unknown_names_are_named(in_zoo, tmp_path):
 
 def test_without_a_zoo_names_are_refused(monkeypatch, tmp_path):
     assert zoo_folder() == ROOT / "models"
-    monkeypatch.setattr("edgernn.runtime.zoo.__file__", str(tmp_path / "edgernn/runtime/zoo.py"))
-    assert zoo_folder() is None
-    without_zoo = r"adding-sarnn: no such file or folder; the trained models are in .*; clone .* EDGERNN_MODELS"
-    with pytest.raises(UsageError, match=without_zoo):
-        find_model(Path("adding-sarnn"))
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    assert find_model(Path("folder")) == Path("folder")
-    with pytest.raises(EdgernnError, match=r"models are in edgernn's repository, .*; clone .* EDGERNN_MODELS"):
-        entries()
-    with pytest.raises(UsageError, match="--folder: expected a folder of models, got none"):
-        add_model(Path("run"))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDGERNN_MODELS", str(tmp_path / "none"))
+    assert find_model(Path("folder")) == Path("folder")
     with pytest.raises(EdgernnError, match="none: expected a folder of models, got none; check EDGERNN_MODELS"):
         entries()
     with pytest.raises(UsageError, match=r"adding-sarnn: no such .*none: expected a folder .*; check EDGERNN_MODELS"):
         find_model(Path("adding-sarnn"))
+
+
+def test_models_are_not_added_to_an_installed_wheel(monkeypatch, tmp_path):
+    monkeypatch.setattr("edgernn.runtime.zoo.__file__", str(tmp_path / "edgernn/runtime/zoo.py"))
+    monkeypatch.setattr("edgernn.zoo_entry.__file__", str(tmp_path / "edgernn/zoo_entry.py"))
+    with pytest.raises(UsageError, match=r"--folder: expected a folder of your own, got .*edgernn/models, which"):
+        add_model(Path("run"))
 
 
 def test_a_damaged_entry_is_named(zoo, tmp_path):

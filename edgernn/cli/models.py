@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `edgernn models`: list the trained models of the repository, or add one."""
+"""The command `edgernn models`: list the trained models that come with edgernn, or add one."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from edgernn.cli.frame import CommandGroup, json_command
 _folder = click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Folder of the models.  [default: $EDGERNN_MODELS, else models/ of the repository]",
+    help="Folder of the models.  [default: $EDGERNN_MODELS, else the models that come with edgernn]",
 )
 
 
@@ -26,7 +26,7 @@ class _Models(CommandGroup):
 
 @click.group(cls=_Models, example="edgernn models")
 def command() -> None:
-    """List the trained models that come with the repository, or add one; without COMMAND, list them.
+    """List the trained models that come with edgernn, or add one; without COMMAND, list them.
 
     `edgernn run NAME`, `edgernn bench NAME` and `edgernn pack NAME` accept the names; NAME-int8 is the model with int8
     weights.

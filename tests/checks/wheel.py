@@ -4,6 +4,7 @@
 The wheel of `make wheels` has the same bytes from two folders, each with its own compilation.
 """
 
+import json
 import os
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from edgernn.runtime import library_path
 from tests.source_tree import ROOT, first_sequence, python_without_editable_install, run
 from tests.test_packaging import USE
+from tests.words import RATE, write_wav
 
 NATIVE = "x86_64-linux-gnu"
 MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"
@@ -115,6 +117,14 @@ def test_light_install_has_no_package_of_training(light):
 
 def test_light_install_steps_a_model(light):
     assert python(light, STEP, MODEL) == "native"
+
+
+def test_light_install_has_the_trained_models(light, tmp_path):
+    names = sorted(path.parent.name for path in ROOT.glob("models/*/entry.json"))
+    listed = json.loads(run(light / "edgernn", "models", "list", "--json", cwd=tmp_path))
+    assert [model["name"] for model in listed] == names
+    write_wav(tmp_path / "x.wav", [0] * RATE)
+    assert "1.0 s" in run(light / "edgernn", "run", "english-room-delta", "--stream", "x.wav", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
