@@ -2,7 +2,9 @@
 """The import contracts in pyproject.toml: the sources keep them, and a forbidden import is found."""
 
 import ast
+import re
 import shutil
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import edgernn
@@ -60,3 +62,21 @@ def test_public_names_are_listed_and_declared_for_type_checkers():
     assert set(edgernn.__all__) <= set(dir(edgernn))
     assert not {"find_spec", "importlib"} & set(dir(edgernn))
     assert all(hasattr(edgernn, name) for name in edgernn.__all__)
+
+
+def test_folders_of_native_code_do_not_include_each_other_in_a_circle():
+    folders = [path for path in (ROOT / "runtime" / "csrc").iterdir() if path.is_dir()]
+    included = {
+        folder.name: {
+            name
+            for path in folder.iterdir()
+            if path.suffix in (".h", ".cc", ".cu")
+            for name in re.findall(r'^#include "(\w+)/', path.read_text(encoding="utf-8"), re.MULTILINE)
+            if name != folder.name
+        }
+        for folder in folders
+    }
+    assert included["common"] == set()
+    assert included["op"] >= {"cpu", "selectors"}
+    # raises CycleError for a circle
+    tuple(TopologicalSorter(included).static_order())

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/kernel.h"
-
 namespace edgernn {
+
+constexpr std::size_t kAlignment = 64;
 
 // Without a buffer, Allocate returns null and only adds up the bytes that are needed. The sum has
 // 64 bits on every processor: sizes read from a file are bounded so that it cannot overflow, and

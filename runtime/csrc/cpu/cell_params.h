@@ -4,8 +4,8 @@
 #ifndef EDGERNN_CPU_CELL_PARAMS_H_
 #define EDGERNN_CPU_CELL_PARAMS_H_
 
-#include "common/cell_kernel.h"
 #include "cpu/gemm.h"
+#include "kernel/cell_kernel.h"
 
 namespace edgernn::EDGERNN_ISA {
 

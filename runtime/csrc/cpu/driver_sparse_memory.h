@@ -7,7 +7,7 @@
 #include "cpu/block_step.h"
 #include "cpu/gather_low_precision.h"
 #include "cpu/kept_sums.h"
-#include "rules/make_selector.h"
+#include "cpu/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 

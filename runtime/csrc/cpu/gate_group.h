@@ -5,9 +5,9 @@
 #ifndef EDGERNN_CPU_GATE_GROUP_H_
 #define EDGERNN_CPU_GATE_GROUP_H_
 
-#include "common/cell_kernel.h"
 #include "cpu/cell_params.h"
 #include "cpu/gemm_sparse.h"
+#include "kernel/cell_kernel.h"
 
 namespace edgernn::EDGERNN_ISA {
 

@@ -11,7 +11,7 @@
 #define EDGERNN_CPU_KEPT_SUMS_H_
 
 #include "cpu/gate_group.h"
-#include "rules/selector.h"
+#include "kernel/selector.h"
 
 #if defined(__AVX__)
 #include <immintrin.h>

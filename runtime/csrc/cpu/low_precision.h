@@ -10,8 +10,8 @@
 #define EDGERNN_CPU_LOW_PRECISION_H_
 
 #include "common/arena.h"
-#include "common/kernel.h"
 #include "cpu/simd.h"
+#include "kernel/kernel.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -4,8 +4,8 @@
 #ifndef EDGERNN_CPU_POINTWISE_H_
 #define EDGERNN_CPU_POINTWISE_H_
 
-#include "common/cell_kernel.h"
 #include "cpu/simd.h"
+#include "kernel/cell_kernel.h"
 
 namespace edgernn::EDGERNN_ISA {
 

@@ -5,8 +5,8 @@
 #ifndef EDGERNN_CUDA_BLOCK_MEMORY_H_
 #define EDGERNN_CUDA_BLOCK_MEMORY_H_
 
-#include "common/kernel.h"
 #include "cuda/dot_products.h"
+#include "kernel/kernel.h"
 
 namespace edgernn::cuda {
 

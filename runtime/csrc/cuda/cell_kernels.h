@@ -5,8 +5,8 @@
 #ifndef EDGERNN_CUDA_CELL_KERNELS_H_
 #define EDGERNN_CUDA_CELL_KERNELS_H_
 
-#include "common/op.h"
 #include "cuda/launch_plan.h"
+#include "op/op.h"
 
 namespace edgernn::cuda {
 

@@ -4,8 +4,8 @@
 #ifndef EDGERNN_CUDA_GATE_SIZES_H_
 #define EDGERNN_CUDA_GATE_SIZES_H_
 
-#include "common/kernel.h"
 #include "cuda/launch_plan.h"
+#include "kernel/kernel.h"
 
 namespace edgernn::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/cell_kernel.h"
+#include "kernel/cell_kernel.h"
 
 namespace edgernn::cuda {
 

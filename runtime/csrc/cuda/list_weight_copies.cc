@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists the copies that pack an op's weights, see make_launch_plan.h.
 
-#include "common/cell_kernel.h"
 #include "cuda/gate_sizes.h"
 #include "cuda/make_launch_plan.h"
+#include "kernel/cell_kernel.h"
 
 namespace edgernn::cuda {
 

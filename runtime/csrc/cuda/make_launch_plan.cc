@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "common/cell_kernel.h"
 #include "common/invalid_argument.h"
 #include "cuda/gate_sizes.h"
+#include "kernel/cell_kernel.h"
 
 namespace edgernn::cuda {
 

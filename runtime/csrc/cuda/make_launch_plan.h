@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "common/op.h"
 #include "cuda/launch_plan.h"
+#include "op/op.h"
 
 namespace edgernn::cuda {
 

@@ -4,7 +4,7 @@
 #ifndef EDGERNN_IMPUTERS_IMPUTER_H_
 #define EDGERNN_IMPUTERS_IMPUTER_H_
 
-#include "common/kernel.h"
+#include "kernel/kernel.h"
 
 namespace edgernn {
 

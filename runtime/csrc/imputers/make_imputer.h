@@ -5,8 +5,8 @@
 #define EDGERNN_IMPUTERS_MAKE_IMPUTER_H_
 
 #include "cpu/gemm.h"
+#include "cpu/make_selector.h"
 #include "imputers/imputer.h"
-#include "rules/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 

@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "cpu/shards.h"
 #include "onnx/node.h"
+#include "onnx/shards.h"
 
 // ThreadSanitizer does not see how ONNX Runtime, which is built without it, gives work to threads.
 #ifdef __SANITIZE_THREAD__

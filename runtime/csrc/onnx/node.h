@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/invalid_argument.h"
-#include "common/op.h"
 #include "edgernn.h"
 #include "onnx/ort_abi.h"
+#include "op/op.h"
 
 namespace edgernn {
 

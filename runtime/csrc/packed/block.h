@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "common/arena.h"
-#include "common/kernel.h"
+#include "kernel/kernel.h"
 
 namespace edgernn {
 

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "common/schema.h"
+#include "op/schema.h"
 
 namespace edgernn {
 

@@ -23,8 +23,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/tensor.h"
 #include "edgernn.h"
+#include "op/tensor.h"
 #include "packed/block.h"
 #include "program/check_cell.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/arena.h"
-#include "common/tensor.h"
+#include "op/tensor.h"
 
 namespace edgernn {
 

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/op.h"
 #include "edgernn.h"
+#include "op/op.h"
 #include "packed/block.h"
 #include "packed/file.h"
 #include "packed/frontend.h"

@@ -4,7 +4,7 @@
 #ifndef EDGERNN_PROGRAM_CELL_H_
 #define EDGERNN_PROGRAM_CELL_H_
 
-#include "common/cell_kernel.h"
+#include "kernel/cell_kernel.h"
 #include "program/program.h"
 
 namespace edgernn {

@@ -17,7 +17,7 @@
 // A rule of the kind kGate selects neurons from the pre-activations of the cell's update gate; it
 // runs with cells that have one.
 // Other rules have a selector in a header of their own, which selects the neurons, see
-// rules/selectors.h.
+// selectors/selectors.h.
 // The update gate u is 1 where the score is above 0. Its gradient is that of
 // Likelihood(score, slope). V is a vector of floats, a dual number or a float. For kSample, each
 // lane of V is a sample.

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "common/op.h"
+#include "op/op.h"
 
 namespace edgernn {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "common/op.h"
+#include "op/op.h"
 #include "packed/file.h"
 #include "tests/draw_cell.h"
 #include "tests/random_generator.h"

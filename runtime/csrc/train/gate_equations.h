@@ -4,7 +4,7 @@
 #ifndef EDGERNN_TRAIN_GATE_EQUATIONS_H_
 #define EDGERNN_TRAIN_GATE_EQUATIONS_H_
 
-#include "rules/selectors.h"
+#include "selectors/selectors.h"
 #include "train/rule_equations.h"
 
 namespace edgernn::EDGERNN_ISA {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shapes and tensors of an op's inputs.
 
-#ifndef EDGERNN_COMMON_TENSOR_H_
-#define EDGERNN_COMMON_TENSOR_H_
+#ifndef EDGERNN_OP_TENSOR_H_
+#define EDGERNN_OP_TENSOR_H_
 
 #include <algorithm>
 #include <initializer_list>
 #include <string>
 
-#include "common/kernel.h"
+#include "kernel/kernel.h"
 
 namespace edgernn {
 
@@ -57,4 +57,4 @@ struct Tensor {
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_COMMON_TENSOR_H_
+#endif  // EDGERNN_OP_TENSOR_H_

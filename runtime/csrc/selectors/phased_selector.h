@@ -2,10 +2,10 @@
 // The selector of the rule phased: selects neurons in the open phase at the start of their period.
 // The time gate rises and falls linearly during that phase.
 
-#ifndef EDGERNN_RULES_PHASED_SELECTOR_H_
-#define EDGERNN_RULES_PHASED_SELECTOR_H_
+#ifndef EDGERNN_SELECTORS_PHASED_SELECTOR_H_
+#define EDGERNN_SELECTORS_PHASED_SELECTOR_H_
 
-#include "rules/clock.h"
+#include "selectors/clock.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -76,4 +76,4 @@ struct SelectorOf<Phased> {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_PHASED_SELECTOR_H_
+#endif  // EDGERNN_SELECTORS_PHASED_SELECTOR_H_

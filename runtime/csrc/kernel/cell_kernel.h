@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cell as drivers call it: its table of gates and the functions that compute its equations.
 
-#ifndef EDGERNN_COMMON_CELL_KERNEL_H_
-#define EDGERNN_COMMON_CELL_KERNEL_H_
+#ifndef EDGERNN_KERNEL_CELL_KERNEL_H_
+#define EDGERNN_KERNEL_CELL_KERNEL_H_
 
-#include "common/kernel.h"
+#include "kernel/kernel.h"
 
 namespace edgernn {
 
@@ -106,4 +106,4 @@ struct RowProducts {
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_COMMON_CELL_KERNEL_H_
+#endif  // EDGERNN_KERNEL_CELL_KERNEL_H_

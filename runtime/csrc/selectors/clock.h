@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Selectors of rules that depend on the step t only. Their memory is t.
 
-#ifndef EDGERNN_RULES_CLOCK_H_
-#define EDGERNN_RULES_CLOCK_H_
+#ifndef EDGERNN_SELECTORS_CLOCK_H_
+#define EDGERNN_SELECTORS_CLOCK_H_
 
-#include "rules/neuron_selector.h"
+#include "selectors/neuron_selector.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -110,4 +110,4 @@ struct Vec64 {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_CLOCK_H_
+#endif  // EDGERNN_SELECTORS_CLOCK_H_

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selectors of all rules.
 
-#ifndef EDGERNN_RULES_SELECTORS_H_
-#define EDGERNN_RULES_SELECTORS_H_
+#ifndef EDGERNN_SELECTORS_SELECTORS_H_
+#define EDGERNN_SELECTORS_SELECTORS_H_
 
-#include "rules/clockwork_selector.h"
-#include "rules/phased_selector.h"
-#include "rules/random_selector.h"
-#include "rules/topk_selector.h"
-#include "rules/variable_selector.h"
+#include "selectors/clockwork_selector.h"
+#include "selectors/phased_selector.h"
+#include "selectors/random_selector.h"
+#include "selectors/topk_selector.h"
+#include "selectors/variable_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -28,4 +28,4 @@ constexpr const Selector* FindSelector() {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_SELECTORS_H_
+#endif  // EDGERNN_SELECTORS_SELECTORS_H_

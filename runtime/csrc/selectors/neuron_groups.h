@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of neighbouring neurons that share a decision; the last group may have fewer neurons.
 
-#ifndef EDGERNN_RULES_NEURON_GROUPS_H_
-#define EDGERNN_RULES_NEURON_GROUPS_H_
+#ifndef EDGERNN_SELECTORS_NEURON_GROUPS_H_
+#define EDGERNN_SELECTORS_NEURON_GROUPS_H_
 
 #include "cpu/group_rows.h"
-#include "rules/make_selector.h"
+#include "cpu/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -37,4 +37,4 @@ namespace edgernn::EDGERNN_ISA {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_NEURON_GROUPS_H_
+#endif  // EDGERNN_SELECTORS_NEURON_GROUPS_H_

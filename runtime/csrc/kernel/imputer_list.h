@@ -4,8 +4,8 @@
 //
 // The X of an op with an imputer has 3F columns: values, masks and times. The cell's I is then 2F.
 
-#ifndef EDGERNN_IMPUTERS_LIST_H_
-#define EDGERNN_IMPUTERS_LIST_H_
+#ifndef EDGERNN_KERNEL_IMPUTER_LIST_H_
+#define EDGERNN_KERNEL_IMPUTER_LIST_H_
 
 #include "rules/list.h"
 
@@ -51,4 +51,4 @@ using Imputers = TypeList<Grud, Rits>;
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_IMPUTERS_LIST_H_
+#endif  // EDGERNN_KERNEL_IMPUTER_LIST_H_

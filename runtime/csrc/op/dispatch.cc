@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the kernels' instruction set when the library is first used.
 
-#include "common/kernel.h"
+#include "kernel/kernel.h"
 
 #define EDGERNN_TABLE KernelTable
 #include "common/dispatch.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Derives the inputs and outputs of an op from its cell, rule and imputer.
 
-#include "common/schema.h"
+#include "op/schema.h"
 
 namespace edgernn {
 

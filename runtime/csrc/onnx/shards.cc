@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits the batch of a call into shards.
 
-#include "cpu/shards.h"
+#include "onnx/shards.h"
 
 #include <cstring>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits the batch of a call into shards, which threads run in parallel.
 
-#ifndef EDGERNN_CPU_SHARDS_H_
-#define EDGERNN_CPU_SHARDS_H_
+#ifndef EDGERNN_ONNX_SHARDS_H_
+#define EDGERNN_ONNX_SHARDS_H_
 
-#include "common/op.h"
+#include "op/op.h"
 
 namespace edgernn {
 
@@ -39,4 +39,4 @@ class Shards {
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_CPU_SHARDS_H_
+#endif  // EDGERNN_ONNX_SHARDS_H_

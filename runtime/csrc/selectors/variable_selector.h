@@ -2,10 +2,10 @@
 // The selector of the rule variable: selects a prefix of the neurons and inputs. Its length is
 // computed at each step, and the masks fall off softly at its end.
 
-#ifndef EDGERNN_RULES_VARIABLE_SELECTOR_H_
-#define EDGERNN_RULES_VARIABLE_SELECTOR_H_
+#ifndef EDGERNN_SELECTORS_VARIABLE_SELECTOR_H_
+#define EDGERNN_SELECTORS_VARIABLE_SELECTOR_H_
 
-#include "rules/neuron_selector.h"
+#include "selectors/neuron_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -119,4 +119,4 @@ struct SelectorOf<Variable> {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_VARIABLE_SELECTOR_H_
+#endif  // EDGERNN_SELECTORS_VARIABLE_SELECTOR_H_

@@ -12,7 +12,7 @@
 #include "imputers/grud.h"
 #include "imputers/rits.h"
 #include "program/cell_functions.h"
-#include "rules/selectors.h"
+#include "selectors/selectors.h"
 
 namespace edgernn::EDGERNN_ISA {
 

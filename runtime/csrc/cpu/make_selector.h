@@ -5,12 +5,12 @@
 // allocated in the driver's memory. Their layout is recomputed at every step. As the number of rows
 // is unknown then, Scratch allocates buffers that depend on it last.
 
-#ifndef EDGERNN_RULES_MAKE_SELECTOR_H_
-#define EDGERNN_RULES_MAKE_SELECTOR_H_
+#ifndef EDGERNN_CPU_MAKE_SELECTOR_H_
+#define EDGERNN_CPU_MAKE_SELECTOR_H_
 
 #include "cpu/compress.h"
 #include "cpu/gemm.h"
-#include "rules/selector.h"
+#include "kernel/selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -131,4 +131,4 @@ constexpr Selector MakeSelector() {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_MAKE_SELECTOR_H_
+#endif  // EDGERNN_CPU_MAKE_SELECTOR_H_

@@ -2,10 +2,10 @@
 // The selector of the rule random: selects neurons for which a hash of step, neuron and seed is
 // below a limit.
 
-#ifndef EDGERNN_RULES_RANDOM_SELECTOR_H_
-#define EDGERNN_RULES_RANDOM_SELECTOR_H_
+#ifndef EDGERNN_SELECTORS_RANDOM_SELECTOR_H_
+#define EDGERNN_SELECTORS_RANDOM_SELECTOR_H_
 
-#include "rules/clock.h"
+#include "selectors/clock.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -99,4 +99,4 @@ struct SelectorOf<Random> {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_RANDOM_SELECTOR_H_
+#endif  // EDGERNN_SELECTORS_RANDOM_SELECTOR_H_

@@ -2,10 +2,10 @@
 // The interface by which a rule tells the sparse driver which neurons to update. Independent of the
 // cell.
 
-#ifndef EDGERNN_RULES_SELECTOR_H_
-#define EDGERNN_RULES_SELECTOR_H_
+#ifndef EDGERNN_KERNEL_SELECTOR_H_
+#define EDGERNN_KERNEL_SELECTOR_H_
 
-#include "common/kernel.h"
+#include "kernel/kernel.h"
 
 namespace edgernn {
 
@@ -54,4 +54,4 @@ struct Selector {
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_RULES_SELECTOR_H_
+#endif  // EDGERNN_KERNEL_SELECTOR_H_

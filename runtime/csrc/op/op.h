@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // An op: a cell under an update rule, with an optional imputer. Independent of ONNX Runtime.
 
-#ifndef EDGERNN_COMMON_OP_H_
-#define EDGERNN_COMMON_OP_H_
+#ifndef EDGERNN_OP_OP_H_
+#define EDGERNN_OP_OP_H_
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "common/schema.h"
-#include "common/tensor.h"
+#include "op/schema.h"
+#include "op/tensor.h"
 #include "program/check_cell.h"
 
 namespace edgernn {
@@ -75,4 +75,4 @@ std::vector<std::string> OpNames(const KernelTable& table);
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_COMMON_OP_H_
+#endif  // EDGERNN_OP_OP_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks and packs the weights of an op, and runs its kernel.
 
-#include "common/op.h"
+#include "op/op.h"
 
 #include <atomic>
 #include <utility>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selector of the rule topk: selects the k neurons with the largest scores.
 
-#ifndef EDGERNN_RULES_TOPK_SELECTOR_H_
-#define EDGERNN_RULES_TOPK_SELECTOR_H_
+#ifndef EDGERNN_SELECTORS_TOPK_SELECTOR_H_
+#define EDGERNN_SELECTORS_TOPK_SELECTOR_H_
 
-#include "rules/neuron_selector.h"
+#include "selectors/neuron_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -192,4 +192,4 @@ struct SelectorOf<Topk> {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_TOPK_SELECTOR_H_
+#endif  // EDGERNN_SELECTORS_TOPK_SELECTOR_H_

@@ -9,18 +9,17 @@
 // a kernel keeps sums of the states to save work in the next call. It is not part of the state: the
 // results are the same without it, and the next call may start from any other states.
 
-#ifndef EDGERNN_COMMON_KERNEL_H_
-#define EDGERNN_COMMON_KERNEL_H_
+#ifndef EDGERNN_KERNEL_KERNEL_H_
+#define EDGERNN_KERNEL_KERNEL_H_
 
 #include <cstddef>
 #include <cstdint>
 
 #include "cells/list.h"
-#include "imputers/list.h"
+#include "common/arena.h"
+#include "kernel/imputer_list.h"
 
 namespace edgernn {
-
-constexpr std::size_t kAlignment = 64;
 
 // Storage types of weights. A weight of kInt8 is a byte from -127 to 127 times its row's scale.
 enum class NumberType : std::uint32_t { kFloat32, kBfloat16, kInt8 };
@@ -127,13 +126,13 @@ struct Call {
   void* kept;                            // memory of the kernel between calls, or null
 };
 
-// The functions of a cell that drivers call, see common/cell_kernel.h.
+// The functions of a cell that drivers call, see kernel/cell_kernel.h.
 struct CellKernel;
 struct CellFunctions;
 struct RowProducts;
 
-// Selects the neurons that a rule updates, see rules/selector.h. Null for rules that update a whole
-// sample or every neuron.
+// Selects the neurons that a rule updates, see kernel/selector.h. Null for rules that update a
+// whole sample or every neuron.
 struct Selector;
 
 // Fills missing inputs before each step, see imputers/imputer.h.
@@ -229,4 +228,4 @@ const KernelChoice& ChooseKernels();
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_COMMON_KERNEL_H_
+#endif  // EDGERNN_KERNEL_KERNEL_H_

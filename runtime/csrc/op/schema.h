@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inputs and outputs of an op, derived from its cell, rule and imputer.
 
-#ifndef EDGERNN_COMMON_SCHEMA_H_
-#define EDGERNN_COMMON_SCHEMA_H_
+#ifndef EDGERNN_OP_SCHEMA_H_
+#define EDGERNN_OP_SCHEMA_H_
 
 #include <string>
 #include <vector>
 
-#include "common/kernel.h"
+#include "kernel/kernel.h"
 
 namespace edgernn {
 
@@ -105,4 +105,4 @@ std::string LayerName(const std::string& imputer, const std::string& cell, const
 
 }  // namespace edgernn
 
-#endif  // EDGERNN_COMMON_SCHEMA_H_
+#endif  // EDGERNN_OP_SCHEMA_H_

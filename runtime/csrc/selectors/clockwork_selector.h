@@ -2,10 +2,10 @@
 // The selector of the rule clockwork: selects neurons whose period divides the step. A neuron reads
 // from neurons of the same or longer periods.
 
-#ifndef EDGERNN_RULES_CLOCKWORK_SELECTOR_H_
-#define EDGERNN_RULES_CLOCKWORK_SELECTOR_H_
+#ifndef EDGERNN_SELECTORS_CLOCKWORK_SELECTOR_H_
+#define EDGERNN_SELECTORS_CLOCKWORK_SELECTOR_H_
 
-#include "rules/clock.h"
+#include "selectors/clock.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -61,4 +61,4 @@ struct SelectorOf<Clockwork> {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_CLOCKWORK_SELECTOR_H_
+#endif  // EDGERNN_SELECTORS_CLOCKWORK_SELECTOR_H_

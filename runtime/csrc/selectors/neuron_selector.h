@@ -3,10 +3,10 @@
 // is above zero. Parameters, scores and memories have a value per group; without groups, each
 // neuron is one.
 
-#ifndef EDGERNN_RULES_NEURON_SELECTOR_H_
-#define EDGERNN_RULES_NEURON_SELECTOR_H_
+#ifndef EDGERNN_SELECTORS_NEURON_SELECTOR_H_
+#define EDGERNN_SELECTORS_NEURON_SELECTOR_H_
 
-#include "rules/neuron_groups.h"
+#include "selectors/neuron_groups.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -178,4 +178,4 @@ struct SelectorOf {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_RULES_NEURON_SELECTOR_H_
+#endif  // EDGERNN_SELECTORS_NEURON_SELECTOR_H_
