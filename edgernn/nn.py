@@ -200,9 +200,9 @@ class Recurrent(_Recurrent):
             state: State before the first step. Each state of the cell, such as h, is a tensor (layers · directions, B,
                 H), as in torch.nn.GRU. Other ones, as those of the rule, follow for each layer as (B, width). Default:
                 `initial_state`.
-            lengths: Number of steps of each sequence (B,), if they differ. The output at later steps is 0, and the
-                returned state is that after each sequence's own last step. In an exported graph, such a layer must
-                have the state h alone.
+            lengths: Number of steps of each sequence (B,), if they differ. x at later steps is not read and the output
+                there is 0. The returned state is that after each sequence's own last step. In an exported graph, such
+                a layer must have the state h alone.
 
         Returns:
             The output of the last layer (T, B, H · directions), in the layout of x, and the last state, in the layout
@@ -227,6 +227,9 @@ class Recurrent(_Recurrent):
         if x.shape[0] < 1:
             raise UsageError("x: expected at least one step, got none; pass a longer sequence")
         counts = None if lengths is None else _lengths(lengths, x)
+        if counts is not None:
+            # a NaN in the padding would reach the gradients of the weights
+            x = torch.where(_present(x, counts), x, 0)
         layers, directions = self.recurrent_layers(), 2 if self.bidirectional else 1
         states = self._split(self.initial_state(x.shape[1], x) if state is None else state, x.shape[1])
         y, lasts, self.traces = x, [], []
@@ -484,16 +487,16 @@ def _converted(module: Any, settings: dict[str, Any]) -> nn.Module:
     return new.train(module.training)
 
 
-def _recurrent_modules(module: nn.Module) -> list[_Recurrent | RecurrentModel]:
+def recurrent_modules(module: nn.Module) -> list[_Recurrent | RecurrentModel]:
     """List the outermost recurrent modules in a tree, each once."""
     if isinstance(module, _Recurrent | RecurrentModel):
         return [module]
-    return list(dict.fromkeys(part for child in module.children() for part in _recurrent_modules(child)))
+    return list(dict.fromkeys(part for child in module.children() for part in recurrent_modules(child)))
 
 
 def _traces(module: nn.Module) -> list[tuple[RecurrentLayer, Trace]]:
     """List the recurrent layers in a tree, with their records of the last forward pass."""
-    parts = _recurrent_modules(module)
+    parts = recurrent_modules(module)
     if not parts:
         raise UsageError("module: expected one with a recurrent layer of edgernn, got none; add edgernn.nn.Recurrent")
     called = [part for part in parts if part.traces]
@@ -613,7 +616,7 @@ def _tuple(state: States) -> tuple[Tensor, ...]:
 def _lengths(lengths: Tensor | Sequence[int], x: Tensor) -> Tensor:
     """Return the lengths (B,) as integers on the device of x (T, B, I), after checks."""
     counts = torch.as_tensor(lengths, device=x.device)
-    if counts.shape != x.shape[1:2] or counts.is_floating_point():
+    if counts.shape != x.shape[1:2] or counts.is_floating_point() or counts.dtype == torch.bool:
         got = f"{counts.dtype} {tuple(counts.shape)}"
         raise UsageError(f"lengths: expected whole numbers ({x.shape[1]},), got {got}; pass one for each sequence")
     if not torch.compiler.is_compiling():
@@ -621,6 +624,11 @@ def _lengths(lengths: Tensor | Sequence[int], x: Tensor) -> Tensor:
         if least < 1 or most > len(x):
             raise UsageError(f"lengths: expected 1 to {len(x)}, got {least} to {most}; pad x, or pass its lengths")
     return counts.long()
+
+
+def _present(x: Tensor, lengths: Tensor) -> Tensor:
+    """Return the mask (T, B, 1) of the steps of x (T, B, N) within the lengths (B,)."""
+    return (torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths).unsqueeze(-1)
 
 
 def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -639,10 +647,9 @@ def _run(
     if lengths is None:
         result: tuple[Tensor, tuple[Tensor, ...], Trace] = layer(x, state)
         return result
-    present = (torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths).unsqueeze(-1)
     if layer.states == ("h",) and (layer.rule.is_dense() or torch.compiler.is_compiling()):
         y, _, trace = layer(x, state)
-        y = torch.where(present, y, 0)
+        y = torch.where(_present(y, lengths), y, 0)
         last = y.gather(0, (lengths - 1).reshape(1, -1, 1).expand(1, *y.shape[1:])).squeeze(0)
         return y, (last,), trace
     if torch.compiler.is_compiling():

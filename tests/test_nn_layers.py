@@ -37,8 +37,12 @@ def test_padded_and_packed_sequences_are_those_alone(
     torch.manual_seed(0)
     rnn = Recurrent(cell, 3, 6, 2, rule=rule, bidirectional=bidirectional, batch_first=True, **settings)
     x, lengths = torch.randn(4, 9, 3), torch.tensor([9, 3, 7, 3])
+    for b, steps in enumerate(lengths.tolist()):
+        x[b, steps:] = torch.nan
     y, state = rnn(x, lengths=lengths)
     rate = update_rate(rnn)
+    gradients = torch.autograd.grad(y.square().sum(), list(rnn.parameters()), allow_unused=True)
+    assert all(gradient is None or gradient.isfinite().all() for gradient in gradients)
     assert y.shape == (4, 9, 12 if bidirectional else 6)
     updates = 0.0
     for b, steps in enumerate(lengths.tolist()):
@@ -174,6 +178,10 @@ def test_steering_reaches_a_share_and_resumes() -> None:
             r"state: expected tensors h \(1, 2, 4\), got shapes \[\(2, 4\)\]; pass the last state, or None",
         ),
         (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3), lengths=[5]), r"lengths: expected whole numbers \(2,\)"),
+        (
+            lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3), lengths=[True, True]),
+            r"lengths: expected whole numbers \(2,\), got torch.bool",
+        ),
         (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3), lengths=[0, 5]), "lengths: expected 1 to 5, got 0 to 5"),
         (lambda: RecurrentCell("gru", 3, 4)(torch.ones(5, 2, 3)), r"x: expected floats \(B, 3\)"),
         (
