@@ -54,6 +54,21 @@ def test_unknown_task_suggests_the_nearest():
 # stored sequences
 
 
+@pytest.mark.parametrize("y", [torch.ones(4, 6, dtype=torch.uint8), torch.ones(4, 6, 2)], ids=["labels", "numbers"])
+def test_a_batch_is_padded_to_its_longest_sequence_and_padding_is_ignored(y):
+    lengths = torch.tensor([2, 6, 3, 1])
+    data = Sequences(torch.full((4, 6, 1), math.nan), y, per_step=True, lengths=lengths)
+    batches = list(data.chunks(2))
+    assert [tuple(batch.x.shape) for batch in batches] == [(6, 2, 1), (3, 2, 1)]
+    assert [batch.steps for batch in batches] == [8, 4]
+    for batch in (*batches, batches[0].part(0, 2), data.batch(0, 3)):
+        padding = torch.arange(len(batch.x))[:, None] >= batch.lengths
+        assert (batch.x[padding] == 0).all()
+        assert batch.x[~padding].isnan().all()
+        ignored = batch.target < 0 if y.ndim == 2 else batch.target.isnan().all(-1)
+        assert torch.equal(ignored, padding)
+
+
 def test_an_epoch_has_every_sequence_once_and_the_next_another_order():
     train = Sequences(torch.arange(19.0)[:, None, None], torch.zeros(19))
     assert train.steps_per_epoch(4) == 5

@@ -15,7 +15,7 @@ from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.formats import read_hapt
 from edgernn.training.tasks.base import Tally, Task
-from edgernn.training.tasks.confusion import IGNORED, LABELLED_STEPS, Confusion
+from edgernn.training.tasks.confusion import LABELLED_STEPS, Confusion
 from edgernn.training.tasks.parts import (
     Array,
     Folds,
@@ -25,7 +25,7 @@ from edgernn.training.tasks.parts import (
     finite,
     standardisation,
 )
-from edgernn.training.tasks.sources import Sequences, Split
+from edgernn.training.tasks.sources import IGNORED, Sequences, Split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 # labels 1 to 6 of the data; 7 to 12 are transitions between postures, 0 is unlabelled

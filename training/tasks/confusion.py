@@ -8,10 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgernn.training.tasks.base import Objective, Tally
-from edgernn.training.tasks.sources import Batch
-
-# targets of steps without a label: they carry no loss and are not counted
-IGNORED = -1
+from edgernn.training.tasks.sources import IGNORED, Batch
 
 
 class Confusion(Tally):

@@ -3,6 +3,7 @@
 
 import abc
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -18,6 +19,8 @@ EVALUATION_BATCH = 250
 _TARGETS_BATCH = 100
 # random keys, one per use: first of the three words of a numpy seed (three, because numpy pads shorter seeds with 0)
 _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
+# label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
+IGNORED = -1
 
 
 @dataclass(frozen=True)
@@ -25,20 +28,30 @@ class Batch:
     """A batch of B sequences: the inputs x, and the targets that the model should predict.
 
     x is (T, B, I) float32, or (T, B) int64 word indices. target is (B, ...), one per sequence, or (T, B, ...), one per
-    step, if `per_step` is true.
+    step, if `per_step` is true. lengths (B,) int64 are the numbers of steps of the sequences, of which the longest has
+    T; None: all have T. Later steps are padding, with x = 0. Targets to ignore, as those of padding, are -1 if they are
+    labels, and NaN if they are numbers.
     """
 
     x: Tensor
     target: Tensor
     per_step: bool = field(default=False, kw_only=True)
+    lengths: Tensor | None = field(default=None, kw_only=True)
 
     def to(self, device: str) -> Self:
-        return replace(self, x=self.x.to(device), target=self.target.to(device))
+        lengths = None if self.lengths is None else self.lengths.to(device)
+        return replace(self, x=self.x.to(device), target=self.target.to(device), lengths=lengths)
 
     def part(self, first: int, every: int) -> Self:
         """Return a batch with every `every`-th sequence of this batch, from the sequence with index `first` on."""
         target = self.target[:, first::every] if self.per_step else self.target[first::every]
-        return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous())
+        lengths = None if self.lengths is None else self.lengths[first::every]
+        return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous(), lengths=lengths)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all sequences."""
+        return self.x.shape[0] * self.x.shape[1] if self.lengths is None else int(self.lengths.sum())
 
 
 @dataclass(frozen=True)
@@ -155,7 +168,9 @@ class Sequences(Source, Split):
     x is (N, T, I) of any numeric type, or (N, T) integers below `symbols`, which become one-hot vectors batch by batch
     (I = symbols). y is (N, ...), or (N, T, ...) with one target per step; integers of any type become int64.
     background (N, T), if there is one, is True at steps at which nothing happens. origins (N,), if there are any, are
-    the recordings of the sequences, see `Split`.
+    the recordings of the sequences, see `Split`. lengths (N,) int64, if there are any, are the numbers of steps of the
+    sequences, from 1 to T: later steps of x and of a y per step are padding, which is not read. A batch is padded to
+    its longest sequence. Targets to ignore are -1 if they are labels, and NaN if they are numbers (`Batch`).
     """
 
     def __init__(
@@ -168,9 +183,15 @@ class Sequences(Source, Split):
         symbols: int | None = None,
         background: Tensor | None = None,
         origins: Tensor | None = None,
+        lengths: Tensor | None = None,
     ) -> None:
+        if lengths is not None:
+            padding = torch.arange(x.shape[1]) >= lengths[:, None]
+            x = _filled(x, padding, 0)
+            if per_step:
+                y = _filled(y, padding, math.nan) if y.is_floating_point() else _filled(y.long(), padding, IGNORED)
         self.x, self.y, self.seed, self.per_step, self.symbols = x, y, seed, per_step, symbols
-        self.background, self.origins = background, origins
+        self.background, self.origins, self.lengths = background, origins, lengths
         self._order = EpochOrder(len(x), (_SHUFFLE, seed), lambda rng: rng.permutation(len(x)))
 
     def __len__(self) -> int:
@@ -179,7 +200,7 @@ class Sequences(Source, Split):
     @property
     def fingerprint(self) -> str | None:
         digest = hashlib.sha256(repr((self.x.shape, self.y.shape)).encode())
-        for stored in (self.x, self.y):
+        for stored in (self.x, self.y) if self.lengths is None else (self.x, self.y, self.lengths):
             digest.update(stored.numpy().tobytes())
         return digest.hexdigest()
 
@@ -198,13 +219,16 @@ class Sequences(Source, Split):
         return self.y if self.y.is_floating_point() else self.y.long()
 
     def _batch(self, chosen: Tensor | slice) -> Batch:
-        x, y = self.x[chosen].transpose(0, 1), self.y[chosen]
+        lengths = None if self.lengths is None else self.lengths[chosen]
+        T = self.x.shape[1] if lengths is None else int(lengths.max())
+        x, y = self.x[chosen, :T].transpose(0, 1), self.y[chosen]
         x = x.float().contiguous() if self.symbols is None else one_hot(x, self.symbols)
         y = y if y.is_floating_point() else y.long()
-        target = y.transpose(0, 1).contiguous() if self.per_step else y
+        target = y[:, :T].transpose(0, 1).contiguous() if self.per_step else y
         if self.background is None:
-            return Batch(x, target, per_step=self.per_step)
-        return MarkedBatch(x, target, per_step=self.per_step, background=self.background[chosen].T.contiguous())
+            return Batch(x, target, per_step=self.per_step, lengths=lengths)
+        background = self.background[chosen, :T].T.contiguous()
+        return MarkedBatch(x, target, per_step=self.per_step, lengths=lengths, background=background)
 
 
 class Generated(Source):
@@ -229,6 +253,11 @@ class Generated(Source):
     def batch(self, step: int, batch_size: int) -> Batch:
         x, target = self._make(np.random.default_rng([_GENERATE, self._seed, step]), batch_size)
         return Batch(x, target, per_step=self._per_step)
+
+
+def _filled(values: Tensor, where: Tensor, value: float) -> Tensor:
+    """Return values (N, T, ...) with one value in the places that `where` (N, T) marks."""
+    return values.masked_fill(where.view(*where.shape, *[1] * (values.ndim - 2)), value)
 
 
 def one_hot(symbols: Tensor, count: int) -> Tensor:
