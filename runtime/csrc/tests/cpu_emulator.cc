@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 
 #include "cells/list.h"
@@ -39,8 +40,12 @@ struct Thread {
   int index = 0;
   std::int64_t sums = 0;
   ucontext_t context{};
-  std::vector<char> stack;
+  std::unique_ptr<char[]> stack;
+  const Barrier* barrier = nullptr;  // where it waits for the end of this generation
+  std::int64_t generation = 0;
   bool ended = false;
+
+  bool Waits() const { return barrier != nullptr && barrier->generation == generation; }
 };
 
 struct EmulatedBlock {
@@ -73,7 +78,9 @@ struct Cluster {
       ++barrier->generation;
       return;
     }
-    while (barrier->generation == current) Yield();
+    running->barrier = barrier;
+    running->generation = current;
+    Yield();
   }
 };
 
@@ -151,9 +158,9 @@ void RunCluster(Cluster* cluster, std::mt19937* numbers) {
   std::vector<Thread*> active;
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(cluster);
   for (Thread& thread : cluster->members) {
-    thread.stack.resize(kStack);
+    thread.stack.reset(new char[kStack]);  // not zeroed, so that unused pages stay unmapped
     getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.data();
+    thread.context.uc_stack.ss_sp = thread.stack.get();
     thread.context.uc_stack.ss_size = kStack;
     makecontext(&thread.context, reinterpret_cast<void (*)()>(&RunThread), 2,
                 static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
@@ -163,6 +170,7 @@ void RunCluster(Cluster* cluster, std::mt19937* numbers) {
     std::shuffle(active.begin(), active.end(), *numbers);
     cluster->progressed = false;
     for (Thread* const thread : active) {
+      if (thread->Waits()) continue;
       cluster->running = thread;
       swapcontext(&cluster->scheduler, &thread->context);
     }
