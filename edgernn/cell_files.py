@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User-defined cells: subclasses of `Cell` in Python files, named by FILE.py:CLASS wherever a cell name is accepted.
+"""User-defined cells and networks: classes in Python files, named by FILE.py:CLASS.
 
-Loading such a file executes it. A training copies the file to its run directory as cell.py. When the run is used, the
-copy is executed. Exported and packed models carry the equations as data and execute no Python.
+A cell is a subclass of `Cell`, a network any other subclass of torch.nn.Module. Loading such a file executes it. A
+training copies the file to its run directory as cell.py or network.py. When the run is used, the copy is executed.
+Exported and packed models carry the equations as data and execute no Python.
 """
 
 import ast
@@ -11,14 +12,15 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from edgernn.cell_program import cell_program
 from edgernn.cells.base import Cell
@@ -26,30 +28,41 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.files import read_bytes
 from edgernn.program import ProgramError
 
-# name of the file's copy in a run directory
+# name of a cell's file in a run directory
 KEPT = "cell.py"
+# the copy of a file in a run directory, by its entry in config.json
+_COPIES = {"cell_file": KEPT, "network_file": "network.py"}
+# names of all copies
+COPIES = tuple(_COPIES.values())
 _WORD = re.compile(r"(?P<file>.*\.py)(:(?P<name>[^:/\\]*))?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
 class ClassSource:
-    """Origin of a user-defined cell class: its name in the Python file, and the file's content."""
+    """Origin of a user-defined class: its name in the Python file, the file's content, and its entry in config.json."""
 
     name: str
     content: bytes
+    entry: str = "cell_file"
 
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.content).hexdigest()
 
-    def record(self) -> dict[str, str]:
-        """Return the entry `cell_file` of config.json: "class", the class name, and "sha256", the hash of the file."""
-        return {"class": self.name, "sha256": self.sha256}
+    @property
+    def kept(self) -> str:
+        """Name of the file's copy in a run directory."""
+        return _COPIES[self.entry]
+
+    def record(self) -> dict[str, dict[str, str]]:
+        """Return the entry of config.json: "class", the class name, and "sha256", the hash of the file."""
+        return {self.entry: {"class": self.name, "sha256": self.sha256}}
 
 
-_sources: dict[type[Cell], ClassSource] = {}
+_sources: dict[type[nn.Module], ClassSource] = {}
 _modules: dict[str, ModuleType] = {}
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 def is_cell_file(cell: object) -> bool:
@@ -73,9 +86,80 @@ def label(cell: str) -> str:
     return name or path.stem
 
 
-def source_of(cell: type[Cell]) -> ClassSource | None:
-    """Return the class name and file content of a cell that `load_cell` loaded, or None for any other class."""
-    return _sources.get(cell)
+def source_of(kind: type[nn.Module]) -> ClassSource | None:
+    """Return the origin of a class that `load_cell` or `load_network` loaded, or None for any other class."""
+    return _sources.get(kind)
+
+
+def is_network(word: object) -> bool:
+    """True if `word` is FILE.py:CLASS with a network, not a cell; the file is executed."""
+    if not is_cell_file(word):
+        return False
+    path, name = split_word(str(word))
+    module = _execute(path, _read(path))
+    networks = _networks(module)
+    return vars(module).get(name) in networks.values() if name else bool(networks) and not _cells(module)
+
+
+def load_network(word: str) -> type[nn.Module]:
+    """Load the network class that FILE.py:CLASS names.
+
+    Args:
+        word: FILE.py:CLASS, or FILE.py if the file defines one network. FILE is relative to the working directory.
+
+    Returns:
+        The class. Files with the same content yield the same class.
+
+    Raises:
+        UsageError: The file or class is missing, the class is not a network, or the file imports a module from its own
+            folder.
+        EdgernnError: The file cannot be executed.
+    """
+    if not is_cell_file(word):
+        raise UsageError(f"network: expected FILE.py:CLASS, such as my_net.py:Net, got {word!r}; name a Python file")
+    path, name = split_word(word)
+    content = _read(path)
+    module = _execute(path, content)
+    networks = _networks(module)
+    if not name and len(networks) == 1:
+        (name,) = networks
+    if not name:
+        got = ", ".join(networks) or "none"
+        raise UsageError(f"{path}: expected one subclass of torch.nn.Module, got {got}; write {path}:CLASS")
+    if name in _cells(module):
+        raise UsageError(f"{path}: {name}: expected a network, got a cell; name it with --cell")
+    if name not in networks:
+        if name not in vars(module) and networks:
+            raise UsageError(f"{path}: {nearest('class', name, networks)}; give the name of a network of this file")
+        got = "no such class" if name not in vars(module) else "something else, or a class from another file"
+        raise UsageError(f"{path}: {name}: expected a subclass of torch.nn.Module in this file, got {got}; define it")
+    _sources[networks[name]] = ClassSource(name, content, "network_file")
+    return networks[name]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bytes(path, "a Python file")
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}; expected FILE.py:CLASS with the path of a Python file") from None
+
+
+def _defined(module: ModuleType, base: type[_Module]) -> dict[str, type[_Module]]:
+    """Return the subclasses of `base` that a loaded Python file defines, by name."""
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
+    }
+
+
+def _cells(module: ModuleType) -> dict[str, type[Cell]]:
+    return _defined(module, Cell)
+
+
+def _networks(module: ModuleType) -> dict[str, type[nn.Module]]:
+    cells = _cells(module)
+    return {name: value for name, value in _defined(module, nn.Module).items() if name not in cells}
 
 
 def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
@@ -94,10 +178,7 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
         EdgernnError: The file cannot be executed, or one small step of the cell, run as a check, fails.
     """
     path, name = split_word(word)
-    try:
-        content = read_bytes(path, "a Python file")
-    except FileNotFoundError:
-        raise UsageError(f"cell: no such file: {path}; expected FILE.py:CLASS with the path of a Python file") from None
+    content = _read(path)
     module = _execute(path, content)
     cell = _find(path, module, name)
     if cell.name in taken:
@@ -109,23 +190,28 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
     return cell
 
 
-def load_kept(folder: Path, config: dict[str, Any]) -> type[Cell] | None:
-    """Load the user-defined cell of a run directory from the run's copy of its file.
+def copy_of(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the Python file in a run directory, from its config.json, or None if the run has no code."""
+    return next((copy for key, copy in _COPIES.items() if config.get(key) is not None), None)
+
+
+def load_kept(folder: Path, config: dict[str, Any]) -> type[nn.Module] | None:
+    """Load the user-defined cell or network of a run directory from the run's copy of its file.
 
     Args:
         folder: The run directory.
         config: Content of its config.json.
 
     Returns:
-        The class, or None if the run has a built-in cell.
+        The class, or None if the run has no code of its user.
 
     Raises:
-        EdgernnError: The copy is missing, its SHA-256 differs from that in config.json, or `load_cell` fails on it.
+        EdgernnError: The copy is missing, its SHA-256 differs from that in config.json, or the file cannot be loaded.
     """
-    entry = config.get("cell_file")
-    if entry is None:
+    copy = _checked_copy(folder, config)
+    if copy is None:
         return None
-    return load_cell(f"{_checked_copy(folder, entry)}:{entry['class']}")
+    return load_network(copy) if is_network(copy) else load_cell(copy)
 
 
 def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
@@ -134,7 +220,7 @@ def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
     Args:
         folder: The run directory.
         config: Content of its config.json.
-        cell: Cell name or FILE.py:CLASS.
+        cell: Name of a cell, or FILE.py:CLASS of a cell or network.
 
     Returns:
         COPY:CLASS, where COPY is the path of the copy; `cell` itself if it names no file or the run has no copy.
@@ -142,10 +228,10 @@ def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
     Raises:
         EdgernnError: The copy is missing, or its SHA-256 differs from that in config.json.
     """
-    entry = config.get("cell_file")
-    if entry is None or not is_cell_file(cell):
+    if not is_cell_file(cell) or (copy := _checked_copy(folder, config)) is None:
         return cell
-    return f"{_checked_copy(folder, entry)}:{split_word(cell)[1] or entry['class']}"
+    path, kept = split_word(copy)
+    return f"{path}:{split_word(cell)[1] or kept}"
 
 
 def differs(cell: str, copy: str) -> bool:
@@ -154,15 +240,20 @@ def differs(cell: str, copy: str) -> bool:
     return file.is_file() and kept.is_file() and file.read_bytes() != kept.read_bytes()
 
 
-def _checked_copy(folder: Path, entry: Any) -> Path:
-    path = folder / KEPT
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("class", "sha256")):
-        raise EdgernnError(f"{folder}: config.json: cell_file: expected the keys class and sha256; train again")
+def _checked_copy(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """Return COPY:CLASS of a run directory, after checks of the copy; None if the run has no code of its user."""
+    key = next((key for key in _COPIES if config.get(key) is not None), None)
+    if key is None:
+        return None
+    entry, path = config[key], folder / _COPIES[key]
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("class", "sha256")):
+        raise EdgernnError(f"{folder}: config.json: {key}: expected the keys class and sha256; train again")
     if not path.is_file():
-        raise EdgernnError(f"{path}: no such file; restore it: it defines the cell that the run was trained with")
+        what = key.removesuffix("_file")
+        raise EdgernnError(f"{path}: no such file; restore it: it defines the {what} that the run was trained with")
     if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
         raise EdgernnError(f"{path}: changed since the run began (its SHA-256 is not that in config.json); restore it")
-    return path
+    return f"{path}:{entry['class']}"
 
 
 def _execute(path: Path, content: bytes) -> ModuleType:
@@ -182,7 +273,7 @@ def _execute(path: Path, content: bytes) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        reason = f"{_line_prefix(path, error)}{_describe(error)}"
+        reason = f"{_line_prefix(path, error)}{described(error)}"
         raise EdgernnError(f"{path}: cannot be executed: {reason}; correct the file") from error
     _modules[key] = module
     return module
@@ -199,7 +290,13 @@ def _check_alone(path: Path, tree: ast.Module) -> None:
             if is_local or (path.parent / name / "__init__.py").is_file():
                 line = node.lineno  # type: ignore[attr-defined]
                 imported = f"{name} from its own folder" if name else "from its own folder"
-                raise UsageError(f"{path}: line {line}: imports {imported}; put all code of the cell in one file")
+                raise UsageError(f"{path}: line {line}: imports {imported}; put all code of the class in one file")
+
+
+def line_of(kind: type, error: BaseException) -> str:
+    """Return "line N: " for the line of a user-defined class's file that raised an error, or "" if it is unknown."""
+    # traceback lines name the file from which the same content was first loaded
+    return _line_prefix(Path(str(sys.modules[kind.__module__].__file__)), error)
 
 
 def _line_prefix(path: Path, error: BaseException) -> str:
@@ -210,7 +307,8 @@ def _line_prefix(path: Path, error: BaseException) -> str:
     return f"line {lines[-1]}: " if lines else ""
 
 
-def _describe(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """Return the type and the message of an error in one line."""
     text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -220,11 +318,7 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
 
     Raise UsageError if the file has no such class, or the class is not a valid cell.
     """
-    defined = {
-        key: value
-        for key, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, Cell) and value.__module__ == module.__name__
-    }
+    defined = _cells(module)
     complete = {key: value for key, value in defined.items() if not inspect.isabstract(value)}
     if not name:
         if len(complete) == 1:
@@ -240,9 +334,8 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
     value = vars(module)[name]
     if not (isinstance(value, type) and issubclass(value, Cell)):
         kind = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
-        raise UsageError(
-            f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}; give the name of such a class"
-        )
+        remedy = "name a network with --network" if value in _networks(module).values() else "name such a class"
+        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}; {remedy}")
     if name not in defined:
         raise UsageError(
             f"{path}: {name}: expected a class defined in this file, got one imported from {value.__module__}; "
@@ -274,9 +367,7 @@ def _try_step(path: Path, cell: type[Cell]) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # equations that mix x and h require I = H
         if _step_error(cell, 2) is not None and (error := _step_error(cell, 3)) is not None:
-            # traceback lines name the file from which the same content was first loaded
-            loaded = Path(str(sys.modules[cell.__module__].__file__))
-            text = f"{_line_prefix(loaded, error)}{_describe_step(cell, error)}"
+            text = f"{line_of(cell, error)}{_describe_step(cell, error)}"
             raise EdgernnError(f"{path}: {cell.__name__}: a test step fails: {text}; correct the cell") from error
 
 
@@ -313,7 +404,7 @@ def _describe_step(cell: type[Cell], error: Exception) -> str:
             [*(gate.name for gate in gates), "x", *(cell.vectors if isinstance(cell.vectors, dict) else ())]
         )
         return f"p has no {error.args[0]!r}; it has {known}"
-    return str(error) if isinstance(error, UsageError) else _describe(error)
+    return str(error) if isinstance(error, UsageError) else described(error)
 
 
 def why_portable(cell: type[Cell], options: dict[str, Any], input_size: int, hidden_size: int) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgernn.cells import CELLS
 from edgernn.cells.base import Cell, Parts
@@ -366,9 +366,41 @@ class ModelConfig:
         return self.input.size if self.frontend.name is None else self.frontend.bands
 
     @property
+    def title(self) -> str:
+        """Name of the cell."""
+        return self.layer.types[0].name
+
+    @property
     def sizes(self) -> list[int]:
         """List of the numbers of neurons H of the layers, first layer first."""
         return [self.hidden_size] * (self.layers - 1) + [self.last_size or self.hidden_size]
+
+
+@configuration
+class NetworkConfig:
+    """Configuration of a network of one's own: its class, front end, input and output.
+
+    `name` is the class, or its name if it is not loaded. `options` are arguments of its constructor.
+    """
+
+    name: Annotated[str | type[nn.Module], NOT_SET] = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    frontend: FrontendConfig = FrontendConfig()
+    input: InputConfig = InputConfig()
+    head: Annotated[HeadConfig, NOT_SET] = HeadConfig()
+
+    @property
+    def features(self) -> int:
+        """Number of features that the network reads at a step, from the input or from an audio front end."""
+        return self.input.size if self.frontend.name is None else self.frontend.bands
+
+    @property
+    def title(self) -> str:
+        """Name of the class."""
+        return self.name if isinstance(self.name, str) else self.name.__name__
+
+
+AnyConfig = ModelConfig | NetworkConfig
 
 
 def _numbers(value: Tensor | Sequence[float] | float) -> tuple[float, ...]:

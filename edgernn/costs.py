@@ -165,7 +165,8 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     ]
     zeros = sum(layer.cell.held_zeros() for layer in model.recurrent_layers())
     parameters = sum(p.numel() for p in model.parameters()) - zeros
-    frontend, blocks = (model.frontend, model.residual_blocks()) if isinstance(model, SequenceModel) else (None, [])
+    frontend = getattr(model, "frontend", None)
+    blocks = model.residual_blocks() if isinstance(model, SequenceModel) else []
     return Cost(
         parameters=parameters,
         weight_bytes=4 * parameters - model.rounding.bytes_saved(model),

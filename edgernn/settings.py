@@ -16,7 +16,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
@@ -216,15 +216,15 @@ def _leaves(owner: type, path: tuple[str, ...]) -> Iterable[Setting]:
             yield Setting(name or field.name, field_path, hint, field.default, _doc(hint))
 
 
-def options_of(owner: type) -> dict[str, Setting]:
-    """Return the options of a cell class or update rule class `owner`, as a dict from name to setting.
+def options_of(owner: type, without: Collection[str] = ("input_size", "hidden_size")) -> dict[str, Setting]:
+    """Return the options of a class of cells, update rules or networks, as a dict from name to setting.
 
-    Options are the constructor's arguments of type int, float, bool or str, except input_size and hidden_size.
+    Options are the constructor's arguments of type int, float, bool or str, except those named in `without`.
     """
     hints = typing.get_type_hints(owner.__init__, include_extras=True)  # type: ignore[misc]
     options = {}
     for name, parameter in inspect.signature(owner).parameters.items():
-        if name not in ("input_size", "hidden_size") and name in hints and _plain_types(hints[name]):
+        if name not in without and name in hints and _plain_types(hints[name]):
             options[name] = Setting(name, (name,), hints[name], parameter.default, _doc(hints[name]))
     return options
 
@@ -298,11 +298,15 @@ def build(owner: type[T], values: Values) -> T:
 
 
 def record(configuration: Any) -> dict[str, Any]:
-    """Convert a configuration to nested dicts of JSON values; a class becomes its attribute `name`."""
+    """Convert a configuration to nested dicts of JSON values; a class becomes its attribute `name`, or its name."""
     # only for the names of fields: the names of options are those of a constructor's arguments
     fields = dataclasses.asdict(configuration, dict_factory=lambda pairs: {key.rstrip("_"): v for key, v in pairs})
-    values: dict[str, Any] = json.loads(json.dumps(fields, allow_nan=False, default=lambda value: value.name))
+    values: dict[str, Any] = json.loads(json.dumps(fields, allow_nan=False, default=_name_of))
     return values
+
+
+def _name_of(kind: Any) -> str:
+    return str(getattr(kind, "name", kind.__name__))
 
 
 def load(owner: type[T], fields: object, where: str) -> T:

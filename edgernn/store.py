@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage of a model in a folder: config.json, with the ModelConfig under the key "model", and model.safetensors."""
+"""Storage of a model in a folder: config.json, with its configuration under the key "model", and model.safetensors."""
 
 import dataclasses
 import shlex
@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from edgernn.cell_files import KEPT, is_cell_file, kept_word, load_kept
-from edgernn.config import ModelConfig
-from edgernn.errors import CodeError, EdgernnError, some
+from edgernn.cell_files import KEPT, copy_of, is_cell_file, kept_word, load_kept
+from edgernn.config import AnyConfig, ModelConfig, NetworkConfig
+from edgernn.errors import CodeError, EdgernnError, UsageError, some
 from edgernn.files import CONFIG, read_bytes, read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.own_network import OwnNetwork
 from edgernn.settings import load
 
 WEIGHTS = "model.safetensors"
@@ -24,7 +26,10 @@ WEIGHTS = "model.safetensors"
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors by name, and metadata if any, to a safetensors file, atomically."""
-    write_bytes(path, save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, dict(metadata or {})))
+    # copies, as tensors of the format share no memory
+    write_bytes(
+        path, save({k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}, dict(metadata or {}))
+    )
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -82,7 +87,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise EdgernnError(
             f"{path}: expected the config of a run, with a JSON object under the key 'model', got none; train again"
         )
-    if "layer" not in config["model"]:
+    own = config.get("network") == OwnNetwork.__name__
+    if not own and "layer" not in config["model"]:
         version = config.get("edgernn", "an older version")
         raise EdgernnError(
             f"{path}: written by edgernn {version} in a format that this version does not read; train again"
@@ -97,13 +103,19 @@ def read_config(folder: Path) -> dict[str, Any]:
         and type(config.get("seed")) is int
     ):
         raise EdgernnError(f"{path}: expected the task and seed of a run, got none; train again")
-    cell = load(ModelConfig, config["model"], str(path)).layer.cell.name
-    if is_cell_file(cell):
+    model = model_config(config, path)
+    if isinstance(model, ModelConfig) and is_cell_file(cell := model.layer.cell.name):
         raise EdgernnError(
             f"{path}: model.layer.cell.name: expected a cell of edgernn, got the Python file {cell!r:.50}, which is "
             f"not the run's copy {KEPT} and is not executed; train again"
         )
     return config
+
+
+def model_config(config: Mapping[str, Any], path: Path) -> AnyConfig:
+    """Return the configuration of the model in a run's config.json, whose `path` is for errors."""
+    kind = NetworkConfig if config.get("network") == OwnNetwork.__name__ else ModelConfig
+    return load(kind, config["model"], str(path))
 
 
 def resume_command(run: Path) -> str:
@@ -112,9 +124,20 @@ def resume_command(run: Path) -> str:
 
 
 def load_model(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel, dict[str, Any]]:
+    """Load the model of a run directory, as `load_any`; raise UsageError for a network of one's own."""
+    model, config = load_any(folder, allow_code=allow_code)
+    if isinstance(model, OwnNetwork):
+        raise UsageError(
+            f"{folder}: expected a run with a cell, got one with the network {model.config.title}, which this command "
+            "does not take; use evaluate, export, run or info"
+        )
+    return model, config
+
+
+def load_any(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel | OwnNetwork, dict[str, Any]]:
     """Load the model of a run directory.
 
-    A user-defined cell is loaded from the run's copy of its Python file, which executes that file.
+    A user-defined cell or network is loaded from the run's copy of its Python file, which executes that file.
 
     Args:
         folder: The run directory.
@@ -125,7 +148,7 @@ def load_model(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel
 
     Raises:
         EdgernnError: A file of the run is missing or invalid.
-        CodeError: The run has a user-defined cell, and `allow_code` is False.
+        CodeError: The run has a user-defined cell or network, and `allow_code` is False.
     """
     if folder.is_file():
         raise EdgernnError(
@@ -134,7 +157,8 @@ def load_model(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: no such run directory; `edgernn train` writes one")
     config = read_config(folder)
-    if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
+    known = (SequenceModel.__name__, OwnNetwork.__name__)
+    if (network := config.get("network", known[0])) not in known:
         expected = f"a {SequenceModel.__name__}, got a {network}"
         raise EdgernnError(
             f"{folder}: config.json: network: expected {expected}, which edgernn runs only in training; "
@@ -144,27 +168,38 @@ def load_model(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel
         raise EdgernnError(
             f"{folder}: expected a trained model, got a training without {WEIGHTS}; resume it: {resume_command(folder)}"
         )
-    settings = load(ModelConfig, config["model"], str(folder / CONFIG))
-    layer = settings.layer
-    if config.get("cell_file") is not None and not allow_code:
+    settings = model_config(config, folder / CONFIG)
+    if (copy := copy_of(config)) is not None and not allow_code:
+        what = copy.removesuffix(".py")
         raise CodeError(
-            f"{folder / KEPT}: the run's cell is Python code, which is not executed; add --allow-code (in Python, "
+            f"{folder / copy}: the run's {what} is Python code, which is not executed; add --allow-code (in Python, "
             "allow_code=True) if you trust it"
         )
-    if (cell := load_kept(folder, config)) is not None:
-        layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=cell))
-        settings = dataclasses.replace(settings, layer=layer)
-    model = SequenceModel(settings)
+    kind = load_kept(folder, config)
+    model: SequenceModel | OwnNetwork
+    if isinstance(settings, NetworkConfig):
+        if kind is None:
+            raise EdgernnError(
+                f"{folder}: config.json: network_file: expected the run's copy of a file, got none; train again"
+            )
+        with torch.random.fork_rng(devices=[]):
+            model = OwnNetwork(dataclasses.replace(settings, name=kind))
+    else:
+        if kind is not None:
+            layer = settings.layer
+            layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=kind))
+            settings = dataclasses.replace(settings, layer=layer)
+        model = SequenceModel(settings)
     load_weights(model, folder)
     return model.eval(), config
 
 
 def kept_cell(folder: Path, cell: str) -> str:
-    """Replace FILE.py in the cell name FILE.py:CLASS by the path of the copy of FILE.py in a run directory.
+    """Replace FILE.py in FILE.py:CLASS by the path of the copy of FILE.py in a run directory.
 
     Args:
         folder: Folder that may be a run directory.
-        cell: Cell name or FILE.py:CLASS.
+        cell: Name of a cell, or FILE.py:CLASS of a cell or network.
 
     Returns:
         PATH:CLASS with the path of the copy. `cell` is returned unchanged if it names no file, if the folder is not a

@@ -15,9 +15,11 @@ with needed_by("edgernn.export"):
     from edgernn.export.check import Check, check, check_numbers
     from edgernn.export.graph import build
     from edgernn.export.network import add_functions, export_network
+    from edgernn.export.own_network import export_own_network
     from edgernn.export.rounding import check_goes_with, rounded
     from edgernn.files import replacing
     from edgernn.model import SequenceModel
+    from edgernn.own_network import OwnNetwork
 
 __all__ = ["Check", "add_functions", "check", "to_onnx"]
 
@@ -51,7 +53,8 @@ def to_onnx(
         example: Input for the check, in place of random input: x (T, B, I) or word indices (T, B). For any other
             module: the arguments of forward(), which it needs, a tensor or a tuple of tensors and tuples.
         metadata: JSON-compatible dict of values to add to the file's metadata.
-        weights: Type of stored matrices, "float32", "bfloat16" or "int8"; for a `SequenceModel` only. The native
+        weights: Type of stored matrices, "float32", "bfloat16" or "int8"; for a `SequenceModel` or a network that
+            `edgernn train` trained only, which computes with float32 in every type. For a `SequenceModel`, the native
             library computes with this type. Without the library, the matrices are converted to float32 when the file is
             loaded. Default: the value of the training setting `weights`. For another type, the matrices are rounded
             first to the type of the training, then to the type of the file.
@@ -73,6 +76,10 @@ def to_onnx(
     path = Path(path)
     if path.is_dir():
         raise UsageError(f"path: expected a file to write, got the folder {path}; pass {path / 'model.onnx'}")
+    if isinstance(model, OwnNetwork):
+        if example is None:
+            raise UsageError("example: expected some sequences x (T, B, I), got none; pass them")
+        return export_own_network(model, path, example, metadata, weights or "float32")
     if not isinstance(model, SequenceModel):
         if weights not in (None, "float32"):
             raise UsageError(f"weights: expected float32 for {type(model).__name__}, got {weights}; leave it out")

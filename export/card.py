@@ -13,6 +13,7 @@ from edgernn.export.check import Check
 from edgernn.export.latency import Latency, microseconds
 from edgernn.export.rounding import Loss
 from edgernn.model import SequenceModel
+from edgernn.own_network import OwnNetwork
 from edgernn.runtime.info import update_words
 
 # number of classes that a card lists
@@ -20,7 +21,7 @@ _CLASSES = 100
 
 
 def card(
-    model: SequenceModel,
+    model: SequenceModel | OwnNetwork,
     config: dict[str, Any],
     result: dict[str, Any],
     checks: list[Check],
@@ -30,6 +31,7 @@ def card(
     loss: Loss | None = None,
     notes: Sequence[tuple[str, str]] = (),
     example: str | None = None,
+    has_counts: bool = False,
 ) -> str:
     """Format the model card of an exported model as Markdown.
 
@@ -44,19 +46,22 @@ def card(
         loss: Metric before and after the weights were rounded, or None if it was not measured.
         notes: Further rows, as pairs of name and text.
         example: Name of the file whose outputs are in example.npz. Default: that of `file`.
+        has_counts: True if the file has the outputs `updates` and `macs`.
 
     Returns:
         The text of the card.
     """
-    task, metric, words = config["task"], result["metric"], update_words(model.rule_type.kind)
-    block_macs = sum(block.macs() for block in model.residual_blocks())
+    task, metric = config["task"], result["metric"]
+    own = isinstance(model, OwnNetwork)
+    words = update_words(model.rule_kind if own else model.rule_type.kind)
+    block_macs = result.get("block_macs", 0)
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
     rows = [
         ("task", f"{task['name']} ({settings})" if settings else task["name"]),
         *notes,
         *_interface_rows(model, task),
-        ("cell and rule", f"{model.cell_type.name} + {model.rule_type.name}{_groups(model)}, {_sizes(model)}"),
+        *(_network_rows(model) if own else [("cell and rule", _layers(model))]),
         (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
         *_detection_rows(task, result),
         (words.skipped, f"{result['skip_percent']:.1f} %"),
@@ -71,12 +76,14 @@ def card(
     ]
     trained, stored = weights
     rows += [("matrices", stored + f", trained for {trained}" * (trained != "float32"))]
+    if own and stored != "float32":
+        rows += [("arithmetic", "float32, with the rounded matrices")]
     rows += [("file", f"{file.stat().st_size:,} bytes")]
     if loss is not None:
         rows.append((f"{metric} with {stored}", f"{loss.after:.4g}{', a large loss' * loss.is_large}"))
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
     rows += latency_rows(took)
-    width = model.output_size or model.width
+    width = model.output_size or (0 if own else model.width)
     reads_words = model.vocabulary is not None
     x = "(T, B)" if reads_words else f"(T, B, {model.input_size})"
     y = f"(B, {width})" if model.output == "last" else f"(T, B, {width})"
@@ -87,7 +94,8 @@ def card(
         if not any(s.any() for s in start.values())
         else "the metadata says how a state starts"
     )
-    counts = f"; `updates` (T, B), {words.updated}; `macs` (B,), multiply-adds executed" * model.rule_type.can_skip
+    counts = f"; `updates` (T, B), {words.updated}; `macs` (B,), multiply-adds executed" * has_counts
+    last = ", the next state as " + ", ".join(f"`{name}.next`" for name in start) if start else ""
     outputs = "the model's outputs" if example in (None, file.name) else f"the outputs of `{example}`"
     lines = [
         f"# {task['name']}, {result['cell']}",
@@ -102,16 +110,29 @@ def card(
         "",
         f"`{file.name}` takes `x` {x}"
         + "".join(f", `{name}` (B, {s.shape[1]})" for name, s in start.items())
-        + f" and gives `y` {y}, the next state as "
-        + ", ".join(f"`{s}.next`" for s in model.state_names)
-        + f"{counts}. All floats are float32; {begins}; x is {_taken(model)}.",
+        + f" and gives `y` {y}{last}{counts}. All floats are float32;{f' {begins};' * bool(start)} x is "
+        f"{_taken(model)}.",
         "",
         f"`example.npz` holds inputs x {'(N, T)' if reads_words else '(N, T, I)'} and {outputs} y.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _interface_rows(model: SequenceModel, task: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _layers(model: SequenceModel) -> str:
+    return f"{model.cell_type.name} + {model.rule_type.name}{_groups(model)}, {_sizes(model)}"
+
+
+def _network_rows(model: OwnNetwork) -> list[tuple[str, str]]:
+    """Return the rows about a network of one's own: its class and settings, and its recurrent layers."""
+    settings = ", ".join(f"{name}={value}" for name, value in model.config.options.items())
+    layers = [
+        f"{layer.cell.name} + {layer.rule.name} ({layer.cell.input_size}, {layer.cell.hidden_size})"
+        for layer in model.recurrent_layers()
+    ]
+    return [("network", f"{model.config.title}({settings})"), ("recurrent layers (I, H)", ", ".join(layers))]
+
+
+def _interface_rows(model: SequenceModel | OwnNetwork, task: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the rows about the channels of x and the classes of y."""
     rows, classes = [], task["classes"] or []
     if model.vocabulary is None and model.frontend is None:
@@ -154,7 +175,7 @@ def latency_rows(took: Latency) -> list[tuple[str, str]]:
     ]
 
 
-def _taken(model: SequenceModel) -> str:
+def _taken(model: SequenceModel | OwnNetwork) -> str:
     if model.vocabulary is not None:
         return f"int64, words from 0 to {model.vocabulary - 1}"
     if model.frontend is not None:

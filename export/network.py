@@ -58,7 +58,7 @@ def export_network(
     names_in = _names("inputs", inputs, "x", len(leaves))
     names_out = _names("outputs", outputs, "y", len(results))
     _check_states(names_in, names_out, network)
-    program = _traced(network, arguments, names_in, names_out, dynamic_shapes)
+    program = traced(network, arguments, names_in, names_out, dynamic_shapes)
     proto = add_functions(program)
     states = [name for name in names_in if f"{name}.next" in names_out]
     _name_axes(proto, states, {name: leaf.shape for name, leaf in zip(names_in, leaves, strict=True)})
@@ -71,17 +71,46 @@ def export_network(
         "states": states,
         "parameters": sum(p.numel() for p in network.parameters()),
         "left": {} if converted is None else converted.left,
-        **describe_functions(layer_functions([layer_of(key) for key in _keys(program.model_proto)])),
+        **describe_functions(layer_functions([layer_of(key) for key in layer_keys(program.model_proto)])),
         **(metadata or {}),
     }
+    return write_checked(proto, info, path, network, arguments, names_in, names_out)
+
+
+def write_checked(
+    proto: onnx.ModelProto,
+    info: dict[str, Any],
+    path: Path,
+    network: nn.Module,
+    arguments: tuple[Any, ...],
+    inputs: list[str],
+    outputs: list[str],
+) -> list[Check]:
+    """Write a model with the metadata `info`, unless it differs from `network` in torch on these arguments.
+
+    Args:
+        proto: The model.
+        info: Metadata, with the names of the kernels.
+        path: The file.
+        network: The network that the model computes.
+        arguments: Arguments of the network.
+        inputs: Names of the model's inputs, in the order of the tensors in `arguments`.
+        outputs: Names of the model's outputs, in the order of the tensors that the network returns.
+
+    Returns:
+        Results of the comparison, one per backend.
+
+    Raises:
+        EdgernnError: The outputs differ. No file is written.
+    """
     helper.set_model_props(proto, {"edgernn": json.dumps(info, separators=(",", ":"))})
     onnx.checker.check_model(proto, full_check=True)
     with replacing(path) as temporary:
         temporary.write_bytes(proto.SerializeToString())
-        return _compare(network, temporary, arguments, names_in, names_out, info["kernels"])
+        return _compare(network, temporary, arguments, inputs, outputs, info["kernels"])
 
 
-def _keys(proto: onnx.ModelProto) -> list[str]:
+def layer_keys(proto: onnx.ModelProto) -> list[str]:
     """Return the keys of the layers of a graph from torch.onnx.export, in the order of its nodes."""
     props = ({p.key: p.value for p in node.metadata_props} for node in proto.graph.node)
     return [named[NODE_LAYER] for named in props if NODE_LAYER in named]
@@ -104,7 +133,7 @@ def add_functions(program: Any) -> onnx.ModelProto:
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(program if isinstance(program, onnx.ModelProto) else program.model_proto)
-    keys = _keys(proto)
+    keys = layer_keys(proto)
     if not keys:
         raise UsageError(
             "program: expected a module with a recurrent layer of edgernn, got none; convert the module first: "
@@ -172,7 +201,7 @@ def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Mod
             )
 
 
-def _traced(
+def traced(
     network: nn.Module, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str], dynamic_shapes: Any
 ) -> Any:
     """Trace a module by torch.onnx.export, with any size on every axis where the module allows it."""

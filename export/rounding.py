@@ -3,12 +3,15 @@
 
 import copy
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from edgernn.errors import UsageError, nearest
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
+from edgernn.own_network import OwnNetwork
 from edgernn.weight_types import WEIGHTS, matrices, rounded_matrix
 
 # a larger loss of the metric is reported: POINTS is absolute, if higher is better; SHARE is relative, if lower is
@@ -35,11 +38,16 @@ class Loss:
         return self.after - self.before > SHARE * abs(self.before)
 
 
-def rounded(model: SequenceModel, weights: str) -> SequenceModel:
+Model = TypeVar("Model", SequenceModel, OwnNetwork)
+
+
+def rounded(model: Model, weights: str) -> Model:
     """Round the weight matrices W of a model to values that an exported file of the storage type `weights` can hold.
 
     bfloat16: the upper half of a float32, rounded to nearest. int8: W_ij = s_i q_ij with one scale s_i per row i,
-    s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors are not rounded.
+    s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors are not rounded. Of a network
+    of one's own, the matrices are those of recurrent layers, linear maps, embeddings, and convolutions, whose W_i has
+    all weights of the output channel i.
 
     Args:
         model: The model. If it was trained with rounded weights (setting `weights`), these are rounded further.
@@ -57,11 +65,22 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
         return model
     model = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in matrices(model).values():
-            parameter.copy_(rounded_matrix(rounded_matrix(parameter, model.rounding.weights), weights))
+        for parameter in _stored(model):
+            matrix = rounded_matrix(rounded_matrix(parameter.flatten(1), model.rounding.weights), weights)
+            parameter.copy_(matrix.view_as(parameter))
     # the blocks of the model share this object
     model.rounding.weights = "float32"
     return model
+
+
+def _stored(model: SequenceModel | OwnNetwork) -> list[nn.Parameter]:
+    """List the parameters that a file stores in its type of weights."""
+    if isinstance(model, SequenceModel):
+        return list(matrices(model).values())
+    recurrent = [parameter for layer in model.recurrent_layers() for parameter in matrices(layer).values()]
+    maps = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    # a parameter that two modules share is one
+    return list(dict.fromkeys([*recurrent, *(m.weight for m in model.network.modules() if isinstance(m, maps))]))
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:

@@ -16,18 +16,19 @@ from edgernn.export.latency import latency
 from edgernn.export.rounding import Loss, rounded
 from edgernn.files import EXAMPLE, MODEL, read_json, write_arrays, write_text
 from edgernn.locks import hold_file
-from edgernn.model import SequenceModel
+from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.npz import read_npz
+from edgernn.own_network import OwnNetwork
 from edgernn.runtime.info import kernels
 from edgernn.runtime.library import no_native
 from edgernn.runtime.session import Session
-from edgernn.store import load_model, resume_command
+from edgernn.store import load_any, resume_command
 
 # limit on the numbers in y of example.npz; a model with many outputs gets fewer sequences
 _NUMBERS = 1 << 22
 
 # returns a model's metric on the test sequences, and True if higher is better
-Score = Callable[[SequenceModel], tuple[float, bool]]
+Score = Callable[[RecurrentModel], tuple[float, bool]]
 # returns rows of a card, pairs of name and text, from the key "task" of config.json
 Notes = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 
@@ -53,7 +54,7 @@ def export_run(
             better. It is called if the export rounds weights that the training did not round, to report the change of
             the metric.
         notes: Function that returns further rows of the card, such as the licence of the data. Default: none.
-        allow_code: True if the run's cell.py, the code of a user-defined cell, may be executed.
+        allow_code: True if the run's cell.py or network.py, code of its user, may be executed.
 
     Returns:
         JSON-compatible dict with the paths `model` and `card`, and the size of the ONNX file in `bytes`. `weights` is
@@ -66,7 +67,7 @@ def export_run(
         EdgernnError: The training is not finished, or the outputs of the file differ from torch's.
         UsageError: Another process is writing `out`, or the type of weights is unknown or does not fit the model.
     """
-    model, config = load_model(run, allow_code=allow_code)
+    model, config = load_any(run, allow_code=allow_code)
     result = read_result(run)
     weights = weights or model.rounding.weights
     out = out or default_file(run, weights)
@@ -130,7 +131,7 @@ def export_model(
 
 def _export(
     run: Path,
-    model: SequenceModel,
+    model: SequenceModel | OwnNetwork,
     config: dict[str, Any],
     result: dict[str, Any],
     out: Path,
@@ -140,7 +141,8 @@ def _export(
 ) -> dict[str, Any]:
     x = torch.from_numpy(read_npz(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1))
     x = x.long() if model.vocabulary is not None else x.float()
-    x = x[:, : max(1, _NUMBERS // (len(x) * (model.output_size or model.width)))]
+    width = model.output_size or (model.width if isinstance(model, SequenceModel) else 0)
+    x = x[:, : max(1, _NUMBERS // (len(x) * width))]
     metadata = {
         "task": config["task"]["name"],
         "classes": config["task"]["classes"],
@@ -169,8 +171,11 @@ def _export(
     if owner == out.name:
         write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
     rows = [] if notes is None else notes(config["task"])
+    has_counts = any(value.name == "updates" for value in session.onnx.get_outputs())
     card_file, took = out.with_suffix(".md"), latency(out, x.numpy())
-    write_text(card_file, card(model, config, result, checks, out, took, (trained, weights), loss, rows, owner))
+    write_text(
+        card_file, card(model, config, result, checks, out, took, (trained, weights), loss, rows, owner, has_counts)
+    )
     return {
         "model": str(out),
         "card": str(card_file),

@@ -41,12 +41,13 @@ def _onnx(content: bytes, path: Path) -> dict[str, Any]:
         text = {entry.key: entry.value for entry in model.metadata_props}.get("edgernn")
         if text is None:
             return _foreign(model)
-        info = read_info(text, path)
+        info = read_info(text, path, networks=True)
         inputs, outputs = declared_values(model.graph.input), declared_values(model.graph.output)
     except UnicodeDecodeError:
         raise not_utf8(path) from None
     states = state_sizes(info, inputs, outputs, len(content), path)
     return {"kind": "ONNX file of edgernn", **described_model(info["model"]), **_recorded(info), **origin(path)} | {
+        "layers": layer_sizes(info),
         "states": states,
         "streaming": info["streaming"],
         "parameters": int(info["cost"]["parameters"]),
@@ -67,8 +68,18 @@ def _recorded(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cell, rule, sizes and sample rate of a model from its settings in metadata or config.json."""
+    """Return the cell, rule, sizes and sample rate of a model from its settings in metadata or config.json.
+
+    A network of one's own has the name of its class in place of cell, rule and sizes of layers.
+    """
     audio = frontend({"model": model})
+    if "layer" not in model:
+        return {
+            "network": model["name"],
+            "input": {"size": model["input"]["size"], "vocabulary": model["input"]["vocabulary"]},
+            "output": {"size": model["head"]["size"], "at": model["head"]["output"]},
+            "sample_rate": None if audio is None else audio["sample_rate"],
+        }
     return {
         "cell": model["layer"]["cell"]["name"],
         "rule": model["layer"]["rule"]["name"],

@@ -89,6 +89,15 @@ _FIELDS: dict[str, tuple[str, Check]] = {
 }
 
 
+# further values of the file of a network of one's own, which has none of those about a stack of layers
+_STACK = ("model.layer", "model.hidden_size", "model.last_size", "model.bidirectional")
+_NETWORK_FIELDS: dict[str, tuple[str, Check]] = {
+    "network": _NAME,
+    "neurons": ("a list of sizes", _list_of(_is_size)),
+    **{name: field for name, field in _FIELDS.items() if not name.startswith(_STACK)},
+}
+
+
 @dataclass(frozen=True)
 class UpdateWords:
     """Names of what an update rule updates and skips, for reports: `updated` is what the output `updates` counts."""
@@ -130,15 +139,16 @@ def read_model(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def read_info(text: str | None, path: Path) -> dict[str, Any]:
+def read_info(text: str | None, path: Path, *, networks: bool = False) -> dict[str, Any]:
     """Parse and check the description of the model in an exported file's metadata.
 
     Args:
         text: The JSON text in the file's metadata, or None if it has none.
         path: Path of the file, for error messages.
+        networks: True to read the file of a trained network of one's own, too.
 
     Returns:
-        The description, a nested dict; `_FIELDS` lists the values that are always in it.
+        The description, a nested dict; `_FIELDS`, or `_NETWORK_FIELDS`, lists the values that are always in it.
 
     Raises:
         EdgernnError: The text is missing, cannot be parsed or has another schema, or a value is missing or invalid.
@@ -158,12 +168,14 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         remedy = "export the model again" if isinstance(schema, int) and schema < SCHEMA else "update edgernn"
         raise EdgernnError(f"{path}: expected edgernn metadata of version {SCHEMA}, got {schema!r:.50}; {remedy}")
-    if "network" in info and "model" not in info:
+    own = is_network(info)
+    if own and not (networks and "model" in info):
+        engine = "Session" if "model" in info else "NetworkSession"
         raise EdgernnError(
             f"{path}: expected the file of a SequenceModel, got that of a network of one's own; open it with "
-            "edgernn.runtime.NetworkSession"
+            f"edgernn.runtime.{engine}"
         )
-    for name, (expected, is_valid) in _FIELDS.items():
+    for name, (expected, is_valid) in (_NETWORK_FIELDS if own else _FIELDS).items():
         value: Any = info
         for key in name.split("."):
             if type(value) is not dict or key not in value:
@@ -191,6 +203,11 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         got = f"expected null or one of {', '.join(BLOCKS)}, got {kind!r:.50}"
         raise EdgernnError(f"{path}: model.block in its edgernn metadata: {got}; update edgernn")
     return info
+
+
+def is_network(info: Mapping[str, Any]) -> bool:
+    """True for the description of a network of one's own."""
+    return "network" in info
 
 
 def not_utf8(path: Path) -> EdgernnError:
@@ -236,5 +253,7 @@ def feature_size(info: Mapping[str, Any]) -> int:
 
 def layer_sizes(info: Mapping[str, Any]) -> list[int]:
     """Return the number of neurons H of each layer, from the first to the last, from a description (`read_info`)."""
+    if is_network(info):
+        return list(info["neurons"])
     model = info["model"]
     return [model["hidden_size"]] * (model["layers"] - 1) + [model["last_size"] or model["hidden_size"]]

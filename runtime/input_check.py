@@ -86,7 +86,7 @@ class InputCheck:
         self.words = self._vocabulary is not None
         self.expected = f"word indices from 0 to {self._vocabulary - 1}" if self.words else "finite numbers"
         # F of a model with an imputer, whose x holds values, masks and times
-        self._features = 0 if model["layer"].get("imputer") is None else size // 3
+        self._features = 0 if model.get("layer", {}).get("imputer") is None else size // 3
         # mean and std are those of the features if the model has a front end
         width = feature_size(info)
         for name in ("mean", "std"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.info import frontend, layer_sizes
+from edgernn.runtime.info import frontend, is_network, layer_sizes
 
 if TYPE_CHECKING:
     import onnx
@@ -94,7 +94,8 @@ def state_sizes(
         )
     layers = {name: width for name, width in states.items() if not name.startswith("frontend.")}
     _check_frontend(path, info, {name: width for name, width in states.items() if name not in layers})
-    _check_layers(path, info, layers)
+    if not is_network(info):
+        _check_layers(path, info, layers)
     for name, start in info["initial_state"].items():
         if states.get(name) != len(start):
             raise EdgernnError(
@@ -155,8 +156,8 @@ def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int
     `states` is a dict from the name of each state to its size H, and `values` one from the name of each output to its
     `Value`. A missing or different output raises EdgernnError.
     """
-    head, directions = info["model"]["head"], 1 + info["model"]["bidirectional"]
-    O = head["size"] or layer_sizes(info)[-1] * directions
+    head = info["model"]["head"]
+    O = head["size"] or layer_sizes(info)[-1] * (1 + info["model"]["bidirectional"])
     _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])
     for name, H in states.items():
         _expect(path, "output", f"{name}.next", values.get(f"{name}.next"), FLOATS, ("B", H))

@@ -53,7 +53,7 @@ def open_model(
         )
     except UnicodeDecodeError:
         raise not_utf8(path) from None
-    info = read_info(text, path)
+    info = read_info(text, path, networks=True)
     sizes = state_sizes(info, inputs, outputs, len(content), path)
     check_facts(model, info, path)
     if failure is not None and no_native(kernels(info), device) is None:

@@ -2,6 +2,7 @@
 """Inference sessions of an exported file: whole sequences, or one step at a time with the state kept."""
 
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.device import DEVICE, Call, to_device
-from edgernn.runtime.info import kernels, layer_sizes, read_model
+from edgernn.runtime.info import is_network, kernels, layer_sizes, read_model
 from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite, as_array
 from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
@@ -149,7 +150,7 @@ class Session:
     @property
     def neurons(self) -> int:
         """Number of neurons of all layers; those of a bidirectional model count once for each direction."""
-        return sum(layer_sizes(self.info)) * (2 if self.info["model"]["bidirectional"] else 1)
+        return sum(layer_sizes(self.info)) * (2 if self.info["model"].get("bidirectional") else 1)
 
     def shape(self, *leading: str) -> str:
         """Return the shape of x as text, such as "(T, B, 2)"; `leading` names the axes before I, such as "T", "B"."""
@@ -246,7 +247,7 @@ class Session:
         return stream
 
     def _make_stream(self, frame: NDArray[Any]) -> Stream:
-        if self.device == DEVICE or self.backend == "portable":
+        if self.device == DEVICE or self.backend == "portable" or is_network(self.info):
             start = self.initial_state(len(frame))
             return self._guarded(OnnxStream, self.onnx, frame, start, self._check, self.on_nonfinite, self.device)
         return NativeStream(self._packed_model(), len(frame), self.on_nonfinite)
@@ -256,10 +257,17 @@ class Session:
             self._packed, self._content = pack(self._content, self.path), None
         return self._packed
 
+    def _identity(self) -> tuple[int, int]:
+        """Return size and checksum of the packed model, or of the file of a network of one's own."""
+        if is_network(self.info):
+            assert self._content is not None
+            return len(self._content), zlib.crc32(self._content)
+        packed = self._packed_model()
+        return len(packed), checksum_of(packed)
+
     def _saved_model(self) -> Model:
         """Return the model's identity (size, checksum); `restore_state` compares it with that in the saved state."""
-        packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
-        return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
+        return Model(*self._identity(), self._state_sizes, 0 if self._check.words else self.input_size)
 
     def save_state(self) -> bytes:
         """Save the state that `step` keeps for all sequences, and the last finite x, which `on_nonfinite` needs.

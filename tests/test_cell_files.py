@@ -60,7 +60,7 @@ def cell_source(update, gates='Gate("f"), Gate("n")', more=""):
 
 
 WRONG = {
-    "file missing": (None, "absent.py:Mine", 2, "cell: no such file: absent.py"),
+    "file missing": (None, "absent.py:Mine", 2, "no such file: absent.py"),
     "folder": (None, "folder.py:Mine", 1, "folder.py: expected a Python file, got a folder; give a regular file"),
     "class missing": (CELL, "f.py:Mien", 2, "f.py: unknown class 'Mien': did you mean 'Mine'"),
     "no cell": ("x = 1", "f.py:Mine", 2, "unknown class 'Mine': the file has no subclass of edgernn.Cell"),

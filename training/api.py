@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from edgernn.cell_files import KEPT, differs, label, source_of, why_portable
+from edgernn.cell_files import differs, label, load_network, source_of, why_portable
+from edgernn.config import NetworkConfig
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import EXAMPLE, FULL, read_json, write_arrays, write_json
 from edgernn.kernels import attach
 from edgernn.locks import hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.own_network import OwnNetwork
 from edgernn.progress import Progress, Silent
 from edgernn.settings import as_word
 from edgernn.signals import Interrupted, delaying
@@ -37,9 +39,10 @@ _EXAMPLES = 16
 
 def train(
     task: str,
-    cell: str,
+    cell: str | None = None,
     rule: str | None = None,
     *,
+    network: str | None = None,
     out: str | Path | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -57,6 +60,8 @@ def train(
         cell: The name of a cell, or FILE.py:CLASS for a user-defined one. The file is executed and copied to the run
             directory; a resumed run executes the copy.
         rule: The name of an update rule. Default: the rule that the cell's name implies, else "always".
+        network: FILE.py:CLASS of a network of one's own, in place of `cell`; see `edgernn.own_network`. The file is
+            executed and copied like that of a cell.
         out: The run directory. Default: runs/TASK-CELL[-RULE].
         seed: Random seed of weights, data order and generated data.
         device: cpu, cuda, or auto, which means cuda if torch finds a GPU, else cpu.
@@ -66,7 +71,8 @@ def train(
             equals that of one process, up to the order of sums. With random numbers in the forward pass, such as
             dropout, masks (mask_steps, mask_channels) or the rule `random`, it is equal in distribution only. Default:
             the processes started by torchrun, or one.
-        settings: Settings of training, model, task, cell and rule: a dict from name to value, such as {"lr": 0.01}. The
+        settings: Settings of training, model, task, cell and rule, or of the network's constructor: a dict from name to
+            value, such as {"lr": 0.01}. The
             names are those of the settings NAME=VALUE of `edgernn train`.
         progress: Progress bar. Default: none.
         wait: Seconds to wait for another process that trains in `out`.
@@ -82,13 +88,19 @@ def train(
     """
     settings = settings or {}
     progress = progress or Silent()
+    if (cell is None) == (network is None):
+        raise UsageError("cell, network: expected one of the two, got " + ("none; add one" if cell is None else "both"))
+    cell = cell or network or ""
     path = Path(out) if out else default_out(task, cell, rule)
     cell_used = _resumed_cell(path, cell) if resume else cell
+    if network is not None:
+        load_network(cell_used)
     plan = make_plan(task, cell_used, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
     size = size_of(devices)
     check_size(plan, size)
     run = RunDirectory(path)
-    arguments = (rule, run.path, seed, device, data, settings, devices)
+    option = "--network" if isinstance(plan.model, NetworkConfig) else "--cell"
+    arguments = (rule, run.path, seed, device, data, settings, devices, option)
     command = command_words(task, cell, *arguments)
     # further processes read the run's copy of a user-defined cell, as this one does
     child_command = command_words(task, cell_used, *arguments)
@@ -137,13 +149,15 @@ def _resumed_cell(run: Path, cell: str) -> str:
 def _extra_files(plan: Plan) -> dict[str, bytes]:
     """Return the files that a new run stores beside config.json, as a dict from file name to content.
 
-    The dict contains the source file of a user-defined cell, and is empty for a built-in cell.
+    The dict contains the source file of a user-defined cell or network, and is empty for a built-in cell.
     """
-    source = source_of(plan.model.layer.types[0])
-    return {} if source is None else {KEPT: source.content}
+    source = source_of(plan.kind)
+    return {} if source is None else {source.kept: source.content}
 
 
 def _warn_of_export(plan: Plan) -> None:
+    if isinstance(plan.model, NetworkConfig):
+        return
     cell_type, options = plan.model.layer.types[0], plan.model.layer.cell.options
     if why := why_portable(cell_type, options, plan.model.input.size, plan.model.hidden_size):
         text = f"{why}; it can be trained, but an exported file runs it as a portable function, which is slow"
@@ -189,7 +203,7 @@ def _check_same(group: Group, record: dict[str, Any]) -> None:
 
 
 def default_out(task: str, cell: str, rule: str | None) -> Path:
-    """Return the default run directory: runs/TASK-CELL[-RULE]."""
+    """Return the default run directory: runs/TASK-CELL[-RULE], or runs/TASK-NETWORK."""
     return Path("runs") / "-".join([Path(task).stem, label(cell), *([rule] if rule else [])])
 
 
@@ -246,10 +260,10 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
     task = plan.task
     with delaying():
         learning_curve(run.path / LEARNING, {plan.cell: lines}, task.objective.metric, task.solved, plan.can_skip)
-    if isinstance(model, SequenceModel):
+    if isinstance(model, SequenceModel | OwnNetwork):
         example = next(task.test.chunks(_EXAMPLES)).x
         write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
-        if plan.can_skip:
+        if plan.can_skip and isinstance(model, SequenceModel):
             with delaying():
                 update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
     task.pictures(model, run.path, plan.device)
@@ -281,7 +295,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "training_loss": training_loss,
         "seconds": round(position.seconds, 3),
         "seconds_per_epoch": round(position.seconds / (position.step / plan.steps_per_epoch), 6),
-        "steps_a_sequence": len(next(task.test.chunks(1)).x) if isinstance(model, SequenceModel) else None,
+        "steps_a_sequence": len(next(task.test.chunks(1)).x) if isinstance(model, SequenceModel | OwnNetwork) else None,
         "neurons": sum(layer.cell.hidden_size for layer in model.recurrent_layers()),
         "parameters": cost.parameters,
         "weights": model.rounding.weights,
@@ -326,9 +340,13 @@ def command_words(
     data: str | Path | None,
     settings: Mapping[str, object],
     devices: int | None = None,
+    option: str = "--cell",
 ) -> list[str]:
-    """Build the command line of `edgernn train` that is equivalent to a call of `train`, as a list of words."""
-    options = {"--task": task, "--cell": cell, "--rule": rule, "--out": out, "--seed": seed, "--data": data}
+    """Build the command line of `edgernn train` that is equivalent to a call of `train`, as a list of words.
+
+    `option` is that for `cell`: --cell, or --network for a network of one's own.
+    """
+    options = {"--task": task, option: cell, "--rule": rule, "--out": out, "--seed": seed, "--data": data}
     options["--devices"] = devices
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     device_words = [] if device == "auto" else ["--device", device]

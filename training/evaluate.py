@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from edgernn.config import ModelConfig
+from edgernn.config import AnyConfig
 from edgernn.errors import EdgernnError
 from edgernn.files import CONFIG
-from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.settings import bind, fields_of, load
-from edgernn.store import read_config
+from edgernn.model import RecurrentModel
+from edgernn.settings import bind, fields_of
+from edgernn.store import model_config, read_config
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.sources import Split
@@ -69,7 +69,7 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
     """
     config = read_config(run)
     kind, source = find_task(config.get("source") or config["task"]["name"])
-    model = load(ModelConfig, config["model"], str(run / CONFIG))
+    model = model_config(config, run / CONFIG)
     task = with_settings(kind, config["task"]["settings"], settings or {}, model)
     folder = data or (Path(config["data"]) if config.get("data") else None)
     # csv files are read in the order of the training
@@ -79,7 +79,7 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
 
 
 def with_settings(
-    kind: type[Task], values: Mapping[str, Any], settings: Mapping[str, object], model: ModelConfig
+    kind: type[Task], values: Mapping[str, Any], settings: Mapping[str, object], model: AnyConfig
 ) -> Task:
     """Create the task of a trained model, without its data.
 
@@ -98,11 +98,11 @@ def with_settings(
     changed = bind(settings, task=fields_of(kind))["task"]
     task = kind(**{**values, **{path[0]: value for path, value in changed.items()}})
     # a task with audio takes the length of a step and the sample rate from the model
-    task.adapted(model)
+    task.adapted(model)  # type: ignore[arg-type]
     return task
 
 
-def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
+def scorer(run: Path) -> Callable[[RecurrentModel], tuple[float, bool]]:
     """Build a function that scores any model on the test data of a training run.
 
     Args:
@@ -113,7 +113,7 @@ def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
         better. Each call reads the data again, and raises EdgernnError if they are missing.
     """
 
-    def score(model: SequenceModel) -> tuple[float, bool]:
+    def score(model: RecurrentModel) -> tuple[float, bool]:
         task = open_task(run)
         return evaluate(model, task, task.test)[task.objective.metric], task.objective.higher_is_better
 

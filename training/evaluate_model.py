@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-from edgernn.config import ModelConfig
+from edgernn.config import AnyConfig
 from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.export.exported_model import read_exported
 from edgernn.files import CONFIG, read_json
+from edgernn.model import SequenceModel
 from edgernn.names import check_built_in
+from edgernn.own_network import OwnNetwork
 from edgernn.runtime.zoo import ENTRY, find_model
 from edgernn.settings import split_words
-from edgernn.store import load_model, read_config
+from edgernn.store import load_any, read_config
 from edgernn.training.evaluate import evaluate, open_task, with_settings
 from edgernn.training.plan import choose
 from edgernn.training.tasks import find_task
@@ -52,8 +54,9 @@ def evaluate_model(
     path = find_model(model)
     settings = settings or {}
     folder = path if path.is_dir() else path.parent
+    network: SequenceModel | OwnNetwork
     if path.is_dir():
-        network, config = load_model(path, allow_code=True)
+        network, config = load_any(path, allow_code=True)
         classes = config["task"]["classes"]
     else:
         network, info = read_exported(path)
@@ -82,7 +85,7 @@ def evaluate_model(
     return {
         "model": str(path),
         "task": task.name,
-        "cell": network.config.layer.cell.name,
+        "cell": network.config.title,
         "rule": network.recurrent_layers()[0].rule.name,
         "settings": asdict(task),  # type: ignore[call-overload]
         "data": data and str(data),
@@ -94,7 +97,7 @@ def evaluate_model(
 
 
 def open_run(
-    run: Path, data: Path | None, settings: Mapping[str, object], model: ModelConfig
+    run: Path, data: Path | None, settings: Mapping[str, object], model: AnyConfig
 ) -> tuple[Task, Path | None]:
     """Open the task of a training run on its own test data, or on new data.
 
@@ -206,7 +209,7 @@ def _invalid(path: Path, text: str) -> EdgernnError:
     return EdgernnError(f"{path}: command: expected {text}; add the model again with: edgernn models add")
 
 
-def _check_sizes(model: Path, config: ModelConfig, task: Task, remedy: str) -> None:
+def _check_sizes(model: Path, config: AnyConfig, task: Task, remedy: str) -> None:
     """Raise UsageError if the inputs or outputs of a task are not those of the model, and say what to do: `remedy`."""
     trained = {
         "input_size": config.input.size,

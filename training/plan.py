@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import edgernn
-from edgernn.cell_files import is_cell_file, source_of
-from edgernn.config import InputConfig, ModelConfig
+from edgernn.cell_files import is_cell_file, is_network, load_network, source_of
+from edgernn.config import AnyConfig, InputConfig, ModelConfig, NetworkConfig
 from edgernn.config_checks import check_effects, check_together
-from edgernn.errors import UsageError
+from edgernn.errors import UsageError, nearest
 from edgernn.frontends import LogMel
 from edgernn.machine import processor
 from edgernn.model import RecurrentModel
 from edgernn.names import resolve
+from edgernn.own_network import FROM_TASK, OwnNetwork
 from edgernn.settings import Values, bind, build, fields_of, options_of, record
 from edgernn.steering import check_steerable
 from edgernn.training.config import TrainConfig, resolve_config
@@ -39,7 +41,7 @@ class Plan:
 
     Attributes:
         task_name: Name of the task; for a user's own data, the name of the file or folder.
-        cell: Name of the cell.
+        cell: Name of the cell, or of the class of a network of one's own.
         task: The task, with its data.
         config: Training config.
         model: Model config.
@@ -54,7 +56,7 @@ class Plan:
     cell: str
     task: Task
     config: TrainConfig
-    model: ModelConfig
+    model: AnyConfig
     can_skip: bool
     seed: int
     device: str
@@ -72,6 +74,8 @@ class Plan:
         A graph has fixed weights, a fixed number of steps, and no factors of steps in the penalty on updates. Its next
         replay overwrites tensors that the backward pass of the last one needs.
         """
+        if isinstance(self.model, NetworkConfig):
+            return False
         dropout = self.model.dropout
         new_weights = dropout.weight > 0 or dropout.weight_input > 0
         changing_steps = self.task.repeats_layers or self.task.train.varies_steps
@@ -79,7 +83,18 @@ class Plan:
 
     def network(self) -> RecurrentModel:
         """Build a new, untrained network on the device."""
-        return self.task.build_network(self.model).to(self.device)
+        own = isinstance(self.model, NetworkConfig)
+        network = OwnNetwork(self.model) if own else self.task.build_network(self.model)
+        self.task.check_network(network)
+        return network.to(self.device)
+
+    @property
+    def kind(self) -> type[nn.Module]:
+        """Class of the cell, or of a network of one's own."""
+        if isinstance(self.model, NetworkConfig):
+            assert isinstance(self.model.name, type)
+            return self.model.name
+        return self.model.layer.types[0]
 
     def record(self, command: list[str], processes: int = 1) -> dict[str, Any]:
         """Build the content of a run's config.json.
@@ -111,11 +126,11 @@ class Plan:
             "data": self.data and str(self.data),
             "task": task,
             "train": record(self.config),
-            "network": self.task.network.__name__,
+            "network": (OwnNetwork if isinstance(self.model, NetworkConfig) else self.task.network).__name__,
             "model": record(self.model),
         }
-        if (source := source_of(self.model.layer.types[0])) is not None:
-            content["cell_file"] = source.record()
+        if (source := source_of(self.kind)) is not None:
+            content |= source.record()
         loaded: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
         return loaded
 
@@ -149,7 +164,7 @@ class Choice:
     source: Path | None
     can_skip: bool
     config: TrainConfig
-    model: ModelConfig
+    model: AnyConfig
 
 
 # number of training batches from which mean and standard deviation of audio features are computed
@@ -180,7 +195,7 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
 
     Args:
         task: The task's name, or a path to the user's data.
-        cell: The cell's name, or FILE.py:CLASS.
+        cell: The cell's name, or FILE.py:CLASS of a cell or of a network of one's own.
         rule: The rule's name; None if the cell's name implies it.
         settings: Settings of training, model, task, cell and rule: a dict from name to value. A name is short, such as
             lr, or dotted, such as optimizer.lr.
@@ -196,6 +211,8 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
     if not 0 <= seed < 2**63:
         raise UsageError(f"seed: expected a whole number from 0 to 2^63 - 1, got {seed}")
     task_type, source = find_task(task)
+    if is_network(cell):
+        return _choose_network(task_type, source, cell, rule, settings)
     cell_type, rule_type = resolve(cell, rule)
     owners = {"train": fields_of(TrainConfig), "model": fields_of(ModelConfig)}
     parts = {"task": fields_of(task_type), "cell": options_of(cell_type), "rule": options_of(rule_type)}
@@ -224,6 +241,41 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
     return Choice(new_task, source, rule_type.can_skip, config, model)
 
 
+def _choose_network(
+    task_type: type[Task], source: Path | None, word: str, rule: str | None, settings: Mapping[str, object]
+) -> Choice:
+    """Check the settings of a training of one's own network, FILE.py:CLASS; see `choose`."""
+    kind = load_network(word)
+    if rule is not None:
+        raise UsageError(
+            f"rule: expected none with the network {kind.__name__}, whose layers have their own; leave it out"
+        )
+    if task_type.loss is not Task.loss:
+        raise UsageError(f"network: the task {task_type.name} has a network of its own; use --cell, or another task")
+    owners = {"train": fields_of(TrainConfig), "model": fields_of(NetworkConfig), "task": fields_of(task_type)}
+    taken = options_of(kind, FROM_TASK)
+    names = {name for owner in (*owners.values(), taken) for name in owner}
+    for name in (name for name in settings if "." not in name and name not in names):
+        known = f"the network {kind.__name__} takes {', '.join(taken) or 'no settings'}"
+        raise UsageError(f"{nearest('setting', name, names)}; {known}, with a type int, float, bool or str")
+    values = bind(settings, **owners, network=taken)
+    options = {part: {path[0]: value for path, value in values[part].items()} for part in ("task", "network")}
+    # of the task's defaults for models, a network has those of the front end
+    defaults = bind(task_type.defaults, train=owners["train"], model=fields_of(ModelConfig))
+    heard = {path: value for path, value in defaults["model"].items() if path[0] == "frontend"}
+    config = resolve_config(defaults["train"], values["train"])
+    check_names(config)
+    if config.background is not None:
+        raise UsageError(
+            f"background: expected none with the network {kind.__name__}, whose layers may have other steps than the "
+            "task; leave it out"
+        )
+    model = replace(build(NetworkConfig, {**heard, **values["model"]}), name=kind, options=options["network"])
+    task = task_type(**options["task"])
+    # tasks without a loss of their own adapt the front end alone
+    return Choice(task, source, True, config, task.adapted(model))  # type: ignore[arg-type]
+
+
 def make_plan(
     task: str,
     cell: str,
@@ -238,7 +290,7 @@ def make_plan(
 
     Args:
         task: The task's name, or a path to the user's data.
-        cell: The cell's name, or FILE.py:CLASS.
+        cell: The cell's name, or FILE.py:CLASS of a cell or of a network of one's own.
         rule: The rule's name; None if the cell's name implies it.
         settings: Settings of training, model, task, cell and rule: a dict from name to value. A name is short, such as
             lr, or dotted, such as optimizer.lr.
@@ -263,14 +315,28 @@ def make_plan(
         head=replace(model.head, size=opened.output_size, output=opened.output),
     )
     if model.frontend.name is None:
-        mean, std = _standardisation(opened, model.layer.imputer is not None)
+        mean, std = _standardisation(opened, isinstance(model, ModelConfig) and model.layer.imputer is not None)
     else:
-        check_together(model)
+        if isinstance(model, ModelConfig):
+            check_together(model)
         mean, std = _feature_statistics(model, opened.train, choice.config.batch_size)
     model = replace(model, input=replace(model.input, mean=mean, std=std))
     name = choice.source.name if choice.source else task
-    cell = model.layer.types[0].name if is_cell_file(cell) else cell
-    return Plan(name, cell, opened, choice.config, model, choice.can_skip, seed, device, choice.source, data)
+    cell = model.title if is_cell_file(cell) else cell
+    plan = Plan(name, cell, opened, choice.config, model, choice.can_skip, seed, device, choice.source, data)
+    return _tried(plan) if isinstance(model, NetworkConfig) else plan
+
+
+def _tried(plan: Plan) -> Plan:
+    """Return the plan of a training of one's own network after a try of the network on some sequences."""
+    with torch.random.fork_rng(devices=[]):
+        network = replace(plan, device="cpu").network()
+    assert isinstance(network, OwnNetwork)
+    network.check(next(plan.task.validation.chunks(2)).x)
+    rules = [type(layer.rule) for layer in network.recurrent_layers()]
+    if plan.config.skip is not None and not any(rule.steerable() for rule in rules):
+        check_steerable("skip", rules[0])
+    return replace(plan, can_skip=any(rule.can_skip for rule in rules))
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -292,7 +358,7 @@ def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tupl
 
 
 def _feature_statistics(
-    model: ModelConfig, train: Source, batch_size: int
+    model: AnyConfig, train: Source, batch_size: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return two tuples, mean and standard deviation of each audio feature over the first training batches.
 
@@ -318,7 +384,8 @@ def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         The content with all settings of the training and of the model.
     """
-    return _completed({"train": record(TrainConfig()), "model": record(ModelConfig())}, config)
+    kind = NetworkConfig if config.get("network") == OwnNetwork.__name__ else ModelConfig
+    return _completed({"train": record(TrainConfig()), "model": record(kind())}, config)
 
 
 def _completed(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

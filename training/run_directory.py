@@ -3,6 +3,7 @@
 
 config.json        everything needed to repeat the run
 cell.py            the file of a user's own cell, if the run has one; its SHA-256 is in config.json
+network.py         the file of a user's own network, if the run has one; its SHA-256 is in config.json
 state.safetensors  the checkpoint, a single file so that it always belongs to one step: weights, optimiser state,
                    torch's random generator, the recurrent state from which the next batch continues, and in the
                    metadata the progress of the run (`Position`)
@@ -37,7 +38,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from safetensors import SafetensorError
 from torch import Tensor
 
-from edgernn.cell_files import KEPT
+from edgernn.cell_files import COPIES
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import (
@@ -63,7 +64,7 @@ STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics
 BEST = "best.safetensors"
 LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
 _PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS)
-_FILES = (CONFIG, KEPT, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
+_FILES = (CONFIG, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 

@@ -24,7 +24,8 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(f"{warning}{loss['metric']} on the test sequences: {figures}")
     for check in result["checks"]:
         ties = f", {check['ties']} ties at a threshold excluded" if check["ties"] else ""
-        compared = f"{check['steps']:,} steps and {check['sequences']} sequences{ties}"
+        counts = [f"{check[name]:,} {name}" for name in ("steps", "sequences") if check[name]]
+        compared = " and ".join(counts) + ties
         lines.append(f"torch against {check['backend']}: worst error {check['worst']:.1e} ({compared})")
     if result["native_missing"]:
         lines.append(f"not verified with the native library: {result['native_missing']}")

@@ -14,6 +14,7 @@ _TITLES = {
     "bytes": "bytes",
     "task": "task",
     "state": "training",
+    "network": "network",
     "cell": "cell",
     "rule": "update rule",
     "kernels": "kernels of the layers",
@@ -77,6 +78,7 @@ def _printable(text: str) -> str:
 
 def _describe_run(run: Path) -> dict[str, Any]:
     """Describe a run directory from its JSON files; the file of a custom cell is not executed."""
+    from edgernn.cell_files import copy_of
     from edgernn.runtime.describe import described_model, origin
     from edgernn.store import WEIGHTS, read_config
     from edgernn.training.run_directory import RunDirectory
@@ -95,7 +97,7 @@ def _describe_run(run: Path) -> dict[str, Any]:
         **{key: known.get(key) for key in ("weights", "parameters", "macs", "macs_executed", "metric", "skip_percent")},
         "value": known.get(known.get("metric", "")),
         **{key: config.get(key) for key in ("edgernn", "seed", "machine")},
-        "code": "cell.py, executed when the model is used" if config.get("cell_file") else None,
+        "code": None if (copy := copy_of(config)) is None else f"{copy}, executed when the model is used",
         **origin(run / WEIGHTS),
     }
 

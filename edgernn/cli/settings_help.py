@@ -5,8 +5,10 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 
-from edgernn.config import ModelConfig
+from edgernn.cell_files import load_network
+from edgernn.config import ModelConfig, NetworkConfig
 from edgernn.names import resolve
+from edgernn.own_network import FROM_TASK
 from edgernn.settings import Setting, as_word, expected, fields_of, flat, options_of, record
 from edgernn.training.config import TrainConfig
 from edgernn.training.plan import configure
@@ -19,13 +21,16 @@ Section = tuple[str, str, list[tuple[str, str]]]
 _SETTINGS = "Settings:"
 
 
-def sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Iterator[Section]:
+def sections(
+    task: str | None = None, cell: str | None = None, rule: str | None = None, network: str | None = None
+) -> Iterator[Section]:
     """List all settings of training and of the model, and those of a task, a cell and an update rule if they are named.
 
     Args:
         task: A task's name, to show its settings and its defaults of training and model. None: the general defaults.
         cell: A cell's name; None to leave out the settings of cells.
         rule: An update rule's name; None to leave out its settings, unless the cell's name implies a rule.
+        network: FILE.py:CLASS of a network of one's own, whose settings take the place of those of a model.
 
     Yields:
         The sections of the help text, as tuples of title, introduction, and a list with a pair for each setting: the
@@ -39,7 +44,13 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
     yield from _tree("train", config)
     if kind is not None:
         yield _named("task", kind, fields_of(kind).values())
-    yield from model_sections(cell, rule, model)
+    if network is None:
+        yield from model_sections(cell, rule, model)
+        return
+    owner = load_network(network)
+    yield from _tree("model", NetworkConfig(frontend=model.frontend))
+    rows = [_row(setting, setting.default) for setting in options_of(owner, FROM_TASK).values()]
+    yield f"Settings of the network {owner.__name__}", inspect.getdoc(owner) or "", rows
 
 
 def model_sections(
@@ -88,7 +99,7 @@ def task_doc(task: type[Task]) -> str:
     return "\n\n".join([*before, *listed, *after])
 
 
-def _tree(name: str, config: TrainConfig | ModelConfig) -> Iterator[Section]:
+def _tree(name: str, config: TrainConfig | ModelConfig | NetworkConfig) -> Iterator[Section]:
     settings = fields_of(type(config))
     defaults = flat(settings, record(config))
     parts: dict[str, list[tuple[str, str]]] = {}

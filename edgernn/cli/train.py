@@ -30,7 +30,7 @@ def _text(result: dict[str, Any]) -> str:
         f"{result['parameters']:,} parameters, {result['steps']:,} steps in {minutes} min {seconds} s",
         f"run: {result['run']}, with {', '.join(_previews(Path(result['run'])))}",
     ]
-    if result["network"] == "SequenceModel":
+    if result["network"] in ("SequenceModel", "OwnNetwork"):
         lines.append(f"next: {shlex.join(['edgernn', 'export', result['run']])}")
     return "\n".join(lines)
 
@@ -42,8 +42,9 @@ def _previews(run: Path) -> list[str]:
 def _restore(options: dict[str, Any]) -> tuple[str, ...]:
     """Read the command line that started the run in the directory options["out"], and take over its options.
 
-    The values of task, cell, rule, seed, data and devices are replaced in the dict `options`, and that of device unless
-    the user gave it. The device is the one that the run started on, as `auto` may mean another one on this machine.
+    The values of task, cell, network, rule, seed, data and devices are replaced in the dict `options`, and that of
+    device unless the user gave it. The device is the one that the run started on, as `auto` may mean another one on
+    this machine.
 
     Args:
         options: Dict from the name of each option of `edgernn train` to its value.
@@ -55,13 +56,14 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
         UsageError: options["out"] is None, or the run began on a GPU and there is none.
         EdgernnError: The run's config.json cannot be read, or lacks the command.
     """
-    from edgernn.cell_files import is_cell_file
+    from edgernn.cell_files import copy_of, is_cell_file
     from edgernn.errors import EdgernnError, UsageError
     from edgernn.store import read_config
 
     if options["out"] is None:
         raise UsageError(
-            "--resume: expected --out with the directory of a run, or --task and --cell, got neither; add --out"
+            "--resume: expected --out with the directory of a run, or --task and --cell or --network, got neither; add "
+            "--out"
         )
     config = read_config(options["out"])
     words = config.get("command")
@@ -70,12 +72,13 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
             f"{options['out']}: config.json: command: expected a list of words, got none; name --task and --cell"
         )
     started = command.make_context("train", words[2:]).params
-    if is_cell_file(started["cell"]) and config.get("cell_file") is None:
+    file = next((started[name] for name in ("cell", "network") if is_cell_file(started[name])), None)
+    if file is not None and copy_of(config) is None:
         raise EdgernnError(
-            f"{options['out']}: config.json: command: expected a cell of edgernn, got the Python file "
-            f"{started['cell']!r:.50}, of which the run has no copy; name --task and --cell"
+            f"{options['out']}: config.json: command: expected a cell of edgernn, got the Python file {file!r:.50}, of "
+            "which the run has no copy; name --task and --cell"
         )
-    for name in ("task", "cell", "rule", "seed", "data", "devices"):
+    for name in ("task", "cell", "network", "rule", "seed", "data", "devices"):
         options[name] = started[name]
     if click.get_current_context().get_parameter_source("device") is not ParameterSource.COMMANDLINE:
         options["device"] = config.get("device", started["device"])
@@ -94,10 +97,12 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Any:
+def _sections(
+    task: str | None = None, cell: str | None = None, network: str | None = None, rule: str | None = None
+) -> Any:
     from edgernn.cli.settings_help import sections
 
-    return sections(task, cell, rule)
+    return sections(task, cell, rule, network)
 
 
 @json_command(example="edgernn train --task adding --cell sarnn T=50 hidden_size=128", text=_text, sections=_sections)
@@ -127,6 +132,13 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     is_eager=True,
     help="Cell to train: a name that `edgernn cells` lists, or FILE.py:CLASS, a subclass of edgernn.Cell in "
     "a Python file, which is executed.",
+)
+@click.option(
+    "--network",
+    metavar="FILE.py:CLASS",
+    is_eager=True,
+    help="Network of your own to train in place of a cell: a torch.nn.Module with layers of edgernn.nn, in a Python "
+    "file, which is executed. Its settings are the arguments of its constructor.",
 )
 @click.option(
     "--rule",
@@ -165,11 +177,13 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
 def command(
     recipe: str | None, allow_code: bool, resume: bool, settings: tuple[str, ...], **options: Any
 ) -> dict[str, Any] | None:
-    """Train a recurrent cell on a task and write a run directory: weights, checkpoints, metrics and plots.
+    """Train a recurrent cell or a network of your own on a task, and write a run directory.
+
+    The directory has weights, checkpoints, metrics and plots.
 
     Settings are KEY=VALUE words, such as lr=0.01, or optimizer.lr=0.01 with the section's name. The list below shows
-    all settings and their defaults. With --task, --cell or --rule before --help, it includes their settings and the
-    task's defaults. Example: edgernn train --task adding --cell decaynet --help.
+    all settings and their defaults. With --task, --cell, --network or --rule before --help, it includes their settings
+    and the task's defaults. Example: edgernn train --task adding --cell decaynet --help.
 
     --devices N trains the same model as `torchrun --standalone --nproc-per-node N -m edgernn train ...`. Its processes
     reach each other through the loopback interface; torchrun listens on all interfaces. See
@@ -185,7 +199,8 @@ def command(
     from edgernn.training import train
     from edgernn.training.parallel import leads
 
-    if resume and recipe is None and not settings and options["task"] is None and options["cell"] is None:
+    names = ("task", "cell", "network")
+    if resume and recipe is None and not settings and all(options[name] is None for name in names):
         settings = _restore(options)
     words = split_words(settings)
     if recipe is not None:
@@ -194,7 +209,10 @@ def command(
         words = follow(recipe, options, words, allow_code=allow_code)
     elif allow_code:
         raise UsageError("--allow-code: expected together with --recipe; leave it out")
-    if missing := [f"'--{name}'" for name in ("task", "cell") if options[name] is None]:
+    if options["cell"] is not None and options["network"] is not None:
+        raise UsageError("--network: expected no --cell beside it, as the network has its own cells; leave one out")
+    of_model = "cell" if options["network"] is None else "network"
+    if missing := [f"'--{name}'" for name in ("task", of_model) if options[name] is None]:
         hint = ", or --resume and --out alone, without settings" if resume else ""
         what, them = ("options", "both") if len(missing) > 1 else ("option", "it")
         raise UsageError(f"Missing {what} {' and '.join(missing)}; give {them}, or a --recipe{hint}")

@@ -158,8 +158,8 @@ class Task(abc.ABC):
         train: The training part of the data, a `Source` of batches.
         validation, test: The validation and the test part of the data, a `Split` each.
 
-    By default a task trains a `SequenceModel` on an `Objective`. A task with another network sets `network` and
-    `without`, and overrides `build_network`, `loss`, `evaluate` and `baselines`.
+    By default a task trains a `SequenceModel`, or a network of one's own (`OwnNetwork`), on an `Objective`. A task with
+    another network sets `network` and `without`, and overrides `build_network`, `loss`, `evaluate` and `baselines`.
     """
 
     name: ClassVar[str]
@@ -227,6 +227,9 @@ class Task(abc.ABC):
     def build_network(self, model: ModelConfig) -> RecurrentModel:
         """Build a new network from a configuration whose input and output sizes are those of the task."""
         return SequenceModel(model)
+
+    def check_network(self, network: RecurrentModel) -> None:  # noqa: B027
+        """Raise UsageError if the task cannot train a network, such as one that needs whole sequences."""
 
     @property
     def marks_background(self) -> bool:

@@ -17,7 +17,7 @@ from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.files import write_text
 from edgernn.frontends import FrontendConfig
-from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.model import RecurrentModel
 from edgernn.runtime.wav import write_wav
 from edgernn.runtime.word_detection import NOT_WORDS, SILENCE, UNKNOWN, Detector, PostProcessing
 from edgernn.training.datasets.find import find_either
@@ -148,14 +148,12 @@ class Words(Task, ABC):
         self._hear(model.frontend)
         return model
 
-    def build_network(self, model: ModelConfig) -> RecurrentModel:
-        network = SequenceModel(model)
+    def check_network(self, network: RecurrentModel) -> None:
         if self.stream and not network.streaming:
             raise UsageError(
                 "stream: expected a model that runs step by step, got one that needs the whole sequence; leave out "
                 "bidirectional, or use another cell"
             )
-        return network
 
     def _hear(self, frontend: FrontendConfig) -> None:
         """Take the number of samples per step and the sample rate from the settings of the model's audio front end."""
@@ -194,7 +192,6 @@ class Words(Task, ABC):
         figures = super().evaluate(model, split, device)
         if not self.stream or split is not self.test:
             return figures
-        assert isinstance(model, SequenceModel)
         self._heard = listen(model, self._room, self._detector, device)
         return figures | {f"room_{name}": value for name, value in self._heard.figures(model).items()}
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from edgernn.costs import executed_macs, model_cost
-from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.model import RecurrentModel
 from edgernn.runtime.word_detection import DetectedWord, Detector
 from edgernn.training.pictures import save
 from edgernn.training.tasks.parts import Array
@@ -169,7 +169,7 @@ class Heard:
         }
 
 
-def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector], device: str) -> Heard:
+def listen(model: RecurrentModel, room: Room, new_detector: Callable[[], Detector], device: str) -> Heard:
     """Run a model on long test recordings, in which words are rare, and collect its outputs.
 
     Args:

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network of one's own behind the interface of a model, so that training, export and reports take it like others.
+
+The class of the network is a torch.nn.Module with at least one recurrent layer. Its constructor gets the settings of
+the user and, if it has arguments of these names, `input_size`, `output_size` and `vocabulary` from the task. Its
+forward(x (T, B, I)) returns y (B, O), or (T, B, O) with an output at every step. A network that runs step by step has a
+second argument `state`, None at first, and returns (y, state).
+"""
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from edgernn.cell_files import described, line_of
+from edgernn.cells.base import State
+from edgernn.config import NetworkConfig
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.frontends import LogMel
+from edgernn.layer import RecurrentLayer, Trace, python_loop
+from edgernn.model import RecurrentModel
+from edgernn.nn import convert, recurrent_modules
+
+# names of constructor arguments that the task sets
+FROM_TASK = ("input_size", "output_size", "vocabulary")
+# most steps on which a network is tried before its training
+_TRIED = 32
+# relative difference in float64 from which two halves of a sequence do not give what the whole gives
+_APART = 1e-6
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Layout of a network's state: its nesting, and each tensor's shape without the batch and axis of the batch."""
+
+    spec: pytree.TreeSpec
+    shapes: tuple[tuple[int, ...], ...]
+    axes: tuple[int, ...]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Layout":
+        # nothing in it changes, and torch warns of copies of a TreeSpec
+        return self
+
+    def flat(self, state: Any) -> State:
+        """Return the tensors of a nested state as (B, n), without those of no numbers."""
+        leaves = zip(pytree.tree_leaves(state), self.axes, strict=True)
+        return tuple(leaf.movedim(axis, 0).flatten(1) for leaf, axis in leaves if leaf.numel())
+
+    def nested(self, state: State, like: Tensor, batch: int) -> Any:
+        """Return the nested state of tensors (B, n)."""
+        given = iter(state)
+        leaves = [
+            (next(given).reshape(batch, *shape) if 0 not in shape else like.new_zeros(batch, *shape)).movedim(0, axis)
+            for shape, axis in zip(self.shapes, self.axes, strict=True)
+        ]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class OwnNetwork(RecurrentModel):
+    """Front end and standardisation of the input, then a network of one's own.
+
+    model(x (T, B, I), state) returns y, (B, O) or (T, B, O), and the last state: tensors (B, n). Words are x (T, B).
+
+    Args:
+        config: The configuration, with the class of the network.
+
+    Attributes:
+        network: The network, with layers of edgernn in place of nn.GRU, nn.LSTM and nn.RNN.
+        output: "last" for y (B, O), "all" for y (T, B, O).
+
+    Raises:
+        UsageError: An argument of the constructor is missing or wrong, the network has no recurrent layer, or its state
+            cannot be carried.
+        EdgernnError: The constructor fails.
+    """
+
+    input_mean: Tensor
+    input_std: Tensor
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config, self.output = config, config.head.output
+        self.frontend = None if config.frontend.name is None else LogMel(config.frontend)
+        self.network = convert(_constructed(config)).module
+        for name, numbers in (("input_mean", config.input.mean), ("input_std", config.input.std)):
+            self.register_buffer(name, torch.tensor(numbers).expand(config.features).clone())
+        if not self.recurrent_layers():
+            raise UsageError(
+                f"{config.title}: expected a recurrent layer of edgernn, got none; add edgernn.nn.Recurrent"
+            )
+        self._layout = self._find_layout() if "state" in _arguments(self.network.forward) else None
+
+    @property
+    def input_size(self) -> int:
+        return self.config.input.size
+
+    @property
+    def output_size(self) -> int | None:
+        return self.config.head.size
+
+    @property
+    def vocabulary(self) -> int | None:
+        return self.config.input.vocabulary
+
+    @property
+    def streaming(self) -> bool:
+        """True if a sequence may be processed in parts, each starting from the last state of the part before."""
+        return self._layout is not None
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the state's tensors in their order: those of the front end, then state0, state1, ..."""
+        if self._layout is None:
+            return ()
+        heard = () if self.frontend is None else tuple(f"frontend.{s}" for s in self.frontend.widths)
+        return (*heard, *(f"state{i}" for i in range(sum(0 not in shape for shape in self._layout.shapes))))
+
+    @property
+    def standardises(self) -> bool:
+        return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
+
+    @property
+    def rule_kind(self) -> str | None:
+        """Kind of the rules that skip (`UpdateRule.kind`), or None without one kind."""
+        kinds = {layer.rule.kind for layer in self.recurrent_layers() if layer.rule.can_skip}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    def recurrent_layers(self) -> list[RecurrentLayer]:
+        """List the `RecurrentLayer` objects of the network."""
+        return [layer for part in recurrent_modules(self.network) for layer in part.recurrent_layers()]
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Return the initial states of `batch` sequences, the front end's first, in dtype and device of `like`."""
+        if self._layout is None:
+            return ()
+        heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
+        if hasattr(self.network, "initial_state"):
+            return (*heard, *self._layout.flat(self.network.initial_state(batch, like)))
+        sizes = (torch.Size(shape).numel() for shape in self._layout.shapes)
+        return (*heard, *(like.new_zeros(batch, size) for size in sizes if size))
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        steps, batch = x.shape[:2]
+        heard: State = ()
+        before = state
+        if self.frontend is not None:
+            count = len(self.frontend.widths)
+            start = self.frontend.initial_state(batch, x) if state is None else state[:count]
+            x, heard = self.frontend(x, start)
+            before = None if state is None else state[count:]
+        if self.vocabulary is None:
+            x = (x - self.input_mean) / self.input_std
+        y, last = self._called(x, before)
+        expected = ((steps,) if self.output == "all" else ()) + (batch, self.output_size)
+        if not isinstance(y, Tensor) or y.shape != expected:
+            axes = "(T, B, O)" if self.output == "all" else "(B, O)"
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            remedy = (
+                "return an output for every step" if self.output == "all" else "return one output for each sequence"
+            )
+            raise UsageError(
+                f"{self.config.title}: forward: expected y of shape {axes} = {expected}, got {got}; {remedy}"
+            )
+        self.traces = []
+        for part in recurrent_modules(self.network):
+            if len(part.traces) != len(part.recurrent_layers()):
+                raise UsageError(
+                    f"{self.config.title}: forward: expected a call of each recurrent layer, got none of one; remove it"
+                )
+            self.traces += part.traces
+        if self._background is not None:
+            self.traces = [_marked(trace, self._background) for trace in self.traces]
+        return y, (*heard, *last) if self._layout is not None else ()
+
+    def _called(self, x: Tensor, state: State | None) -> tuple[Any, State]:
+        """Call the network; return what should be y, and the state as (B, n)."""
+        if self._layout is None:
+            result = self.network(x)
+            return result[0] if isinstance(result, tuple) else result, ()
+        nested = None if state is None else self._layout.nested(state, self.input_mean, x.shape[1])
+        return self._split(self.network(x, state=nested), self._layout.flat)
+
+    def _split(self, result: Any, flat: Callable[[Any], State]) -> tuple[Any, State]:
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise UsageError(
+                f"{self.config.title}: forward: expected (y, state), as it has the argument state, got "
+                f"{type(result).__name__}; return both, or leave out the argument state"
+            )
+        return result[0], flat(result[1])
+
+    @torch.no_grad()
+    def _find_layout(self) -> _Layout:
+        """Find the layout of the state from runs of one step with two and with three sequences."""
+        leaves, specs = [], []
+        for batch in (2, 3):
+            shape = (1, batch) if self.vocabulary is not None else (1, batch, self.config.features)
+            x = torch.zeros(shape, dtype=torch.int64 if self.vocabulary is not None else torch.float32)
+            _, state = self._guarded(lambda x=x: self._split(self.network(x), lambda last: last))
+            leaves.append(pytree.tree_leaves(state))
+            specs.append(pytree.tree_structure(state))
+        title = self.config.title
+        if specs[0] != specs[1] or not leaves[0] or not all(map(_is_floats, leaves[0])):
+            raise UsageError(f"{title}: forward: expected a state of float tensors, got {state!r:.80}; return those")
+        shapes, axes = [], []
+        for two, three in zip(*leaves, strict=True):
+            axis = [i for i, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if (a, b) == (2, 3)]
+            rest = two.movedim(axis[0], 0).shape[1:] if len(axis) == 1 else None
+            if rest is None or rest != three.movedim(axis[0], 0).shape[1:]:
+                raise UsageError(
+                    f"{title}: forward: expected a state of one size for each sequence, got {tuple(two.shape)} for two "
+                    f"and {tuple(three.shape)} for three sequences; give the batch an axis of its own"
+                )
+            shapes.append(tuple(rest))
+            axes.append(axis[0])
+        return _Layout(specs[0], tuple(shapes), tuple(axes))
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Call the network in evaluation mode, without its errors: each becomes a sentence."""
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad(), python_loop(self):
+                return call()
+        except EdgernnError:
+            raise
+        except Exception as error:
+            kind = type(self.network)
+            raise EdgernnError(
+                f"{self.config.title}: forward fails: {line_of(kind, error)}{described(error)}; correct the file"
+            ) from error
+        finally:
+            self.train(was_training)
+
+    def check(self, x: Tensor) -> None:
+        """Try the network before its training.
+
+        Args:
+            x: Some sequences (T, B, I), or words (T, B).
+
+        Raises:
+            EdgernnError: forward() fails.
+            UsageError: Its outputs have another shape, or they change if a sequence is run in two parts.
+        """
+        x = x[:_TRIED]
+        self._guarded(lambda: self(x))
+        if self._layout is None:
+            return
+        double = copy.deepcopy(self).double()
+        values = x.double() if x.is_floating_point() else x
+        like, half = double.input_mean, max(1, len(x) // 2)
+        whole, _ = self._guarded(lambda: double.eval()(values))
+        parts, state = [], double.initial_state(x.shape[1], like)
+        for part in (values[:half], values[half:]):
+            if len(part):
+                y, state = self._guarded(lambda part=part, state=state: double(part, state))
+                parts.append(y)
+        joined = torch.cat(parts) if self.output == "all" else parts[-1]
+        apart = float((joined - whole).abs().max())
+        # not >, so that NaN is an error
+        if not apart <= _APART * max(1.0, float(whole.abs().max())):
+            remedy = "carry every state, and start from zeros or from the method initial_state(batch, like)"
+            raise UsageError(
+                f"{self.config.title}: state: expected the same outputs in two parts of a sequence as in the whole, "
+                f"got {apart:.2g} apart; {remedy}, or leave out the argument state"
+            )
+
+
+def _marked(trace: Trace, background: Tensor) -> Trace:
+    """Return the record of a layer with the background steps (T, B) of the input, also if the layer has fewer steps."""
+    if trace.decisions is not None:
+        steps, batch = trace.decisions.shape[:2]
+        if batch != background.shape[1]:
+            return trace
+        background = background[torch.arange(steps, device=background.device) * len(background) // steps]
+    return replace(trace, background=background)
+
+
+def _is_floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _arguments(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(call).parameters)
+
+
+def _constructed(config: NetworkConfig) -> nn.Module:
+    """Build the user's network, or raise EdgernnError in one sentence."""
+    kind = config.name
+    assert isinstance(kind, type)
+    arguments = _arguments(kind)
+    task = {"input_size": config.features, "output_size": config.head.size, "vocabulary": config.input.vocabulary}
+    values = {name: value for name, value in task.items() if name in arguments} | config.options
+    for name, parameter in arguments.items():
+        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_one and parameter.default is parameter.empty and name not in values:
+            raise UsageError(
+                f"{config.title}: {name}: expected a value, as the constructor has no default for it; add {name}=VALUE "
+                "(its annotation must be int, float, bool or str)"
+            )
+    try:
+        return kind(**values)
+    except EdgernnError:
+        raise
+    except Exception as error:
+        raise EdgernnError(
+            f"{config.title}: the constructor fails: {line_of(kind, error)}{described(error)}; correct the file, or "
+            "the settings"
+        ) from error

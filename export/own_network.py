@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of a trained network of one's own, to a file with the interface of a SequenceModel's: x, y and the states."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+from edgernn import __version__
+from edgernn.costs import model_cost
+from edgernn.errors import UsageError
+from edgernn.export.check import Check, check_numbers
+from edgernn.export.frontend import add_frontend
+from edgernn.export.graph import add_sum, describe_functions, fold, layer_functions
+from edgernn.export.model_graph import ModelGraph
+from edgernn.export.network import add_functions, layer_keys, traced, write_checked
+from edgernn.export.rounding import check_goes_with, rounded
+from edgernn.kernels.recurrent_op import layer_of
+from edgernn.nn import Recurrent
+from edgernn.own_network import OwnNetwork
+from edgernn.runtime.library import DOMAIN, SCHEMA
+from edgernn.settings import record
+from edgernn.weight_types import rounded_matrix
+
+# numbers of sequences and steps of the example on which a file is compared with torch
+_SEQUENCES, _STEPS = 4, 200
+
+
+class _Whole(nn.Module):
+    """A network with its states as arguments: x and a tuple of states give y and the next states."""
+
+    def __init__(self, model: OwnNetwork) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        y, last = self.model(x, states or None)
+        return y, *last
+
+
+def export_own_network(
+    model: OwnNetwork, path: Path, example: Tensor, metadata: dict[str, Any] | None = None, weights: str = "float32"
+) -> list[Check]:
+    """Write a network of one's own as an ONNX file, and check it against torch.
+
+    Args:
+        model: The network.
+        path: The file.
+        example: Sequences (T, B, I), or words (T, B), for the trace and the check.
+        metadata: JSON-compatible dict of values to add to the file's metadata.
+        weights: Type of stored matrices, to which they are rounded. They are computed with as float32.
+
+    Returns:
+        Results of the check, one per backend.
+
+    Raises:
+        UsageError: The network cannot be exported.
+        EdgernnError: The outputs differ from those of torch. No file is written.
+    """
+    check_goes_with(model.recurrent_layers(), weights)
+    network = copy.deepcopy(rounded(model, weights)).cpu().eval()
+    fold(network.recurrent_layers())
+    check_numbers(network)
+    x = _variable(example)
+    heard = [name for name in network.state_names if name.startswith("frontend.")]
+    states = network.initial_state(x.shape[1], network.input_mean)
+    inner = copy.copy(network)
+    # a copy of the dict of modules, as the whole network keeps its front end
+    inner._modules = {**network._modules, "frontend": None}
+    with torch.no_grad():
+        features = x if network.frontend is None else network.frontend(x, states[: len(heard)])[0]
+    names = ["x", *network.state_names[len(heard) :]]
+    outputs = ["y", *(f"{name}.next" for name in names[1:])]
+    program = traced(_Whole(inner), (features, states[len(heard) :]), names, outputs, None)
+    proto = add_functions(program)
+    functions = layer_functions([layer_of(key) for key in layer_keys(program.model_proto)])
+    if all(layer.rule.can_skip for layer in network.recurrent_layers()) and _counts_steps(network, len(x)):
+        _add_counts(proto)
+    if network.frontend is not None:
+        _prepend_frontend(proto, network)
+    _declare(proto, network, x, states)
+    if weights != "float32":
+        _store(proto, weights)
+    cost, idle = model_cost(network), model_cost(network, 0.0)
+    info = {
+        "version": __version__,
+        "schema": SCHEMA,
+        "network": network.config.title,
+        **describe_functions(functions),
+        "model": record(network.config),
+        "neurons": [layer.cell.hidden_size for layer in network.recurrent_layers()],
+        "initial_state": {
+            name: state[0].tolist() for name, state in zip(network.state_names, states, strict=True) if state.any()
+        },
+        "streaming": network.streaming,
+        "parameters": cost.parameters,
+        "macs": cost.macs,
+        "cost": {
+            "parameters": sum(p.numel() for layer in network.recurrent_layers() for p in layer.parameters()),
+            "macs_executed": cost.macs_executed,
+            "flops_paper": cost.flops_paper,
+            "flops_paper_idle": idle.flops_paper,
+            "frontend_macs": 0 if network.frontend is None else network.frontend.macs(),
+            "block_macs": 0,
+        },
+        "weights": weights,
+        **(metadata or {}),
+    }
+    inputs = ["x", *network.state_names]
+    results = ["y", *(f"{name}.next" for name in network.state_names)]
+    checks = write_checked(proto, info, path, _Whole(network), (x, states), inputs, results)
+    return [replace(check, sequences=x.shape[1]) for check in checks]
+
+
+def _variable(example: Tensor) -> Tensor:
+    """Return some sequences of an example, of at least two steps, as torch fixes sizes of 1."""
+    x = example[:_STEPS, :_SEQUENCES]
+    for axis in (0, 1):
+        if x.shape[axis] == 1:
+            x = torch.cat([x, x], axis)
+    return x
+
+
+def _counts_steps(network: OwnNetwork, steps: int) -> bool:
+    """True if every layer decided once at each of the `steps` of the input in the last forward pass."""
+    if any(isinstance(part, Recurrent) and part.bidirectional for part in network.modules()):
+        return False
+    return all(t.decisions is not None and len(t.decisions) == steps for t in network.traces)
+
+
+def _add_counts(proto: onnx.ModelProto) -> None:
+    """Add the outputs `updates` (T, B) and `macs` (B,), sums over the layers."""
+    graph = ModelGraph()
+    for i, output in enumerate(("updates", "macs"), 1):
+        names = []
+        for node in proto.graph.node:
+            if node.domain == DOMAIN:
+                node.output[i] = f"{node.name}.{output}"
+                names.append(node.output[i])
+        add_sum(graph, names, output)
+    proto.graph.node.extend(graph.nodes)
+    for name, shape in (("updates", ("T", "B")), ("macs", ("B",))):
+        proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
+
+
+def _store(proto: onnx.ModelProto, weights: str) -> None:
+    """Store the matrices that are rounded to the type `weights` in it; nodes convert them to float32."""
+    rows = {name: axis for node in proto.graph.node for name, axis in _rows(node)}
+    graph, kept = ModelGraph(weights), []
+    for tensor in proto.graph.initializer:
+        if tensor.name not in rows or len(tensor.dims) < 2 or tensor.data_type != TensorProto.FLOAT:
+            kept.append(tensor)
+            continue
+        value = torch.from_numpy(numpy_helper.to_array(tensor).copy())
+        matrix = value.T if rows[tensor.name] else value.flatten(1)
+        if not torch.equal(rounded_matrix(matrix, weights), matrix):
+            kept.append(tensor)
+            continue
+        name = tensor.name
+        stored = graph.kept(name, matrix)
+        if rows[name]:
+            graph.node("Transpose", [graph.floats(f"{name}.T", stored)], name, perm=[1, 0])
+        elif value.ndim > 2:
+            shape = graph.weight(f"{name}.shape", np.array(value.shape))
+            graph.node("Reshape", [graph.floats(f"{name}.rows", stored), shape], name)
+        else:
+            graph.floats(name, stored)
+    nodes = list(proto.graph.node)
+    del proto.graph.initializer[:], proto.graph.node[:]
+    proto.graph.initializer.extend([*kept, *graph.weights])
+    proto.graph.node.extend([*graph.nodes, *nodes])
+
+
+def _rows(node: onnx.NodeProto) -> list[tuple[str, int]]:
+    """Return the names of a node's matrices, each with the axis of its rows."""
+    if node.domain == DOMAIN:
+        return [(name, 0) for name in node.input]
+    if node.op_type in ("Conv", "Gather"):
+        return [(node.input[node.op_type == "Conv"], 0)]
+    if node.op_type in ("MatMul", "Gemm"):
+        is_transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        return [(node.input[1], 0 if is_transposed else 1)]
+    return []
+
+
+def _prepend_frontend(proto: onnx.ModelProto, network: OwnNetwork) -> None:
+    """Put the front end before the network: x are samples, and the network reads the features."""
+    assert network.frontend is not None
+    graph = ModelGraph()
+    features = add_frontend(graph, network.frontend, "x")
+    for node in proto.graph.node:
+        node.input[:] = [features if name == "x" else name for name in node.input]
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([*graph.nodes, *nodes])
+    proto.graph.initializer.extend(graph.weights)
+
+
+def _declare(proto: onnx.ModelProto, network: OwnNetwork, x: Tensor, states: tuple[Tensor, ...]) -> None:
+    """Declare inputs and outputs as those of a SequenceModel's file: x (T, B, I), y, and each state (B, n)."""
+    title = network.config.title
+    for axis, what in zip(proto.graph.input[0].type.tensor_type.shape.dim, ("steps", "sequences"), strict=False):
+        if not axis.dim_param:
+            raise UsageError(
+                f"{title}: expected any number of {what}, but forward() fixes it at {axis.dim_value}; compute with "
+                "x.shape in place of a number, and pool over the steps in place of a linear map of them"
+            )
+    counts = [value for value in proto.graph.output if value.name in ("updates", "macs")]
+
+    def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    if network.vocabulary is None:
+        inputs = [floats("x", "T", "B", x.shape[2])]
+    else:
+        inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, ("T", "B"))]
+    size = network.output_size or 0
+    results = [floats("y", "B", size) if network.output == "last" else floats("y", "T", "B", size)]
+    for name, state in zip(network.state_names, states, strict=True):
+        inputs.append(floats(name, "B", state.shape[1]))
+        results.append(floats(f"{name}.next", "B", state.shape[1]))
+    del proto.graph.input[:], proto.graph.output[:]
+    proto.graph.input.extend(inputs)
+    proto.graph.output.extend([*results, *counts])
