@@ -13,8 +13,10 @@ from edgernn.bench.measure import Settings, example_input
 from edgernn.bench.page import tables
 from edgernn.bench.provenance import gpu, machine
 from edgernn.config import ModelConfig
+from edgernn.errors import UsageError
 from edgernn.files import write_json, write_text
 from edgernn.progress import Progress
+from edgernn.runtime.info import is_network
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds
 from edgernn.settings import load
@@ -49,6 +51,10 @@ def bench_on_gpu(
     session = Session(path, backend="portable")
     x, source = example_input(path, session, settings, x)
     info, (T, B) = session.info, x.shape[:2]
+    if is_network(info):
+        raise UsageError(
+            f"{path}: expected the file of a cell with --device cuda, got that of a network; use --device cpu"
+        )
     case = Case(path.name, load(ModelConfig, info["model"], str(path)), T, B, settings.threads)
     rounds = Rounds(settings.rounds, settings.warmup, settings.block_ms)
     report = {**empty_report(rounds, "edgernn bench --device cuda"), "input": source}

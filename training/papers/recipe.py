@@ -15,7 +15,8 @@ hours              time of all trainings on one CPU core, in hours (optional)
 latency            true if the table shows the latency of its exported models, which
                    `edgernn reproduce TABLE --measure-latency` measures (see `run_latency`) (optional)
 needs              requirements that are not met everywhere, such as a GPU or a data set (optional)
-task, cell, rule   as in `edgernn train`, for every row without its own (optional)
+task, cell, rule   as in `edgernn train`, for every row without its own (optional); cell may be FILE.py:CLASS of a
+                   network, too
 [not-comparable]   columns in which our results cannot be compared with the paper's, and the reason (optional)
 [[claims]]         sentences of the paper that our runs can test, with the keys text, column, rows, kind, variant, than
                    and size (see `agreement.Claim`) (optional)

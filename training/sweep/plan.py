@@ -2,8 +2,9 @@
 """Plan of a sweep from a TOML file: combinations of cell, rule and settings (rows), with one training per row and seed.
 
 task               as in `edgernn train`
-cells              as in `edgernn train --cell`; the file of FILE.py:CLASS is executed if `--allow-code` is given. It
-                   is copied to OUT/cells when the sweep begins, and a resumed sweep uses the copy
+cells              as in `edgernn train --cell`, or as in `--network`; the file of FILE.py:CLASS is executed if
+                   `--allow-code` is given. It is copied to OUT/cells when the sweep begins, and a resumed sweep uses
+                   the copy
 rules              as in `edgernn train --rule` (optional; default: the rules that the cells' names imply)
 seeds              number of trainings per row, with the seeds 0, 1, ...; or a list of seeds
 search-seeds       number of seeds with which [search] is decided; the other seeds are trained only for the rows that
@@ -34,7 +35,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, with_config
 
-from edgernn.cell_files import differs, is_cell_file, split_word
+from edgernn.cell_files import differs, is_cell_file, is_network, load_network, split_word
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError, nearest
 from edgernn.files import read_bytes
 from edgernn.names import resolve, resolve_imputer
@@ -229,7 +230,7 @@ def load_sweep(path: Path, out: Path, *, allow_code: bool = False) -> Sweep:
         for searched in combinations(file.search):
             shared, settings = file.settings, {**varied, **searched}
             try:
-                if not resolve(cell, rule)[1].steerable():
+                if not is_network(cell) and not resolve(cell, rule)[1].steerable():
                     shared, settings = (
                         {name: value for name, value in part.items() if name not in _OF_A_BUDGET}
                         for part in (shared, settings)
@@ -239,9 +240,9 @@ def load_sweep(path: Path, out: Path, *, allow_code: bool = False) -> Sweep:
             except UsageError as error:
                 raise UsageError(f"{path}: {error}") from None
             # a model under several names is one row
-            types = resolve(cell, rule)
+            types = (load_network(cell),) if is_network(cell) else resolve(cell, rule)
             key = (*types, resolve_imputer(cell), label(settings))
-            shown = types[0].name if is_cell_file(cell) else cell
+            shown = getattr(types[0], "name", types[0].__name__) if is_cell_file(cell) else cell
             name = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, [shown, rule, label(settings)])))
             if key not in rows and (namesake := next((row for row in rows.values() if row.name == name), None)):
                 other = next((key for key in settings if settings[key] != namesake.settings.get(key)), None)

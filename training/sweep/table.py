@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from edgernn.cell_files import is_network
 from edgernn.errors import EdgernnError
 from edgernn.rules import RULES
 from edgernn.settings import options_of
@@ -137,7 +138,8 @@ def _command(row: SweepRow, repeat: Repeat) -> str:
     """
     job = row.jobs[0]
     again = Path("again") / job.out.name
-    words = command_words(job.task, job.cell, job.rule, again, job.seed, *repeat, job.settings)
+    option = "--network" if is_network(job.cell) else "--cell"
+    words = command_words(job.task, job.cell, job.rule, again, job.seed, *repeat, job.settings, option=option)
     if len(row.jobs) == 1:
         return shlex.join(words)
     variable = {str(again): str(again).removesuffix(str(job.seed)) + "$seed"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import edgernn
-from edgernn.config import ModelConfig
+from edgernn.config import ModelConfig, NetworkConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import CONFIG, FULL, read_json
 from edgernn.machine import processor
@@ -146,6 +146,9 @@ def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]
 
     `train` and `model` are the entries of these names in the training's config.json. `task` has the task's settings.
     """
+    if "layer" not in model:
+        own = {"network": model["name"], "network_options": model["options"]}
+        return {**flat(fields_of(TrainConfig), train), **flat(fields_of(NetworkConfig), model), **task, **own}
     values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
     for part in ("cell", "rule"):
         values |= {part: model["layer"][part]["name"], f"{part}_options": model["layer"][part]["options"]}
