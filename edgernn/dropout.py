@@ -71,7 +71,7 @@ def words(embedded: Tensor, tokens: Tensor, vocabulary: int, rate: float) -> Ten
     return embedded * _mask(embedded, (vocabulary,), rate)[tokens].unsqueeze(-1) if rate else embedded
 
 
-def masked(x: Tensor, steps: int, channels: int) -> Tensor:
+def masked(x: Tensor, steps: int, channels: int, present: Tensor | None = None) -> Tensor:
     """Mask successive steps and successive channels of each sequence, at random positions, as SpecAugment does.
 
     Source: Park et al., "SpecAugment: A Simple Data Augmentation Method for Automatic Speech Recognition",
@@ -81,6 +81,7 @@ def masked(x: Tensor, steps: int, channels: int) -> Tensor:
         x: Sequences (T, B, I).
         steps: Largest number of masked steps. The actual number is uniform from 0 to this one.
         channels: Largest number of masked channels. The actual number is uniform from 0 to this one.
+        present: Mask (T, B), False at steps of padding, which the mean leaves out. Default: no padding.
 
     Returns:
         The sequences, with each masked value replaced by the mean of all values of its sequence; x itself if
@@ -90,7 +91,11 @@ def masked(x: Tensor, steps: int, channels: int) -> Tensor:
         return x
     T, B, I = x.shape
     hidden = _stretches(x, B, T, steps).T[:, :, None] | _stretches(x, B, I, channels)[None]
-    return torch.where(hidden, x.mean((0, 2), keepdim=True), x)
+    if present is None:
+        mean = x.mean((0, 2), keepdim=True)
+    else:
+        mean = (x * present.unsqueeze(2)).sum((0, 2), keepdim=True) / (I * present.sum(0)).view(1, B, 1)
+    return torch.where(hidden, mean, x)
 
 
 def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record of one forward pass of a recurrent layer, for losses and statistics, and the names of a layer's own states."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,16 +35,24 @@ class Trace:
     background: Tensor | None = None
     sent_inputs: Tensor | None = None
 
+    def only(self, steps: Tensor) -> "Trace":
+        """Return the record of the steps that the mask `steps` (T, B) marks, as masks (number of steps, 1, ...)."""
+        masks = {"decisions": self.decisions, "background": self.background, "sent_inputs": self.sent_inputs}
+        return replace(self, **{n: mask[steps].unsqueeze(1) for n, mask in masks.items() if mask is not None})
+
 
 def joined(traces: list[Trace]) -> Trace:
     """Merge the records (`Trace`) of a layer that ran over consecutive parts of a sequence.
 
-    The merged record has the masks of all steps and the sum of the penalties. Its other fields are None.
+    The merged record has the masks of all steps, and the sums of the penalties and of the imputer's losses. Its other
+    fields are None.
     """
     decisions = [trace.decisions for trace in traces if trace.decisions is not None]
     sent = [trace.sent_inputs for trace in traces if trace.sent_inputs is not None]
+    losses = [trace.imputation_loss for trace in traces if trace.imputation_loss is not None]
     return Trace(
         torch.cat(decisions) if decisions else None,
         torch.stack([trace.budget for trace in traces]).sum(),
+        imputation_loss=torch.stack(losses).sum() if losses else None,
         sent_inputs=torch.cat(sent) if sent else None,
     )

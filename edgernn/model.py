@@ -2,7 +2,7 @@
 """SequenceModel, a stack of recurrent layers with a linear output layer, and the base class of such networks."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ with needed_by("edgernn.model"):
 
     from edgernn.blocks import ResidualBlock
     from edgernn.cells.base import Cell, State
+    from edgernn.cells.norm import RecurrentBatchNorm
     from edgernn.config import ModelConfig
     from edgernn.config_checks import check_effects, check_together
     from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
@@ -22,6 +23,14 @@ with needed_by("edgernn.model"):
     from edgernn.heads import make_head
     from edgernn.layer import RecurrentLayer, Trace
     from edgernn.names import resolve_imputer
+    from edgernn.padding import (
+        checked_lengths,
+        last_steps,
+        present_steps,
+        reversed_time,
+        run_padded,
+        without_padding,
+    )
     from edgernn.weight_types import Rounding
 
 
@@ -66,6 +75,27 @@ class RecurrentModel(nn.Module):
             yield
         finally:
             self._background, self._background_weight = None, 1.0
+
+    def outputs(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Run whole sequences, without their last states.
+
+        Args:
+            x: Input (T, B, I), or words (T, B).
+            lengths: Number of steps of each sequence (B,), if they differ; later steps of x are padding.
+
+        Returns:
+            y, (B, O) or (T, B, O).
+
+        Raises:
+            UsageError: The network cannot run sequences of unequal lengths.
+        """
+        if lengths is not None:
+            raise UsageError(
+                f"lengths: expected sequences of one length for {type(self).__name__}, as only SequenceModel leaves "
+                "padding out; cut them to one length"
+            )
+        y: Tensor = self(x)[0]
+        return y
 
     @property
     def update_rate(self) -> float:
@@ -150,6 +180,11 @@ class SequenceModel(RecurrentModel):
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
     O is `output_size`; without a head it is `width`, the size of the last layer's output. The state is a flat tuple of
     tensors in the order of `state_names`. A state of a cell is (B, H); a state of an update rule may be (B, 1).
+
+    model(x, state, lengths) runs sequences of unequal lengths (B,), from 1 to T: later steps of x are padding, which is
+    not read. y (B, O) is then the output at each sequence's own last step, and the last state that after it; y (T, B,
+    O) has no meaning in the padding. A backward cell starts at the last step of each sequence. Updates in the padding
+    are neither counted nor penalised. `outputs` returns y alone, which is faster: all steps run at once.
 
     Example: SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16). The settings are:
 
@@ -292,9 +327,14 @@ class SequenceModel(RecurrentModel):
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
         return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        y, last = self.recur(x, state)
+    def forward(
+        self, x: Tensor, state: State | None = None, lengths: Tensor | Sequence[int] | None = None
+    ) -> tuple[Tensor, State]:
+        y, last = self.recur(x, state, lengths)
         return self.decode(self.drop_output(y)), last
+
+    def outputs(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return self.decode(self.drop_output(self.recur(x, None, lengths, needs_state=False)[0]))
 
     def decode(self, y: Tensor) -> Tensor:
         """Apply the output layer (head) to y (…, `width`), the result of recur(); without a head, return y itself."""
@@ -302,20 +342,36 @@ class SequenceModel(RecurrentModel):
             return y
         return nn.functional.linear(y, self.rounding.matrix(self.head.weight, self.training), self.head.bias)
 
-    def recur(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def recur(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        needs_state: bool = True,
+    ) -> tuple[Tensor, State]:
         """Run the recurrent layers without the output layer (head).
 
         Args:
             x: Input (T, B, I), or words (T, B).
             state: State to start from: one tensor for each of `state_names`, else UsageError. Default: `initial_state`.
+            lengths: Number of steps of each sequence (B,), if they differ, as in the class docstring.
+            needs_state: Return the last state. False is faster with `lengths`.
 
         Returns:
-            Output of the last layer, (B, `width`) with output="last", else (T, B, `width`), and the last state.
+            Output of the last layer, (B, `width`) with output="last", else (T, B, `width`), and the last state, or an
+            empty tuple without `needs_state`.
+
+        Raises:
+            UsageError: A state or lengths that do not fit; or lengths with `norm="recurrent-batch"` in training, or
+                with a front end whose state is needed.
         """
         if state is not None and len(state) != len(self.state_names):
             expected = f"{len(self.state_names)} tensors {self.state_names}"
             raise UsageError(f"state: expected {expected}, got {len(state)} tensors; pass the last state, or None")
-        y, heard = self._inputs(x, state)
+        y, heard, counts = self._inputs(x, state, lengths)
+        if counts is not None:
+            self._check_padding(needs_state)
         if state is None:
             state = self.initial_state(y.shape[1], y)
         state, last = state[len(heard) :], list(heard)
@@ -323,7 +379,7 @@ class SequenceModel(RecurrentModel):
         layers = self.recurrent_layers()
         dropout = self.config.dropout
         if self.training:
-            y = masked(y, dropout.steps, dropout.channels)
+            y = masked(y, dropout.steps, dropout.channels, None if counts is None else present_steps(counts, y))
         for i in range(0, len(layers), self.directions):
             block = self.residual_blocks()[i] if self.blocks else None
             u, y = (y, y) if block is None else block.enter(y)
@@ -332,34 +388,56 @@ class SequenceModel(RecurrentModel):
             outputs, tops = [], []
             for direction, layer in enumerate(layers[i : i + self.directions]):
                 layer_state, state = state[: len(layer.states)], state[len(layer.states) :]
-                background, layer.step_weights = self._steps(y, bool(direction))
+                background, weights = self._steps(y, counts, bool(direction))
                 rates = (dropout.weight, dropout.weight_input) if self.training else (0.0, 0.0)
                 run = with_dropped_weights(layer, *rates, self.rounding.of(layer))
-                out, final, trace = run(y.flip(0) if direction else y, layer_state)
-                outputs.append(out.flip(0) if direction else out)
+                read = reversed_time(y, counts) if direction else y
+                if counts is None:
+                    layer.step_weights = weights
+                    out, final, trace = run(read, layer_state)
+                else:
+                    out, final, trace = run_padded(
+                        layer, run, read, layer_state, counts, weights, needs_state=needs_state
+                    )
+                outputs.append(reversed_time(out, counts) if direction else out)
                 # the backward direction's final state, which has read the whole sequence, is at the first step
                 tops.append(final[0])
                 last += final
                 self.traces.append(trace if background is None else dataclasses.replace(trace, background=background))
             if self.output == "last" and i + self.directions == len(layers):
-                outputs, u = tops, u[-1]
+                outputs, u = tops, last_steps(u, counts)
             y = outputs[0] if self.directions == 1 else torch.cat(outputs, -1)
             y = y if block is None else block.leave(u, y)
-        return y, tuple(last)
+        return y, tuple(last) if needs_state else ()
 
-    def _steps(self, y: Tensor, reverse: bool) -> tuple[Tensor | None, Tensor | None]:
-        """Return the mask of background steps and the weight of every step in the penalty on updates, (T, B) each.
+    def _check_padding(self, needs_state: bool) -> None:
+        """Raise UsageError if the model cannot run sequences of unequal lengths."""
+        if self.frontend is not None and needs_state:
+            raise UsageError(
+                "lengths: expected a model without an audio front end, whose last state is that after the padding; "
+                "call outputs(x, lengths), which returns no state"
+            )
+        if self.training and any(isinstance(module, RecurrentBatchNorm) for module in self.modules()):
+            raise UsageError(
+                "lengths: expected sequences of one length with norm=recurrent-batch, whose statistics of a batch "
+                "would contain the padding; use norm=layer"
+            )
 
-        The steps are in the order in which the layer reads its input y (T, B, ...), backwards if `reverse`. Both
-        results are None if no steps are marked (`marked`).
+    def _steps(self, y: Tensor, lengths: Tensor | None, reverse: bool) -> tuple[Tensor | None, Tensor | None]:
+        """Return the mask of background steps, and the weight (T, B) of every step in the penalty on updates.
+
+        The steps are in the order in which the layer reads its input y (T, B, ...), backwards if `reverse`; with
+        lengths, the mask has only the steps within them, as that of `Trace.only`. Both results are None if no steps are
+        marked (`marked`).
         """
         background = self._background
         if background is None:
             return None, None
         if background.shape != y.shape[:2]:
             raise UsageError(f"background: expected shape (T, B) = {tuple(y.shape[:2])}, got {tuple(background.shape)}")
-        background = background.flip(0) if reverse else background
-        return background, torch.where(background, self._background_weight, 1.0).to(y)
+        background = reversed_time(background, lengths) if reverse else background
+        weights = torch.where(background, self._background_weight, 1.0).to(y)
+        return background if lengths is None else background[present_steps(lengths, y)].unsqueeze(1), weights
 
     def drop_output(self, y: Tensor) -> Tensor:
         """Apply output dropout to the result of recur(), in training mode only."""
@@ -367,7 +445,7 @@ class SequenceModel(RecurrentModel):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Validate x and return the first layer's input (T, B, I): embedded words, or standardised x or features."""
-        return self._inputs(x, None)[0]
+        return self._inputs(x, None, None)[0]
 
     def _check_tensor(self, x: object) -> None:
         """Raise UsageError unless x is a tensor on the model's device."""
@@ -393,18 +471,27 @@ class SequenceModel(RecurrentModel):
             remedy = ", and divide 16-bit samples by 32768" if samples else ""
             raise UsageError(f"x: expected {dtype}, got {x.dtype}; convert it with x.to({dtype}){remedy}")
 
-    def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the first layer's input, and the audio front end's new state; `state` is the whole model's state."""
+    def _inputs(
+        self, x: Tensor, state: State | None, lengths: Tensor | Sequence[int] | None
+    ) -> tuple[Tensor, State, Tensor | None]:
+        """Return the first layer's input, the audio front end's new state, and the checked lengths.
+
+        `state` is the whole model's state. The padding of x is not read.
+        """
         self._check_tensor(x)
         if self.embedding is None:
             self._check_numbers(x)
+        counts = None if lengths is None else checked_lengths(lengths, x)
+        if counts is not None:
+            x = without_padding(x, counts)
+        if self.embedding is None:
             heard: State = ()
             if self.frontend is not None:
                 count = len(self.frontend.widths)
                 start = self.frontend.initial_state(x.shape[1], x) if state is None else state[:count]
                 x, heard = self.frontend(x, start)
             # also for mean 0 and std 1, as a check for them would take longer
-            return (x - self.input_mean) / self.input_std, heard
+            return (x - self.input_mean) / self.input_std, heard, counts
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
             raise UsageError(
                 f"x: expected word indices (integers) of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}"
@@ -417,4 +504,4 @@ class SequenceModel(RecurrentModel):
         embedded = nn.functional.embedding(x, self.rounding.matrix(self.embedding.weight, self.training))
         if self.training:
             embedded = words(embedded, x, self.embedding.num_embeddings, self.config.dropout.embedding)
-        return embedded, ()
+        return embedded, (), counts

@@ -26,6 +26,7 @@ with needed_by("edgernn.nn"):
     from edgernn.layer import RecurrentLayer, Trace, python_loop
     from edgernn.model import RecurrentModel
     from edgernn.names import resolve
+    from edgernn.padding import checked_lengths, reversed_time, run_padded, without_padding
     from edgernn.rules.base import UpdateRule
     from edgernn.settings import bind, build, fields_of, options_of
     from edgernn.steering import Steering, SteeringState, check_steerable
@@ -226,10 +227,9 @@ class Recurrent(_Recurrent):
             raise UsageError(f"x: expected floats ({axes}, {self.input_size}), got {x.dtype} {shape}; reshape it")
         if x.shape[0] < 1:
             raise UsageError("x: expected at least one step, got none; pass a longer sequence")
-        counts = None if lengths is None else _lengths(lengths, x)
+        counts = None if lengths is None else checked_lengths(lengths, x)
         if counts is not None:
-            # a NaN in the padding would reach the gradients of the weights
-            x = torch.where(_present(x, counts), x, 0)
+            x = without_padding(x, counts)
         layers, directions = self.recurrent_layers(), 2 if self.bidirectional else 1
         states = self._split(self.initial_state(x.shape[1], x) if state is None else state, x.shape[1])
         y, lasts, self.traces = x, [], []
@@ -238,9 +238,13 @@ class Recurrent(_Recurrent):
                 y = nn.functional.dropout(y, self.dropout, self.training)
             outputs = []
             for direction in range(directions):
-                read = _reversed(y, counts) if direction else y
-                out, last, trace = _run(layers[i + direction], read, states[i + direction], counts)
-                outputs.append(_reversed(out, counts) if direction else out)
+                layer, start = layers[i + direction], states[i + direction]
+                read = reversed_time(y, counts) if direction else y
+                if counts is None:
+                    out, last, trace = layer(read, start)
+                else:
+                    out, last, trace = run_padded(layer, layer, read, start, counts)
+                outputs.append(reversed_time(out, counts) if direction else out)
                 lasts.append(last)
                 self.traces.append(trace)
             y = outputs[0] if directions == 1 else torch.cat(outputs, -1)
@@ -611,72 +615,3 @@ def steer(module: nn.Module, skip: float = 0.8, *, steps: int) -> Steer:
 
 def _tuple(state: States) -> tuple[Tensor, ...]:
     return (state,) if isinstance(state, Tensor) else tuple(state)
-
-
-def _lengths(lengths: Tensor | Sequence[int], x: Tensor) -> Tensor:
-    """Return the lengths (B,) as integers on the device of x (T, B, I), after checks."""
-    counts = torch.as_tensor(lengths, device=x.device)
-    if counts.shape != x.shape[1:2] or counts.is_floating_point() or counts.dtype == torch.bool:
-        got = f"{counts.dtype} {tuple(counts.shape)}"
-        raise UsageError(f"lengths: expected whole numbers ({x.shape[1]},), got {got}; pass one for each sequence")
-    if not torch.compiler.is_compiling():
-        least, most = (int(n) for n in counts.aminmax())
-        if least < 1 or most > len(x):
-            raise UsageError(f"lengths: expected 1 to {len(x)}, got {least} to {most}; pad x, or pass its lengths")
-    return counts.long()
-
-
-def _present(x: Tensor, lengths: Tensor) -> Tensor:
-    """Return the mask (T, B, 1) of the steps of x (T, B, N) within the lengths (B,)."""
-    return (torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths).unsqueeze(-1)
-
-
-def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Reverse the time of sequences (T, B, N), within their lengths if given."""
-    if lengths is None:
-        return x.flip(0)
-    t = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
-    places = torch.where(t < lengths, lengths - 1 - t, t)
-    return x.gather(0, places.unsqueeze(-1).expand_as(x))
-
-
-def _run(
-    layer: RecurrentLayer, x: Tensor, state: tuple[Tensor, ...], lengths: Tensor | None
-) -> tuple[Tensor, tuple[Tensor, ...], Trace]:
-    """Run a layer over sequences of these lengths; the output beyond a length is 0."""
-    if lengths is None:
-        result: tuple[Tensor, tuple[Tensor, ...], Trace] = layer(x, state)
-        return result
-    if layer.states == ("h",) and (layer.rule.is_dense() or torch.compiler.is_compiling()):
-        y, _, trace = layer(x, state)
-        y = torch.where(_present(y, lengths), y, 0)
-        last = y.gather(0, (lengths - 1).reshape(1, -1, 1).expand(1, *y.shape[1:])).squeeze(0)
-        return y, (last,), trace
-    if torch.compiler.is_compiling():
-        names = ", ".join(layer.states)
-        raise UsageError(
-            f"lengths: expected a layer with the state h alone in an exported or compiled graph, got {names}; leave "
-            "out lengths, or use a cell such as gru"
-        )
-    return _run_parts(layer, x, state, lengths)
-
-
-def _run_parts(
-    layer: RecurrentLayer, x: Tensor, state: tuple[Tensor, ...], lengths: Tensor
-) -> tuple[Tensor, tuple[Tensor, ...], Trace]:
-    """Run a layer from one length to the next, each time on the sequences that are as long."""
-    begin, states = 0, list(state)
-    outputs, decisions, budgets = [], [], []
-    for end in sorted(set(lengths.tolist())):
-        rows = (lengths >= end).nonzero().squeeze(1)
-        y, last, trace = layer(x[begin:end, rows], tuple(s[rows] for s in states))
-        states = [s.index_copy(0, rows, new) for s, new in zip(states, last, strict=True)]
-        outputs.append(y.new_zeros(len(y), x.shape[1], y.shape[2]).index_copy(1, rows, y))
-        if trace.decisions is not None:
-            # without the steps after the end of a sequence, which are no updates that were saved
-            decisions.append(trace.decisions.flatten(0, 1).unsqueeze(1))
-        budgets.append(trace.budget * (len(rows) / x.shape[1]))
-        begin = end
-    outputs.append(outputs[0].new_zeros(x.shape[0] - begin, *outputs[0].shape[1:]))
-    total = Trace(torch.cat(decisions) if decisions else None, torch.stack(budgets).sum())
-    return torch.cat(outputs), tuple(states), total
