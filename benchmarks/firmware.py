@@ -20,7 +20,7 @@ from edgernn.export.rounding import rounded
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 from tests.apps import ROOT
-from tests.models import contractive, packed_alone
+from tests.models import contractive, exported_alone
 from tests.test_frontends import room
 from tests.test_packed import steps
 
@@ -30,19 +30,19 @@ THETA = 0.1
 
 
 def models() -> dict[str, tuple[bytes, NDArray[np.float32]]]:
-    """Return packed models with their inputs (T, I) by name."""
+    """Return exported models with their inputs (T, I) by name."""
     x = adding()[0, :STEPS]
-    measured = {"adding-sarnn (2, 128)": (pack(read_model(TRAINED), TRAINED), x)}
+    measured = {"adding-sarnn (2, 128)": (read_model(TRAINED), x)}
     for hidden in (128, 32):
         for weights in ("float32", "int8"):
             model = rounded(contractive("gru", input_size=2, hidden_size=hidden, output_size=1), weights)
-            measured[f"gru (2, {hidden}), {weights}"] = packed_alone(model, weights), x
+            measured[f"gru (2, {hidden}), {weights}"] = exported_alone(model, weights), x
     for weights in ("float32", "int8"):
         sizes = {"input_size": 2, "hidden_size": 128, "output_size": 1}
         model = contractive("gru", "delta", rule_options={"theta_x": THETA, "theta_h": THETA}, **sizes)
-        measured[f"gru (2, 128), delta, {weights}"] = packed_alone(rounded(model, weights), weights), x
+        measured[f"gru (2, 128), delta, {weights}"] = exported_alone(rounded(model, weights), weights), x
     audio = edgernn.SequenceModel("gru", 160, 96, 12, frontend="logmel", normalise="pcen").eval()
-    measured["pcen and gru (40, 96), int8"] = packed_alone(rounded(audio, "int8"), "int8"), room(STEPS, 1, 160)[:, 0]
+    measured["pcen and gru (40, 96), int8"] = exported_alone(rounded(audio, "int8"), "int8"), room(STEPS, 1, 160)[:, 0]
     return measured
 
 
@@ -66,7 +66,7 @@ def version(*words: str) -> str:
 def measure() -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     for name, (content, x) in models().items():
-        y = steps(content, x[:, None])[0][:, 0]
+        y = steps(pack(content, Path("model.onnx")), x[:, None])[0][:, 0]
         rows[name] = {target: described(emulate(content, x, target), y) for target in targets()}
     tools = ("arm-none-eabi-gcc", "riscv64-unknown-elf-gcc", "qemu-system-arm")
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of cells to data: gate table and equations become lists of numbers, the attributes of ONNX nodes."""
+"""Conversion of cells to data (`CellTable`): their equations are traced to programs."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,16 +8,12 @@ from itertools import product
 
 from torch import Tensor
 
+from edgernn.cell_table import GATE, INPUT, SIZES, STATE, TERMS, VECTOR, CellTable
 from edgernn.cells.base import Cell, Gate, Gates
 from edgernn.cells.vector import Vector
 from edgernn.program import Builder, Program, ProgramError
 from edgernn.tracing import check_gradient, trace
 
-# key of a program's argument: the first key of its kind plus the index of the gate, vector or state
-GATE, INPUT, VECTOR, STATE = 0, 16, 32, 48
-# codes of a gate's terms (bits) and of a vector's size, the same as in runtime/csrc/cells/gate.h
-TERMS = {"x": 1, "h": 2, "m": 4, "bias": 8, "mid": 16, "c": 32}
-SIZES = {"H": 0, "I": 1, "1": 2}
 # limits of the native library, the same as in runtime/csrc/cells/gate.h
 MOST_GATES, MOST_VECTORS, MOST_STATES = 8, 4, 4
 # limit on the gates with the same term, among those that feed mid and among all others
@@ -144,53 +140,7 @@ def _trace(
     return program
 
 
-@dataclass(frozen=True)
-class CellProgram:
-    """A user-defined cell as data. The native library interprets the data, because it has no kernel for such a cell.
-
-    m is the intermediate vector that a cell may compute from some of its gates, before its other gates read it.
-
-    Attributes:
-        gates: Terms of each gate (W x, R h, ...) as a bit mask, with the bits in `TERMS`.
-        vectors: Size of each parameter vector of the cell, as a code of `SIZES`.
-        states: Number of states.
-        mid_is_input: True if m has size I; it has size H otherwise.
-        reads_last: True if gates also read x_{t-1}.
-        square: True if an equation mixes vectors of size I and H, so that I must equal H.
-        mid_vanishes: True if m has size H and is zero where the states are zero.
-        update: Program (list of elementary operations) that computes the next states.
-        mid: Program that computes m, or None for cells without m.
-        map: Program that transforms the stored parameter vectors before they are used (`Vector.map`), or None if
-            none is transformed.
-    """
-
-    gates: tuple[int, ...]
-    vectors: tuple[int, ...]
-    states: int
-    mid_is_input: bool
-    reads_last: bool
-    square: bool
-    mid_vanishes: bool
-    update: Program
-    mid: Program | None
-    map: Program | None
-
-    @property
-    def layout(self) -> tuple[int, ...]:
-        """The integers `states`, `mid_is_input`, `reads_last`, `square` and `mid_vanishes`, in this order."""
-        return self.states, int(self.mid_is_input), int(self.reads_last), int(self.square), int(self.mid_vanishes)
-
-    def attributes(self) -> dict[str, list[int] | list[float]]:
-        """Attributes of an ONNX node that runs this cell: a dict from name to numbers, without empty lists."""
-        lists: dict[str, list[int] | list[float]] = {"gates": list(self.gates), "vectors": list(self.vectors)}
-        lists["layout"] = list(self.layout)
-        for name, program in (("update", self.update), ("mid", self.mid), ("map", self.map)):
-            if program is not None:
-                lists[name], lists[f"{name}_numbers"] = program.serialise()
-        return {name: numbers for name, numbers in lists.items() if numbers}
-
-
-def cell_program(cell: Cell) -> CellProgram:
+def cell_program(cell: Cell) -> CellTable:
     """Convert a cell to data that the native library interprets; raise ProgramError if that is impossible."""
     for method in ("constants", "project", "thinned", "zero_state"):
         if getattr(type(cell), method) is not getattr(Cell, method):
@@ -204,7 +154,7 @@ def cell_program(cell: Cell) -> CellProgram:
     equations = trace_equations(cell)
     sizes = [vector.size for vector in cell.vectors.values()]
     mid_is_input = equations.mid_is_input
-    program = CellProgram(
+    program = CellTable(
         tuple(gate_terms(gate) for gate in cell.gates),
         tuple(SIZES[size] for size in sizes),
         len(cell.states),
@@ -261,7 +211,7 @@ def _table_limits(cell: Cell, vectors: int, square: bool) -> Iterator[tuple[bool
     yield not square or not cell.reads_last, "no equation that reads p.x in a cell with reads_last=True"
 
 
-def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
+def _inference_limits(cell: Cell, program: CellTable) -> Iterator[tuple[bool, str]]:
     """Yield the limits that a cell must meet for inference, but not for training, in native code.
 
     A limit is a pair: True if the cell meets it, and its text for errors. `program` is the cell converted to data.

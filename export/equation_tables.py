@@ -9,14 +9,13 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from edgernn.cell_program import SIZES, TERMS, CellProgram, gate_terms, joined_maps, mixes, trace_equations
+from edgernn.cell_program import gate_terms, joined_maps, mixes, trace_equations
+from edgernn.cell_table import OPTIONAL_BIAS, SIZES, TERMS, CellTable
 from edgernn.cells import COMPILED, Cell
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, PerColumn, PerSample, UpdateRule
 from edgernn.rules.scored import Scored
 
-# bit of a gate whose bias a model may leave out, as in runtime/csrc/cells/gate.h
-_OPTIONAL_BIAS = 64
 # I and H of the rules that are described; they differ, so that a weight's shape tells them apart
 _INPUT, _HIDDEN = 5, 7
 Projection = Callable[[UpdateRule], tuple[str | None, str | None]]
@@ -67,8 +66,8 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
     for gate in zip(*(form.gates for form in forms), strict=True):
         terms = {gate_terms(one) for one in gate}
         optional = len({bool(one & TERMS["bias"]) for one in terms}) > 1
-        gates.append(min(terms) | _OPTIONAL_BIAS if optional else min(terms))
-    program = CellProgram(
+        gates.append(min(terms) | OPTIONAL_BIAS if optional else min(terms))
+    program = CellTable(
         tuple(gates),
         tuple(SIZES[size] for size in sizes),
         len(cell.states),

@@ -4,7 +4,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from edgernn.cell_program import CellProgram, cell_program
+from edgernn.cell_program import cell_program
+from edgernn.cell_table import CellTable
 from edgernn.cells import CELLS, COMPILED, Cell
 from edgernn.errors import UsageError
 from edgernn.imputers import IMPUTERS, Imputer
@@ -24,7 +25,7 @@ class Kernel:
     """
 
     name: str
-    program: CellProgram | None = None
+    program: CellTable | None = None
 
 
 def find_kernel(layer: RecurrentLayer) -> Kernel:

@@ -3,7 +3,8 @@
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,13 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
         EdgernnError: The content is not that of a valid exported file.
         UsageError: The model cannot run step by step, because it needs whole sequences.
     """
+    model = read_packable(content, path)
+    packed = model.content()
+    return _add_names(packed, model.info.get("classes"), model.info.get("channels")) if names else packed
+
+
+def read_packable(content: bytes, path: Path) -> "PackedModel":
+    """Read what a packed model has from the content of an exported ONNX file; raise the errors of `pack`."""
     model = parse(content, path)
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
     if not info["streaming"]:
@@ -104,28 +112,55 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
     graph = model.graph
     states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), len(content), path)
     check_facts(model, info, path)
-    packer = _Packer(model, info, states, path)
-    check_memory(packer.size, len(content), path)
-    packed = packer.content()
-    return _add_names(packed, info.get("classes"), info.get("channels")) if names else packed
+    packed = PackedModel(model, info, states, path)
+    check_memory(packed.size, len(content), path)
+    return packed
 
 
-class _Packer:
-    """Builder of a packed model from an ONNX model, its metadata and the sizes of its states.
+@dataclass(frozen=True)
+class PackedLayer:
+    """A recurrent layer of a packed model.
 
-    `info` is the metadata, a dict from `read_info`. `states` is a dict from the name of each state (B, H) to H.
+    Attributes:
+        name: Cell and rule, such as gru+selective.
+        inputs: Weights, then the initial values of the states, in the order of the inputs of the layer's node.
+        block: Weights of the residual block around the layer.
+        cell: Attributes of a user-defined cell (`CellTable.attributes`) and its name, "cell"; empty for a built-in one.
+        group_size: Number of adjacent neurons that the update rule updates or skips together.
+    """
+
+    name: str
+    inputs: list[Weight]
+    block: list[Weight]
+    cell: dict[str, Any]
+    group_size: int
+
+
+class PackedModel:
+    """What a packed model has of an ONNX model: sizes and weights.
+
+    Args:
+        model: The model.
+        info: Its metadata, as `read_info` returns it.
+        states: Dict from the name of each state (B, H) to H.
+        path: Path of the file, for error messages.
+
+    Attributes:
+        info: The metadata.
+        layers: Recurrent layers from the first to the last.
+        embedding: Embedding (words, I) of a model that reads words; else empty.
+        frontend: Settings, window, filters and PCEN's parameters of a front end, and its initial states; else empty.
+        standardisation: Mean and standard deviation of the input (I,) each; empty without them.
+        head: W and b of the linear output layer; empty without one.
     """
 
     def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
-        self._weights, self._info = Weights(model, path), info
-        self._tensors: list[Weight] = []
-        self._flags = 0
-        if info["model"]["input"]["vocabulary"] is not None:
-            self._add("embedding.E")
-        if (settings := frontend(info)) is not None:
-            self._add_frontend(settings, states)
+        self._weights, self.info = Weights(model, path), info
+        words, settings = info["model"]["input"]["vocabulary"] is not None, frontend(info)
+        self.embedding = [self._weights["embedding.E"]] if words else []
+        self.frontend = [] if settings is None else list(self._frontend(settings, states))
+        self.standardisation: list[Weight] = []
         if "input.mean" in self._weights:
-            self._flags |= STANDARDISES
             for name in ("input.mean", "input.std"):
                 size, values = feature_size(info), self._weights[name].values
                 if values.shape not in ((1,), (size,)):
@@ -133,7 +168,7 @@ class _Packer:
                         f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}; export the model "
                         "again"
                     )
-                self._tensors.append(Weight(np.broadcast_to(values, size)))
+                self.standardisation.append(Weight(np.broadcast_to(values, size)))
         nodes = [node for node in model.graph.node if node.domain == DOMAIN]
         order = [name for node in nodes for name in node.input[1:] if name in states]
         # saved states of the packed model and of a session have the same order
@@ -142,22 +177,11 @@ class _Packer:
                 f"{path}: expected the states in the order of the nodes that read them, got another order; "
                 "export the model again"
             )
-        for node in nodes:
-            for name in node.input[1:]:
-                if name in states:
-                    start = np.zeros(states[name], np.float32)
-                    start[:] = info["initial_state"].get(name, 0)
-                    self._tensors.append(Weight(start))
-                else:
-                    self._add(name)
-            if (kind := block(info)) is not None:
-                self._flags |= BLOCKS[kind]
-                self._add_block(f"{node.name}.block", kind)
+        self.head: list[Weight] = []
         if "head.b" in self._weights:
-            self._flags |= HAS_HEAD
             # a tied head shares the embedding's matrix
-            self._add("head.W.T" if "head.W.T" in self._weights else "embedding.E")
-            self._add("head.b")
+            name = "head.W.T" if "head.W.T" in self._weights else "embedding.E"
+            self.head = [self._weights[name], self._weights["head.b"]]
         kinds = dict(zip(dict.fromkeys(node.op_type for node in nodes), info["kernels"], strict=True))
         for kind in kinds.values():
             if len(kind.encode()) > _NAME:
@@ -165,12 +189,24 @@ class _Packer:
                     f"{path}: expected a cell and rule whose names take at most {_NAME} bytes, got {kind:.100}; "
                     "give the cell a shorter name and export the model again"
                 )
-        self._layers = [
-            (kinds[node.op_type], len(node.input[1:]), _cell(node, path), _group_size(node, path)) for node in nodes
+        self.layers = [
+            PackedLayer(
+                kinds[node.op_type],
+                [
+                    Weight(np.full(states[name], info["initial_state"].get(name, 0), np.float32))
+                    if name in states
+                    else self._weights[name]
+                    for name in node.input[1:]
+                ],
+                list(self._block(f"{node.name}.block", block(info))),
+                _cell(node, path),
+                _group_size(node, path),
+            )
+            for node in nodes
         ]
 
-    def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int]) -> None:
-        """Add the tensors of an audio front end to the packed model.
+    def _frontend(self, settings: Mapping[str, Any], states: Mapping[str, int]) -> Iterator[Weight]:
+        """Yield the tensors of an audio front end.
 
         `settings` is the dict of the front end's settings in the metadata, `states` a dict from the name of each state
         to its width. The mel filters are stored as a matrix (bands, N/2 + 1) in ascending order of frequency, where N
@@ -184,29 +220,24 @@ class _Packer:
         order = frequency_order(fft_size(len(window)))
         filters = np.zeros((settings["bands"], int(order.max()) + 1), np.float32)
         np.add.at(filters.T, order, stored)
-        self._tensors += [Weight(np.array(numbers, np.float32)), Weight(window), Weight(filters)]
+        yield from (Weight(np.array(numbers, np.float32)), Weight(window), Weight(filters))
         if settings["normalise"] == "pcen":
-            for name in ("alpha", "delta", "r"):
-                self._add(f"frontend.{name}")
+            yield from (self._weights[f"frontend.{name}"] for name in ("alpha", "delta", "r"))
         heard = [width for name, width in states.items() if name.startswith("frontend.")]
-        self._tensors += [Weight(np.zeros(width, np.float32)) for width in heard]
+        yield from (Weight(np.zeros(width, np.float32)) for width in heard)
 
-    def _add_block(self, name: str, kind: str) -> None:
-        """Add the tensors of the residual block around a layer; their names in the ONNX file begin with `name`."""
-        if f"{name}.encoder.b" in self._weights:
-            self._add_linear(f"{name}.encoder")
-        for part in ("scale", "shift"):
-            self._add(f"{name}.norm.{part}")
-        self._add_linear(f"{name}.linear")
-        if kind == "gated":
-            self._add_linear(f"{name}.gate")
+    def _block(self, prefix: str, kind: str | None) -> Iterator[Weight]:
+        if kind is None:
+            return
+        names = ["encoder.W.T", "encoder.b"] if f"{prefix}.encoder.b" in self._weights else []
+        names += ["norm.scale", "norm.shift", "linear.W.T", "linear.b"]
+        names += ["gate.W.T", "gate.b"] if kind == "gated" else []
+        yield from (self._weights[f"{prefix}.{name}"] for name in names)
 
-    def _add_linear(self, name: str) -> None:
-        self._add(f"{name}.W.T")
-        self._add(f"{name}.b")
-
-    def _add(self, name: str) -> None:
-        self._tensors.append(self._weights[name])
+    @property
+    def _tensors(self) -> list[Weight]:
+        layers = [weight for layer in self.layers for weight in (*layer.inputs, *layer.block)]
+        return [*self.embedding, *self.frontend, *self.standardisation, *layers, *self.head]
 
     @property
     def size(self) -> int:
@@ -214,17 +245,17 @@ class _Packer:
         return sum(values.nbytes for t in self._tensors for values in (t.values, t.scales) if values is not None)
 
     def content(self) -> bytes:
-        info = self._info
+        info, tensors = self.info, self._tensors
         records, data = [], bytearray()
-        first = HEADER.size + len(self._layers) * LAYER.size + len(self._tensors) * TENSOR.size
+        first = HEADER.size + len(self.layers) * LAYER.size + len(tensors) * TENSOR.size
         gap = -first % _ALIGNMENT
         layers = []
-        for kind, count, cell, group_size in self._layers:
-            offset = first + gap + len(data) if cell else 0
-            layers.append(LAYER.pack(kind.encode(), count, offset, group_size))
-            data += cell
+        for layer in self.layers:
+            offset = first + gap + len(data) if layer.cell else 0
+            layers.append(LAYER.pack(layer.name.encode(), len(layer.inputs), offset, layer.group_size))
+            data += _cell_record(layer.cell) if layer.cell else b""
             data += bytes(-len(data) % _ALIGNMENT)
-        for tensor in self._tensors:
+        for tensor in tensors:
             values = tensor.values
             rows, columns = values.shape if values.ndim == 2 else (len(values), 1)
             offset, scales = first + gap + len(data), 0
@@ -237,19 +268,20 @@ class _Packer:
                 data += bytes(-len(data) % _ALIGNMENT)
             records.append(TENSOR.pack(type, values.ndim, rows, columns, offset, scales))
         body = b"".join([*layers, *records, bytes(gap), bytes(data)])
-        output, audio = info["model"]["head"]["size"] or layer_sizes(info)[-1], frontend(info)
+        output, audio, kind = info["model"]["head"]["size"] or layer_sizes(info)[-1], frontend(info), block(info)
+        flags = STANDARDISES * bool(self.standardisation) | HAS_HEAD * bool(self.head) | BLOCKS.get(kind or "", 0)
         header = HEADER.pack(
             MAGIC,
-            VERSION_WITHOUT_BLOCKS if block(info) is None else VERSION,
+            VERSION_WITHOUT_BLOCKS if kind is None else VERSION,
             SCHEMA,
             HEADER.size + len(body),
             zlib.crc32(body),
-            self._flags,
+            flags,
             feature_size(info),
             info["model"]["input"]["vocabulary"] or 0,
             output,
-            len(self._layers),
-            len(self._tensors),
+            len(self.layers),
+            len(tensors),
             *((0, 0) if audio is None else (info["model"]["input"]["size"], audio["sample_rate"])),
             0,
         )
@@ -290,22 +322,21 @@ def _group_size(node: "onnx.NodeProto", path: Path) -> int:
     return size
 
 
-def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
-    """Return the equations of a layer's user-defined cell as bytes of a packed model, or b"" for a built-in cell.
-
-    The equations are read from the attributes of `node`, the layer's ONNX node. `path` is the path of the ONNX file,
-    for error messages.
-    """
+def _cell(node: "onnx.NodeProto", path: Path) -> dict[str, Any]:
+    """Return the attributes of a user-defined cell in a layer's ONNX node, empty for a built-in cell."""
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:
-        return b""
-    try:
-        lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in INTS]
-    except OverflowError:
+        return {}
+    cell: dict[str, Any] = {name: list(attributes[name].ints) if name in attributes else [] for name in INTS}
+    if any(not -(2**31) <= number < 2**31 for numbers in cell.values() for number in numbers):
         raise EdgernnError(
             f"{path}: node {node.op_type}: expected 32-bit integers in the encoded equations of its cell, got larger "
             "ones; export the model again"
-        ) from None
-    lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in NUMBERS]
-    name = attributes["cell"].s if "cell" in attributes else b""
-    return CELL.pack(name, *map(len, lists)) + b"".join(values.tobytes() for values in lists)
+        )
+    cell |= {name: list(attributes[name].floats) if name in attributes else [] for name in NUMBERS}
+    return cell | {"cell": attributes["cell"].s if "cell" in attributes else b""}
+
+
+def _cell_record(cell: Mapping[str, Any]) -> bytes:
+    lists = [np.array(cell[name], "<i4") for name in INTS] + [np.array(cell[name], "<f4") for name in NUMBERS]
+    return CELL.pack(cell["cell"], *map(len, lists)) + b"".join(values.tobytes() for values in lists)

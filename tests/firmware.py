@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the C files of packed models for this machine, and steps them."""
+"""Compiles the C files of exported models for this machine, and steps them."""
 
 import subprocess
 import tempfile
@@ -29,7 +29,7 @@ class SteppedModel:
 
 
 def write_files(content: bytes, folder: Path, on_nonfinite: OnNonfinite = "error") -> CFiles:
-    """Write the C files of a packed model."""
+    """Write the C files of an exported model."""
     files = c_files(content, Path("model.onnx"), on_nonfinite=on_nonfinite)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.texts.items():
@@ -40,7 +40,7 @@ def write_files(content: bytes, folder: Path, on_nonfinite: OnNonfinite = "error
 def step_in_c(
     content: bytes, x: NDArray[np.float32] | NDArray[np.int64], on_nonfinite: OnNonfinite = "error"
 ) -> SteppedModel:
-    """Step a packed model over x (T, I), or words (T,), in a program with sanitizers."""
+    """Step an exported model over x (T, I), or words (T,), in a program with sanitizers."""
     need("gcc")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -38,15 +38,20 @@ def contractive(cell: str, rule: str = "always", **options) -> edgernn.SequenceM
     return model
 
 
-def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> bytes:
-    """Pack a model without its portable functions, which take seconds to trace.
+def exported_alone(model: edgernn.SequenceModel, weights: str = "float32") -> bytes:
+    """Export a model without its portable functions, which take seconds to trace.
 
     Args:
         model: The model; its matrices are rounded to `weights` already.
         weights: Type in which the matrices are stored.
     """
-    proto = build(model, weights=weights, portable=False)
-    return pack(proto.SerializeToString(), Path("model.onnx"))
+    content: bytes = build(model, weights=weights, portable=False).SerializeToString()
+    return content
+
+
+def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> bytes:
+    """Pack a model exported by `exported_alone`."""
+    return pack(exported_alone(model, weights), Path("model.onnx"))
 
 
 def state_of(stepper: Stepper) -> np.ndarray:

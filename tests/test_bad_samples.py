@@ -14,9 +14,10 @@ from edgernn.errors import UsageError
 from edgernn.rules import RULES
 from edgernn.runtime import Session, library_path
 from edgernn.runtime.firmware.folder import c_files
+from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import Stepper
 from tests.firmware import step_in_c
-from tests.models import contractive, exported, packed_alone
+from tests.models import contractive, exported, exported_alone, packed_alone
 from tests.test_frontends import DEFINITIONS, model_of
 from tests.tolerances import FLOAT32
 
@@ -238,8 +239,8 @@ C_MODELS = {
 @pytest.mark.parametrize("name", C_MODELS)
 @pytest.mark.parametrize("action", ["hold", "reset"])
 def test_c_files_hold_or_reset_as_the_library_does(action, name):
-    content = packed_alone(C_MODELS[name]())
-    stepper = Stepper(content, 1, action)
+    content = exported_alone(C_MODELS[name]())
+    stepper = Stepper(pack(content, Path("model.onnx")), 1, action)
     x = spoiled(random_input(12, 1, stepper.x.shape[1]), 0)[0][:, 0]
     x[5] = 0.5
     outputs, updates = [], []
@@ -256,6 +257,6 @@ def test_c_files_hold_or_reset_as_the_library_does(action, name):
 
 
 def test_c_files_for_words_have_no_bad_numbers():
-    content = packed_alone(contractive("lstm", vocabulary=40, output="all"))
+    content = exported_alone(contractive("lstm", vocabulary=40, output="all"))
     with pytest.raises(UsageError, match="expected 'error', got 'hold' for a model that reads word indices"):
         c_files(content, Path("model.onnx"), on_nonfinite="hold")

@@ -19,7 +19,7 @@ from edgernn.runtime import Session
 from edgernn.runtime.firmware.folder import c_files
 from edgernn.runtime.packed import BLOCKS, HEADER, VERSION, VERSION_WITHOUT_BLOCKS, pack
 from edgernn.runtime.stepper import Stepper, memory
-from tests.models import contractive, packed_alone
+from tests.models import contractive, exported_alone, packed_alone
 from tests.test_blocks import every_block, expected, random_weights
 from tests.test_packed import damaged, steps, torch_outputs, word
 from tests.tolerances import FLOAT32
@@ -201,7 +201,7 @@ def test_blocks_that_the_metadata_does_not_name_are_not_dropped():
 
 def test_c_code_is_refused():
     with pytest.raises(UsageError, match="C code needs a model without residual blocks"):
-        c_files(packed_alone(model_of("linear")), Path("model.onnx"))
+        c_files(exported_alone(model_of("linear")), Path("model.onnx"))
 
 
 def test_the_blocks_have_standard_operators(files):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C files of packed models: printed equations, refusals and compiled models. `make check-mcu` has all others."""
+"""C files of exported models: printed equations, refusals and compiled models. `make check-mcu` has all others."""
 
 from pathlib import Path
 
@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 import torch
 
+import edgernn
 from edgernn.bench.microcontroller import missing_tool, targets
 from edgernn.cells import COMPILED
 from edgernn.cli import bench as bench_command
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import UsageError
 from edgernn.program import STORED_OPS
 from edgernn.rules import RULES
 from edgernn.runtime.firmware import equations, pointwise_c
 from edgernn.runtime.firmware.folder import c_files
 from edgernn.runtime.firmware.layer_parts import largest_quantised
+from edgernn.runtime.packed import pack
 from tests.apps import ROOT, need, run
 from tests.firmware import STRICT, step_in_c, write_files
-from tests.models import contractive, exported, packed_alone
+from tests.models import contractive, exported, exported_alone, packed_alone
 from tests.test_packed import random_input, steps
 from tests.tolerances import FLOAT32
 
@@ -39,10 +41,14 @@ def test_every_cell_and_op_is_in_the_table():
     assert STORED_OPS.keys() == pointwise_c._Printer.expressions.keys()
 
 
-def test_maps_are_those_of_the_cell():
-    alpha = np.linspace(-2, 2, 5, dtype=np.float32)
-    (mapped,) = equations.mapped_vectors(equations.built_in_cell("irc-gru").map, [alpha])
-    np.testing.assert_allclose(mapped, torch.sigmoid(torch.from_numpy(alpha)), rtol=1e-6)
+@pytest.mark.parametrize(("cell", "sizes"), [("irc-gru", [5]), ("irc-fastgrnn", [5, 1]), ("fastgrnn", [7, 7, 1, 1])])
+def test_maps_are_those_of_the_cell(cell, sizes):
+    layer = edgernn.SequenceModel(cell, 5, 7, 1).recurrent_layers()[0]
+    stored = [np.linspace(-2, 2, size, dtype=np.float32) for size in sizes]
+    mapped = equations.mapped_vectors(equations.built_in_cell(cell).map, stored)
+    for vector, before, after in zip(layer.cell.vectors.values(), stored, mapped, strict=True):
+        expected = torch.from_numpy(before)
+        np.testing.assert_allclose(after, expected if vector.map is None else vector.map(expected), rtol=1e-6)
 
 
 def test_literals_are_exact():
@@ -75,14 +81,14 @@ def test_sums_of_quantised_products_fit_into_32_bits(depth):
     "cell", ["irc-gru", *(pytest.param(cell, marks=pytest.mark.slow) for cell in ("t-lstm", "egru"))]
 )
 def test_a_compiled_model_equals_the_library(cell, rule):
-    content, x = packed_alone(contractive(cell, rule)), random_input(9, 1, 3)
-    got, (y, updates, _) = step_in_c(content, x[:, 0]), steps(content, x)
+    content, x = exported_alone(contractive(cell, rule)), random_input(9, 1, 3)
+    got, (y, updates, _) = step_in_c(content, x[:, 0]), steps(pack(content, Path("model.onnx")), x)
     np.testing.assert_allclose(got.y, y[:, 0], rtol=0, atol=FLOAT32)
     np.testing.assert_array_equal(got.updates, np.full(9, 33) if updates is None else updates[:, 0])
 
 
 def test_weights_and_state_have_the_sizes_that_pack_reports():
-    files = c_files(packed_alone(contractive("gru", "selective")), Path("model.onnx"))
+    files = c_files(exported_alone(contractive("gru", "selective")), Path("model.onnx"))
     floats = 33 * (3 * 3 + 3 * 33 + 4) + 33 * 5 + 2 * 34
     assert files.weight_bytes == 4 * floats
     # h, the new states and a list of 16-bit numbers
@@ -95,32 +101,19 @@ def test_what_c_lacks_is_refused():
         (contractive("lstm", input_size=9, imputer="rits"), "C code needs a layer without imputer and normalisation"),
     ):
         with pytest.raises(UsageError, match=message):
-            c_files(packed_alone(model), Path("model.onnx"))
+            c_files(exported_alone(model), Path("model.onnx"))
     with pytest.raises(UsageError, match="--name: expected a C identifier"):
-        c_files(packed_alone(contractive("gru")), Path("model.onnx"), "9lives")
+        c_files(exported_alone(contractive("gru")), Path("model.onnx"), "9lives")
     with pytest.raises(UsageError, match="--name: expected a name that does not begin with edgernn_"):
-        c_files(packed_alone(contractive("gru")), Path("model.onnx"), "edgernn_math")
+        c_files(exported_alone(contractive("gru")), Path("model.onnx"), "edgernn_math")
     for name in ("errno", "math", "stdatomic", "unistd", "edgernn"):
         with pytest.raises(UsageError, match=f"--name: expected a name other than that of a header, got {name!r}"):
-            c_files(packed_alone(contractive("gru")), Path("model.onnx"), name)
+            c_files(exported_alone(contractive("gru")), Path("model.onnx"), name)
     model = contractive("gru")
     with torch.no_grad():
         model.head.bias[0] = torch.inf
     with pytest.raises(UsageError, match="array head_bias: expected finite numbers for C code, got a NaN or an infin"):
-        c_files(packed_alone(model), Path("model.onnx"))
-    with pytest.raises(EdgernnError, match="packed model"):
-        c_files(packed_alone(contractive("gru"))[:-1], Path("model.onnx"))
-
-
-@pytest.mark.parametrize("content", ["cut", "empty", "another format", "another kind of model"])
-def test_a_damaged_packed_model_is_refused(content):
-    packed = packed_alone(contractive("gru"))
-    cuts = {*range(1, 300), *range(300, len(packed), 41)}
-    contents = {"cut": [packed[:cut] for cut in cuts], "empty": [b""], "another format": [b"RIFF" + bytes(500)]}
-    contents["another kind of model"] = [Path(exported("gru")[1]).read_bytes()]
-    for damaged in contents[content]:
-        with pytest.raises(EdgernnError, match="packed model"):
-            c_files(damaged, Path("model.edgernn"))
+        c_files(exported_alone(model), Path("model.onnx"))
 
 
 @pytest.mark.parametrize("target", ["c", "library"])
@@ -147,7 +140,7 @@ def test_the_command_writes_a_folder(tmp_path, capsys):
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_example_names_a_model_with_other_inputs(size, tmp_path):
     need("gcc")
-    write_files(packed_alone(contractive("gru", input_size=size)), tmp_path)
+    write_files(exported_alone(contractive("gru", input_size=size)), tmp_path)
     folders = [word for folder in (tmp_path, ROOT / "runtime/firmware/qemu") for word in ("-I", folder)]
     process = run("gcc", *STRICT, "-fsyntax-only", *folders, ROOT / "examples/mcu/main.c")
     assert (process.returncode == 0) == (size == 2), process.stderr

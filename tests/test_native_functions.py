@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from edgernn.cell_program import INPUT, STATE, VECTOR
+from edgernn.cell_table import INPUT, STATE, VECTOR
 from edgernn.program import STORED_OPS, Builder, Instruction, Program
 from tests.programs import run_equations
 from tests.tolerances import FLOAT32

@@ -11,7 +11,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from edgernn.cell_program import STATE, cell_program
+from edgernn.cell_program import cell_program
+from edgernn.cell_table import STATE
 from edgernn.cells import CELLS
 from edgernn.program import Builder
 from edgernn.rules import RULES

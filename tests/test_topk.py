@@ -20,7 +20,7 @@ from edgernn.random_models import random_model
 from edgernn.rules import TopK, UpdateRule
 from edgernn.runtime import Session
 from edgernn.runtime.firmware.folder import c_files
-from tests.models import contractive, packed_alone
+from tests.models import contractive, exported_alone
 from tests.native import MARGIN, assert_equal, draw, draw_call, oracle_result, session
 from tests.pairs import fits
 from tests.random_layers import assert_gradients_are_right, layer_of
@@ -201,7 +201,7 @@ def test_training_kernels_refuse_a_users_rule_of_its_kind(rule):
 
 def test_c_code_refuses_the_rule():
     with pytest.raises(edgernn.UsageError, match=r"gru\+topk: expected an update rule with C code"):
-        c_files(packed_alone(contractive("gru", "topk")), Path("model.onnx"))
+        c_files(exported_alone(contractive("gru", "topk")), Path("model.onnx"))
 
 
 def test_an_imputer_before_the_cell(tmp_path):

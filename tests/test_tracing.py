@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgernn.cell_program import INPUT, STATE, VECTOR, cell_program, trace_equations
+from edgernn.cell_program import cell_program, trace_equations
+from edgernn.cell_table import INPUT, STATE, VECTOR
 from edgernn.cells import CELLS, EINS, GRU, Cell, DecayNet, Gate, Gates, Vector
 from edgernn.cells.base import State
 from edgernn.cells.norm import Norm

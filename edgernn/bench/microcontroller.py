@@ -16,7 +16,6 @@ from edgernn.bench.measure import Settings, example_input
 from edgernn.errors import EdgernnError
 from edgernn.runtime.firmware.folder import CFiles, c_files
 from edgernn.runtime.info import read_model
-from edgernn.runtime.packed import pack
 from edgernn.runtime.session import Session
 
 TIMEOUT = 300  # seconds
@@ -72,7 +71,7 @@ def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("mod
     """Compile a model to C, and run it step by step on an emulated microcontroller.
 
     Args:
-        content: The packed model, the content of a file that `edgernn pack` writes.
+        content: The content of the exported ONNX file.
         x: Inputs (T, I), or word indices (T,).
         target: Name of the microcontroller, one of `targets`.
         path: Path of the model's file, for error messages.
@@ -200,7 +199,7 @@ def bench_on_target(
     settings = Settings(steps=steps or (None if x is not None else DEFAULT_STEPS))
     values, source = example_input(model, session, settings, x)
     inputs = values[:, 0]
-    emulated = emulate(pack(read_model(model), model), inputs, target, model)
+    emulated = emulate(read_model(model), inputs, target, model)
     expected = np.stack([session.step(x_t) for x_t in inputs]).reshape(emulated.y.shape)
     return {
         "model": str(model),

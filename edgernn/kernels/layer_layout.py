@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
+from edgernn.cell_program import trace_equations
+from edgernn.cell_table import GATE, INPUT, STATE, VECTOR
 from edgernn.cells.base import Cell
 from edgernn.kernels.layout import Layout, Rule
 from edgernn.kernels.pointwise import print_map

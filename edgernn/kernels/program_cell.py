@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from edgernn.cell_program import SIZES, VECTOR, Equations, check_table, gate_terms, mixes, trace_equations
+from edgernn.cell_program import Equations, check_table, gate_terms, mixes, trace_equations
+from edgernn.cell_table import SIZES, VECTOR
 from edgernn.cells.base import Cell
 from edgernn.differentiate import gradient
 from edgernn.program import Program, ProgramError
@@ -60,10 +61,10 @@ class CellSource:
     """A user-defined cell, serialised for the native training library.
 
     Attributes:
-        gates: Terms of each gate, such as W x and R h, as bits of `cell_program.TERMS`.
-        vectors: Size of each parameter vector that the equations read, as a code of `cell_program.SIZES`.
+        gates: Terms of each gate, such as W x and R h, as bits of `cell_table.TERMS`.
+        vectors: Size of each parameter vector that the equations read, as a code of `cell_table.SIZES`.
         layout: Five integers that the library needs about the cell, such as its number of states and whether it reads
-            the previous input. `CellProgram.layout` lists them. The last one is always 0 here, as training never skips
+            the previous input. `CellTable.layout` lists them. The last one is always 0 here, as training never skips
             zeros of the intermediate vector m.
         update: Program of `Cell.update`, which computes the next states.
         update_back: Program of the gradients of `update`.

@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from edgernn.cell_program import GATE, INPUT, STATE, TERMS, VECTOR, gate_terms, maps, mixes, trace_equations
+from edgernn.cell_program import gate_terms, maps, mixes, trace_equations
+from edgernn.cell_table import GATE, INPUT, STATE, TERMS, VECTOR
 from edgernn.cells import COMPILED, Cell
 from edgernn.export.equation_tables import equation_tables
 from edgernn.program import MOST_VALUES, STORED_OPS, Program, ProgramError

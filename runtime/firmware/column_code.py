@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.runtime.firmware.layer_parts import LayerKind, depth
-from edgernn.runtime.firmware.packed_content import LayerContent, biased_gates, gate_rows
+from edgernn.runtime.firmware.model_content import LayerContent, biased_gates, gate_rows
 from edgernn.runtime.firmware.pointwise_c import float_literal
 from edgernn.runtime.weights import Weight
 

@@ -11,10 +11,10 @@ import numpy as np
 from edgernn.errors import UsageError
 from edgernn.files import write_bytes
 from edgernn.runtime.firmware.model_code import ModelCode
-from edgernn.runtime.firmware.packed_content import ModelContent, read_content
+from edgernn.runtime.firmware.model_content import ModelContent, model_content
 from edgernn.runtime.info import read_model
 from edgernn.runtime.input_check import OnNonfinite
-from edgernn.runtime.packed import pack
+from edgernn.runtime.packed import read_packable
 
 ENGINE = Path(__file__).with_name("engine")
 # headers of C and POSIX, which a file of that name would hide from the firmware, as its folder is on the include path
@@ -47,11 +47,11 @@ def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNon
         flash, and `state`, in RAM.
 
     Raises:
-        EdgernnError: The file cannot be read, or the native library, which checks the packed model, is missing.
+        EdgernnError: The file cannot be read, or the native library, which checks the model, is missing.
         UsageError: The model has a part for which there is no C code, the name is not a C identifier or is that of
             a header of C, or `on_nonfinite` is not "error" and the model reads words.
     """
-    files = c_files(pack(read_model(model), model), model, name, on_nonfinite)
+    files = c_files(read_model(model), model, name, on_nonfinite)
     for file, text in files.texts.items():
         write_bytes(out / file, text.encode())
     sizes = {"weights": files.weight_bytes, "state": files.state_bytes}
@@ -74,10 +74,10 @@ class CFiles:
 
 
 def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNonfinite = "error") -> CFiles:
-    """Generate the C files of a packed model (the content of a file that `edgernn pack` writes).
+    """Generate the C files of an exported model.
 
     Args:
-        content: The packed model.
+        content: The content of the exported ONNX file.
         path: Path of the model's file, for error messages and comments.
         name: Name of the files and prefix of the C functions.
         on_nonfinite: What a step does if a number of x is NaN or infinite. "error": the step returns an error and keeps
@@ -88,7 +88,8 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
         The files and sizes.
 
     Raises:
-        EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
+        EdgernnError: The content is not that of a valid exported file, or the native library, which checks it, is
+            missing.
         UsageError: The model has a part for which there is no C code, the name is not a C identifier or is that of
             a header of C, or `on_nonfinite` is not "error" and the model reads words.
     """
@@ -98,7 +99,7 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
         raise UsageError(f"--name: expected a name that does not begin with edgernn_, as other files do, got {name!r}")
     if name in _HEADERS:
         raise UsageError(f"--name: expected a name other than that of a header, got {name!r}; {name}.h would be hidden")
-    read = read_content(content, path)
+    read = model_content(read_packable(content, path), path)
     _check(read, path)
     if read.embedding is not None and on_nonfinite != "error":
         raise UsageError(

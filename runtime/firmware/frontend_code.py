@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.runtime.firmware.packed_content import FrontendContent
+from edgernn.runtime.firmware.model_content import FrontendContent
 from edgernn.runtime.firmware.pointwise_c import float_literal
 
 
@@ -15,7 +15,7 @@ def frontend_record(frontend: FrontendContent, bands: int, array: Callable[[str,
     """Generate the constant struct `EdgernnFrontend` of engine/edgernn_frontend.h.
 
     Args:
-        frontend: The front end of the packed model.
+        frontend: The front end of the model.
         bands: Number of features of a step.
         array: Function that adds a constant array to the source, and returns its name. Its arguments are the C type of
             an element, a name, and the values.

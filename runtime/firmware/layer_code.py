@@ -3,10 +3,11 @@
 
 from collections.abc import Iterator
 
+from edgernn.cell_table import SIZES
 from edgernn.runtime.firmware.column_code import column_members, send_values
-from edgernn.runtime.firmware.equations import Equation
+from edgernn.runtime.firmware.equations import Equation, cell_equation
 from edgernn.runtime.firmware.layer_parts import GateProduct, LayerKind, quantised
-from edgernn.runtime.firmware.pointwise_c import block_comment, call, function, identifier
+from edgernn.runtime.firmware.pointwise_c import assign, block_comment, call, function, identifier
 
 
 def record(kind: LayerKind) -> str:
@@ -77,8 +78,8 @@ class _LayerCode:
     def functions(self) -> Iterator[str]:
         name = self._kind.name
         if self._cell.mid is not None:
-            yield function(f"mid_{self._id}", f"An element of m of {name}.", self._cell.mid)
-        yield function(f"update_{self._id}", f"The new states of a neuron of {name}.", self._cell.update)
+            yield function(f"mid_{self._id}", f"An element of m of {name}.", cell_equation(self._cell.mid))
+        yield function(f"update_{self._id}", f"The new states of a neuron of {name}.", cell_equation(self._cell.update))
         for method, equation in self._rule.equations.items():
             yield function(f"{method}_{self._id}", f"The equation `{method}` of the rule of {name}.", equation)
         yield from self._rule_functions()
@@ -218,7 +219,7 @@ class _LayerCode:
         places = {}
         for argument in equation.arguments:
             what, number = argument.split()
-            index = "0" if what == "vector" and self._cell.vectors[int(number)] == "1" else row
+            index = "0" if what == "vector" and self._cell.vectors[int(number)] == SIZES["1"] else row
             forms = {
                 "gate": f"p[{number}]",
                 "x": f"x[{row}]",
@@ -229,8 +230,8 @@ class _LayerCode:
         return places
 
     def _middle(self) -> Iterator[str]:
-        equation = self._cell.mid
-        assert equation is not None
+        assert self._cell.mid is not None
+        equation = cell_equation(self._cell.mid)
         yield "for (int32_t k = 0; k < layer->middle; ++k) {"
         if self._cell.group(mid=True):
             yield from (f"  {line}" for line in self._sums("k", mid=True))
@@ -240,7 +241,7 @@ class _LayerCode:
             yield self._quantise("m")
 
     def _update(self) -> Iterator[str]:
-        kind, equation = self._kind, self._cell.update
+        kind, equation = self._kind, cell_equation(self._cell.update)
         yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
         yield f"  const int32_t j = {self._neuron};"
         yield from (f"  {line}" for line in self._sums("j", mid=False))
@@ -249,12 +250,7 @@ class _LayerCode:
         if apart:
             waiting[apart[0]] = "model->next[i]"
         targets = [waiting.get(s, f"state_{s}[j]") for s in range(self._cell.states)]
-        places = self._places_of(equation, "j")
-        if len(targets) == 1:
-            yield f"  {targets[0]} = {call(f'update_{self._id}', equation, places)};"
-        else:
-            pointers = [f"&{target}" for target in targets]
-            yield f"  {call(f'update_{self._id}', equation, places, pointers)};"
+        yield f"  {assign(targets, f'update_{self._id}', equation, self._places_of(equation, 'j'))}"
         yield "}"
         for s, place in waiting.items():
             yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
@@ -284,10 +280,7 @@ class _ScoredCode(_LayerCode):
         memories = self._rule.equation_memories
         places = self._rule_places(index, index) | {"u": u, "score": score, "drive": drive}
         targets = [f"{identifier(name)}[{index}]" for name in memories]
-        if len(targets) == 1:
-            yield f"{targets[0]} = {call(f'advance_{self._id}', equation, places)};"
-        else:
-            yield f"{call(f'advance_{self._id}', equation, places, [f'&{target}' for target in targets])};"
+        yield assign(targets, f"advance_{self._id}", equation, places)
 
     def _evidence(self, index: str) -> str:
         """Return a C call of the rule's equation `evidence`, which computes a number from one neuron's state.

@@ -5,13 +5,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
-from edgernn.runtime.firmware.equations import C, CellTable, H, M, RuleTable, X
-from edgernn.runtime.firmware.packed_content import LayerContent, biased_gates
+from edgernn.cell_table import TERMS, CellTable
+from edgernn.runtime.firmware.equations import RuleTable
+from edgernn.runtime.firmware.model_content import LayerContent, biased_gates
 from edgernn.runtime.firmware.pointwise_c import identifier
 from edgernn.runtime.firmware.weight_arrays import padded
 
 # bound of quantised inputs, and of their products with int8 weights, as in runtime/csrc/cpu/low_precision.h
 _MOST_INT16, _MOST_INT32 = 127 * 256 + 127, 2**31 - 1
+# vector of each product, its matrix, and the bit of the product in `CellTable.gates`
+_PRODUCTS = (
+    ("x", "W", TERMS["x"]),
+    ("last", "W", TERMS["x"]),
+    ("h", "R", TERMS["h"]),
+    ("c", "C", TERMS["c"]),
+    ("m", "V", TERMS["m"]),
+)
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,8 @@ class LayerKind:
         """
         cell, listed = self.cell, []
         for mid in (True, False):
-            for name, weight, term in (("x", "W", X), ("last", "W", X), ("h", "R", H), ("c", "C", C), ("m", "V", M)):
-                gates = tuple(cell.with_term(term, mid=mid))
+            for name, weight, term in _PRODUCTS:
+                gates = tuple(g for g in cell.group(mid=mid) if cell.gates[g] & term)
                 if gates and (name != "last" or cell.reads_last) and name not in self.moving:
                     listed.append(GateProduct(name, weight, term, mid, gates))
         return tuple(listed)
@@ -94,7 +103,7 @@ class LayerKind:
         """
         if not self.rule.keeps_sums:
             return {}
-        return {"x": ("W", X)} | ({"last": ("W", X)} if self.cell.reads_last else {}) | {"h": ("R", H)}
+        return {name: (weight, term) for name, weight, term in _PRODUCTS[:3] if name != "last" or self.cell.reads_last}
 
     @property
     def kept_gates(self) -> list[int]:
@@ -152,7 +161,7 @@ def kind_of(layer: LayerContent, number: int) -> LayerKind:
 
 
 def _kept_gates(cell: CellTable, rule: RuleTable) -> list[int]:
-    return [g for g, terms in enumerate(cell.gates) if terms & (X | H) and rule.keeps_sums]
+    return [g for g, terms in enumerate(cell.gates) if terms & (TERMS["x"] | TERMS["h"]) and rule.keeps_sums]
 
 
 def kind_key(layer: LayerContent) -> Hashable:

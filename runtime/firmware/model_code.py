@@ -22,7 +22,7 @@ from edgernn.runtime.firmware.layer_parts import (
     quantised,
     workspace,
 )
-from edgernn.runtime.firmware.packed_content import LayerContent, ModelContent
+from edgernn.runtime.firmware.model_content import LayerContent, ModelContent
 from edgernn.runtime.firmware.pointwise_c import array, block_comment, float_literal, identifier
 from edgernn.runtime.firmware.weight_arrays import gate_biases, gate_matrix, in_blocks
 from edgernn.runtime.input_check import OnNonfinite
@@ -39,7 +39,7 @@ class ModelCode:
     After a call of the method `source`, `weight_bytes` is the size of all constant arrays in bytes.
 
     Args:
-        model: Content of the packed model.
+        model: Content of the exported model.
         name: Prefix of the C functions, and name of the files.
         source: Name of the model's file, for comments.
         on_nonfinite: Treatment of x with a NaN or infinity: "error" refuses x; "hold" replaces the number by the last

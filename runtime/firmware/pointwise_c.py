@@ -74,19 +74,16 @@ def function(name: str, comment: str, equation: Equation) -> str:
     return f"{block_comment(comment)}\n{head}\n{body}\n}}\n"
 
 
-def call(name: str, equation: Equation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
-    """Generate a call of the C function that `function` generates for an equation.
+def call(name: str, equation: Equation, places: Mapping[str, str], pointers: Sequence[str] = ()) -> str:
+    """Return the C call of the function that `function` generates for an equation, by the place of each argument."""
+    return f"{name}({', '.join([*(places[argument] for argument in equation.arguments), *pointers])})"
 
-    Args:
-        name: Name of the function.
-        equation: The equation.
-        places: Dict from the name of each argument to its C expression.
-        results: C expressions of the pointers that receive the results, if the equation has several.
 
-    Returns:
-        The C expression of the call.
-    """
-    return f"{name}({', '.join([*(places[argument] for argument in equation.arguments), *results])})"
+def assign(targets: Sequence[str], name: str, equation: Equation, places: Mapping[str, str]) -> str:
+    """Return the C statement that assigns the results of such a call to `targets`."""
+    if len(targets) == 1:
+        return f"{targets[0]} = {call(name, equation, places)};"
+    return f"{call(name, equation, places, [f'&{target}' for target in targets])};"
 
 
 def block_comment(text: str) -> str:

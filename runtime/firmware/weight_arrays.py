@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.runtime.firmware.packed_content import LayerContent, biased_gates, gate_rows
+from edgernn.runtime.firmware.model_content import LayerContent, biased_gates, gate_rows
 from edgernn.runtime.weights import Weight
 
 # columns that a product reads at a time

@@ -23,7 +23,7 @@ from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 from tests.apps import ROOT, need, run
 from tests.firmware import CHECKED, HARNESS, STRICT, step_in_c, write_files
-from tests.models import contractive, packed_alone
+from tests.models import contractive, exported_alone
 from tests.native import VARIANTS
 from tests.own_cells_oracle import CASE_RULES, CASES
 from tests.test_extreme_inputs import streams
@@ -46,7 +46,7 @@ MOST_CODE, MOST_INSTRUCTIONS, LEAST_RATIO = 3072, 21_000, 8
 
 def assert_equals_torch(content, model, x, got, tolerance=FLOAT32):
     """Assert that outputs and updates of x (T, I), or words (T,), equal torch and the native library."""
-    y, updates, _ = steps(content, x[:, None])
+    y, updates, _ = steps(pack(content, Path("model.onnx")), x[:, None])
     expected = torch_outputs(model, x[:, None])[:, 0]
     assert np.abs(expected).max() > 100 * tolerance
     np.testing.assert_allclose(got.y, expected, rtol=0, atol=tolerance)
@@ -58,7 +58,7 @@ def assert_equals_torch(content, model, x, got, tolerance=FLOAT32):
 
 def check(model, x, weights="float32"):
     model = rounded(model, weights)
-    content = packed_alone(model, weights)
+    content = exported_alone(model, weights)
     assert_equals_torch(content, model, x, step_in_c(content, x), INT8 if weights == "int8" else FLOAT32)
 
 
@@ -88,7 +88,7 @@ def test_every_variant_of_a_cell(variant, rule):
 def test_a_users_own_cell(name, rule):
     model = case_model(name, rule)
     x, expected = case_truth(name, rule, model)
-    content = packed_alone(model)
+    content = exported_alone(model)
     got = step_in_c(content, x[:, 0])
     np.testing.assert_allclose(got.y, expected.y[:, 0], rtol=0, atol=FLOAT32)
     if rule != "always":
@@ -119,7 +119,7 @@ def test_every_shape_of_model(shape, rule, weights):
     options = {"input_size": 3} | SHAPES[shape]
     if (rule, shape) == ("delta", "low rank"):
         with pytest.raises(EdgernnError, match=r"no kernel for gru\+delta\+low-rank"):
-            c_files(packed_alone(contractive("gru", rule, **options)), Path("model.onnx"))
+            c_files(exported_alone(contractive("gru", rule, **options)), Path("model.onnx"))
         return
     check(contractive("gru", rule, **options), inputs(6, options["input_size"]), weights)
 
@@ -144,9 +144,9 @@ def test_kept_sums_are_computed_anew(cell, weights):
 @pytest.mark.parametrize("normalise", NORMALISATIONS)
 def test_the_audio_front_end(normalise, definition):
     model = model_of(normalise, "gru", "selective", **definition).eval()
-    content, x = packed_alone(model), room(24, 1, model.input_size)[:, 0]
+    content, x = exported_alone(model), room(24, 1, model.input_size)[:, 0]
     got = step_in_c(content, x)
-    y, updates, _ = steps(content, x[:, None])
+    y, updates, _ = steps(pack(content, Path("model.onnx")), x[:, None])
     np.testing.assert_allclose(got.y, y[:, 0], rtol=0, atol=FLOAT32)
     np.testing.assert_array_equal(got.updates, updates[:, 0])
     # features of torch differ by its transform
@@ -161,7 +161,7 @@ def test_every_cell_on_extreme_inputs_is_close_to_float64(cell):
     x = streams(model.input_size).transpose(1, 0, 2).reshape(-1, model.input_size)
     with torch.no_grad():
         expected = copy.deepcopy(model).double()(torch.from_numpy(x[:, None]).double())[0][:, 0].numpy()
-    got = step_in_c(packed_alone(model), x).y
+    got = step_in_c(exported_alone(model), x).y
     largest = np.maximum(1, np.abs(expected).max(1))
     allowed = 2e-5 * largest + 1e-6 * np.maximum.accumulate(np.abs(x).max(1))
     assert (np.abs(got - expected).max(1) <= allowed).all()
@@ -171,7 +171,7 @@ def test_every_cell_on_extreme_inputs_is_close_to_float64(cell):
 def test_the_audio_front_end_after_any_beginning(normalise):
     model, x = model_of(normalise).eval(), beginnings(36, 160)
     expected = torch_outputs(model, x)
-    content = packed_alone(model)
+    content = exported_alone(model)
     for b in range(len(BEGINNINGS)):
         np.testing.assert_allclose(step_in_c(content, x[:, b]).y, expected[:, b], rtol=0, atol=1e-4)
 
@@ -215,7 +215,7 @@ def test_functions_equal_float64(tmp_path):
 
 def test_states_and_bad_input(tmp_path):
     need("gcc")
-    write_files(packed_alone(contractive("gru", "selective", layers=2)), tmp_path)
+    write_files(exported_alone(contractive("gru", "selective", layers=2)), tmp_path)
     program = tmp_path / "states"
     words = ("gcc", "-std=c99", *CHECKED, "-fno-sanitize=float-divide-by-zero", "-I", tmp_path, "-o", program)
     built = run(*words, ROOT / "tests" / "check_states.c", tmp_path / "model.c")
@@ -229,7 +229,7 @@ def test_two_models_with_names_share_a_program(tmp_path):
     for tool in ("gcc", "g++", "cmake"):
         need(tool)
     for name in ("alarm", "gesture"):
-        files = c_files(packed_alone(contractive("gru", "skip")), Path("model.onnx"), name)
+        files = c_files(exported_alone(contractive("gru", "skip")), Path("model.onnx"), name)
         for file, text in files.texts.items():
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / file).write_text(text)
@@ -252,7 +252,7 @@ def test_two_models_with_names_share_a_program(tmp_path):
 def test_what_c_lacks_is_refused_by_name():
     def refused(model, weights="float32"):
         with pytest.raises(UsageError) as error:
-            c_files(packed_alone(model, weights), Path("model.onnx"))
+            c_files(exported_alone(model, weights), Path("model.onnx"))
         return str(error.value)
 
     for rule in set(RULES) - set(WRITTEN):
@@ -262,11 +262,11 @@ def test_what_c_lacks_is_refused_by_name():
         assert "C code needs a layer without imputer and normalisation" in refused(model)
     # the native library, which checks the content first, has no kernel with normalisation either
     with pytest.raises(EdgernnError, match=r"the library has no kernel for gru\+layer"):
-        c_files(packed_alone(contractive("gru", norm="layer")), Path("model.onnx"))
+        c_files(exported_alone(contractive("gru", norm="layer")), Path("model.onnx"))
     model = rounded(contractive("gru"), "bfloat16")
     assert "C code needs float32 or int8 weights, got bfloat16" in refused(model, "bfloat16")
     with pytest.raises(UsageError, match="expected a C identifier"):
-        c_files(packed_alone(contractive("gru")), Path("model.onnx"), "my-model")
+        c_files(exported_alone(contractive("gru")), Path("model.onnx"), "my-model")
 
 
 def need_target(target):
@@ -298,7 +298,7 @@ def emulated_models():
 @functools.cache
 def stepped_here(case):
     model, weights, x = emulated_models()[case]
-    return step_in_c(packed_alone(model, weights), x)
+    return step_in_c(exported_alone(model, weights), x)
 
 
 @pytest.mark.parametrize("case", emulated_models())
@@ -306,7 +306,7 @@ def stepped_here(case):
 def test_an_emulated_microcontroller_equals_torch(target, case):
     need_target(target)
     model, weights, x = emulated_models()[case]
-    content = packed_alone(model, weights)
+    content = exported_alone(model, weights)
     got = emulate(content, x, target)
     assert_equals_torch(content, model, x, got, INT8 if weights == "int8" else FLOAT32)
     # whole-number sums are those of this machine
@@ -317,9 +317,9 @@ def test_an_emulated_microcontroller_equals_torch(target, case):
 def test_audio_on_an_emulated_microcontroller(target):
     need_target(target)
     model = model_of("pcen", "gru", "selective").eval()
-    content, x = packed_alone(model), room(12, 1, 160)[:, 0]
+    content, x = exported_alone(model), room(12, 1, 160)[:, 0]
     got = emulate(content, x, target)
-    y, updates, _ = steps(content, x[:, None])
+    y, updates, _ = steps(pack(content, Path("model.onnx")), x[:, None])
     np.testing.assert_allclose(got.y, y[:, 0], rtol=0, atol=FLOAT32)
     np.testing.assert_array_equal(got.updates, updates[:, 0])
 
@@ -336,7 +336,7 @@ def test_clang_compiles_the_model(processor, tmp_path):
     need("clang")
     need_target(processor)
     for name, (model, weights, _) in emulated_models().items():
-        write_files(packed_alone(model, weights), tmp_path)
+        write_files(exported_alone(model, weights), tmp_path)
         flags = ("--target=arm-none-eabi", f"-mcpu={processor}", "-mfloat-abi=hard", f"@{tmp_path / 'clang.flags'}")
         compiled = run("clang", *flags, *STRICT, "-c", tmp_path / "model.c", "-o", tmp_path / "model.o")
         assert compiled.returncode == 0, compiled.stderr
@@ -349,7 +349,7 @@ def test_the_model_calls_nothing(target, tmp_path):
     need_target(target)
     settings = targets()[target]
     for name, (model, weights, _) in emulated_models().items():
-        write_files(packed_alone(model, weights), tmp_path)
+        write_files(exported_alone(model, weights), tmp_path)
         flags = (*settings["flags"], *STRICT, f"@{tmp_path / 'gcc.flags'}")
         compiled = run(settings["compiler"], *flags, "-c", tmp_path / "model.c", "-o", tmp_path / "model.o")
         assert compiled.returncode == 0, compiled.stderr
@@ -361,7 +361,7 @@ def costs(which, target="cortex-m4"):
     """Step a model of (2, 128) on an emulated microcontroller."""
     torch.manual_seed(0)
     if which == "trained":
-        content = pack(read_model(TRAINED), TRAINED)
+        content = read_model(TRAINED)
     else:
         model = contractive(
             "gru", "always" if which == "dense" else which, input_size=2, hidden_size=128, output_size=1
@@ -370,7 +370,7 @@ def costs(which, target="cortex-m4"):
             model.recurrent_layers()[0].rule.rule_b.data.fill_(-1e3)
         if which == "skip":
             model.recurrent_layers()[0].rule.rule_b.data.fill_(-30)
-        content = packed_alone(model)
+        content = exported_alone(model)
     lines = (ROOT / "examples" / "adding.csv").read_text(encoding="utf-8").split()[1:51]
     return emulate(content, np.array([line.split(",") for line in lines], np.float32), target)
 
@@ -398,7 +398,7 @@ def test_the_example_runs(target, tmp_path):
     """examples/mcu, compiled as `make example-mcu` does, prints what the native library computes."""
     need_target(target)
     need("cmake")
-    content = pack(read_model(TRAINED), TRAINED)
+    content = read_model(TRAINED)
     write_files(content, tmp_path / "model")
     example, build = ROOT / "examples" / "mcu", tmp_path / "build"
     options = ("--toolchain", example / "toolchain.cmake", f"-DPROCESSOR={target}", f"-DMODEL={tmp_path / 'model'}")
@@ -409,14 +409,14 @@ def test_the_example_runs(target, tmp_path):
     text = process.stdout + process.stderr
     assert "warning" not in text, text
     x = np.array([(t * 37 % 100 * 0.01, t in (7, 31)) for t in range(50)], np.float32)
-    y, updates, _ = steps(content, x[:, None])
+    y, updates, _ = steps(pack(content, Path("model.onnx")), x[:, None])
     (printed,) = (line for line in text.splitlines() if line.endswith("updates"))
     assert list(map(int, printed.split()[:50])) == updates[:, 0].tolist()
     assert f"{int(y[-1, 0, 0] * 1000 + 0.5)} thousandths, " in text
 
 
 def test_a_sequence_model_has_a_header_for_its_sizes(tmp_path):
-    files = write_files(packed_alone(edgernn.SequenceModel("sarnn", 3, 20, 2).eval()), tmp_path)
+    files = write_files(exported_alone(edgernn.SequenceModel("sarnn", 3, 20, 2).eval()), tmp_path)
     header = files.texts["model.h"]
     assert "#define MODEL_INPUT 3 " in header
     assert f"{files.state_bytes} bytes" in header

@@ -1,33 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of a packed model: its sizes, cells, rules and weights as NumPy arrays.
-
-The native library checks the packed model first.
-"""
+"""Content of an exported model as C code needs it: sizes, cells, rules and weights as NumPy arrays."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgernn.cell_table import OPTIONAL_BIAS, TERMS, CellTable
 from edgernn.errors import UsageError
-from edgernn.runtime import packed
-from edgernn.runtime.firmware.equations import (
-    BIAS,
-    OPTIONAL_BIAS,
-    C,
-    CellTable,
-    H,
-    M,
-    RuleTable,
-    X,
-    built_in_cell,
-    built_in_rules,
-    cell_table,
-)
-from edgernn.runtime.info import BLOCKS, NORMALISATIONS
+from edgernn.runtime.firmware.equations import RuleTable, built_in_cell, built_in_rules
+from edgernn.runtime.info import NORMALISATIONS, block, feature_size, frontend, layer_sizes
+from edgernn.runtime.packed import PackedLayer, PackedModel
 from edgernn.runtime.stepper import memory
 from edgernn.runtime.weights import Weight
 
@@ -36,7 +21,7 @@ _LOW_RANK = "low-rank"
 
 @dataclass(frozen=True)
 class FrontendContent:
-    """Audio front end of a packed model, which computes features from samples.
+    """Audio front end of a model, which computes features from samples.
 
     Attributes:
         hop: Number of samples that a step reads.
@@ -97,7 +82,6 @@ class LayerContent:
 class _LayerName:
     """The name of a layer, such as gru+selective+low-rank, split into cell, update rule and low rank."""
 
-    whole: str
     cell: str
     rule: RuleTable
     low_rank: bool
@@ -105,7 +89,7 @@ class _LayerName:
 
 @dataclass(frozen=True)
 class ModelContent:
-    """Content of a packed model: sizes, weights and layers.
+    """Content of an exported model: sizes, weights and layers.
 
     Attributes:
         inputs: I, the size of the first layer's input.
@@ -128,54 +112,43 @@ class ModelContent:
     head: tuple[Weight, Weight] | None
 
 
-def read_content(content: bytes, path: Path) -> ModelContent:
-    """Read the content of a packed model.
+def model_content(model: PackedModel, path: Path) -> ModelContent:
+    """Return the content of an exported model.
 
     Args:
-        content: The packed model.
+        model: What a packed model has of the exported one.
         path: Path of the model's file, for error messages.
 
     Returns:
         The content as sizes, tables and NumPy arrays.
 
     Raises:
-        EdgernnError: The content is not a valid packed model, or the native library, which checks it, is missing.
+        EdgernnError: The model is invalid, or the native library, which checks it, is missing.
         UsageError: There is no C code for the model: it has residual blocks, or a layer with an imputer or a
             normalisation. The error names the layer.
     """
-    # the library checks the content, so that what follows may trust its sizes
-    memory(content)
-    flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
-    at = packed.HEADER.size
-    if flags & sum(BLOCKS.values()):
+    # the library checks the model, so that what follows may trust its sizes
+    memory(model.content())
+    info, settings = model.info, frontend(model.info)
+    if block(info) is not None:
         raise UsageError(
             f"{path}: C code needs a model without residual blocks, got one with blocks; run the model with the native "
             "library, or train it with block=none"
         )
-    records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
-    names = [_name_of(record, path) for record in records]
-    at += layers * packed.LAYER.size
-    unread = iter([_tensor(content, at + i * packed.TENSOR.size) for i in range(tensors)])
-    embedding = next(unread) if vocabulary else None
-    frontend = _frontend(hop, unread) if hop else None
-    mean = std = None
-    if flags & packed.STANDARDISES:
-        mean, std = next(unread).floats, next(unread).floats
-    stack, width = [], inputs
-    for (_, count, cell_at, group_size), name in zip(records, names, strict=True):
-        cell = _file_cell(content, cell_at) if cell_at else built_in_cell(name.cell)
-        assert cell is not None
-        stack.append(_layer(name, cell, [next(unread) for _ in range(count)], group_size, width))
-        width = stack[-1].hidden
-    head = (next(unread), next(unread)) if flags & packed.HAS_HEAD else None
-    return ModelContent(inputs, outputs, embedding, frontend, mean, std, stack, head)
-
-
-def _tensor(content: bytes, at: int) -> Weight:
-    type, axes, rows, columns, offset, scales = packed.TENSOR.unpack_from(content, at)
-    values = np.frombuffer(content, packed.DTYPES[type], rows * columns, offset)
-    values = values.reshape(rows, columns) if axes == 2 else values
-    return Weight(values, np.frombuffer(content, "<f4", rows, scales).reshape(rows, 1) if scales else None)
+    inputs = feature_size(info)
+    stack: list[LayerContent] = []
+    for layer in model.layers:
+        stack.append(_layer(layer, stack[-1].hidden if stack else inputs, path))
+    return ModelContent(
+        inputs,
+        info["model"]["head"]["size"] or layer_sizes(info)[-1],
+        next(iter(model.embedding), None),
+        _frontend(info["model"]["input"]["size"], iter(model.frontend)) if settings else None,
+        model.standardisation[0].floats if model.standardisation else None,
+        model.standardisation[1].floats if model.standardisation else None,
+        stack,
+        (model.head[0], model.head[1]) if model.head else None,
+    )
 
 
 def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
@@ -186,79 +159,46 @@ def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
     return FrontendContent(hop, settings, window, filters, pcen, [next(unread).floats for _ in range(states)])
 
 
-def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
-    """Split the name of a layer into its parts.
-
-    Args:
-        record: The layer's record in the file, as unpacked by `packed.LAYER`.
-        path: Path of the model's file, for errors.
-
-    Returns:
-        The parts of the name.
-
-    Raises:
-        UsageError: The layer has an imputer or a normalisation, for which there is no C code.
-    """
-    name, in_file = record[0].rstrip(b"\0").decode(), record[2] != 0
-    parts, rules = name.split("+"), built_in_rules()
+def _name_of(layer: PackedLayer, path: Path) -> _LayerName:
+    """Split the name of a layer into its parts; raise UsageError for one with an imputer or a normalisation."""
+    parts, rules = layer.name.split("+"), built_in_rules()
     low_rank = parts[-1] == _LOW_RANK
     parts = parts[:-1] if low_rank else parts
     dense = next(rule for rule in rules if rules[rule].dense)
     rule = rules[parts.pop() if parts[-1] in rules else dense]
     cell = "+".join(parts)
-    if len(parts) > 1 or not (in_file or built_in_cell(cell)):
+    if len(parts) > 1 or not (layer.cell or built_in_cell(cell)):
         raise UsageError(
-            f"{path}: layer {name}: C code needs a layer without imputer and normalisation; run the model with the "
-            "native library"
+            f"{path}: layer {layer.name}: C code needs a layer without imputer and normalisation; run the model "
+            "with the native library"
         )
-    return _LayerName(name, cell, rule, low_rank)
+    return _LayerName(cell, rule, low_rank)
 
 
-def _layer(name: _LayerName, cell: CellTable, tensors: list[Weight], group_size: int, inputs: int) -> LayerContent:
-    """Build a layer from its tensors in a packed model.
-
-    Args:
-        name: Parts of the layer's name.
-        cell: The cell.
-        tensors: Tensors of the layer in the order of the file: first the weights, then the initial states.
-        group_size: Number of adjacent neurons that the update rule updates or skips together.
-        inputs: I, the size of the layer's input.
-
-    Returns:
-        The layer.
-    """
+def _layer(layer: PackedLayer, inputs: int, path: Path) -> LayerContent:
+    name = _name_of(layer, path)
+    cell = CellTable.from_attributes(layer.cell) if layer.cell else built_in_cell(name.cell)
+    assert cell is not None
     rule = name.rule
     states = cell.states + len(rule.memories) + cell.reads_last
-    weights = tensors[: len(tensors) - states]
-    starts = [tensor.floats for tensor in tensors[len(weights) :]]
+    weights = layer.inputs[: len(layer.inputs) - states]
+    starts = [tensor.floats for tensor in layer.inputs[len(weights) :]]
     names = _weight_names(cell, name.low_rank) + list(rule.weights)
     if len(names) > len(weights):
         # the biases of this cell are optional, and the model has none
         names.remove("b")
     by_name = dict(zip(names, weights, strict=True))
-    return LayerContent(name.whole, cell, rule, group_size, inputs, len(starts[0]), by_name, starts)
+    return LayerContent(layer.name, cell, rule, layer.group_size, inputs, len(starts[0]), by_name, starts)
 
 
 def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:
-    """Return the names of a cell's weights in the order in which a packed model stores them."""
-    names = [name for name, term in zip("WRCV", (X, H, C, M), strict=True) if any(g & term for g in cell.gates)]
-    if any(gate & (BIAS | OPTIONAL_BIAS) for gate in cell.gates):
+    """Return the names of a cell's weights in the order in which an exported file has them."""
+    names = [name for name, term in zip("WRCV", "xhcm", strict=True) if any(g & TERMS[term] for g in cell.gates)]
+    if any(gate & (TERMS["bias"] | OPTIONAL_BIAS) for gate in cell.gates):
         names.append("b")
     vectors = [f"vector {i}" for i in range(len(cell.vectors))]
     learned = len(vectors) - cell.constants
     return names + vectors[:learned] + ["Q"] * low_rank + vectors[learned:]
-
-
-def _file_cell(content: bytes, at: int) -> CellTable:
-    """Read the table of a user-defined cell from byte `at` of a packed model."""
-    _, *lengths = packed.CELL.unpack_from(content, at)
-    offset, lists = at + packed.CELL.size, {}
-    names = (*packed.INTS, *packed.NUMBERS)
-    for name, length in zip(names, lengths, strict=True):
-        type = "<i4" if name in packed.INTS else "<f4"
-        lists[name] = np.frombuffer(content, type, length, offset).tolist()
-        offset += 4 * length
-    return cell_table(lists)
 
 
 def biased_gates(layer: LayerContent) -> list[int]:
@@ -266,8 +206,8 @@ def biased_gates(layer: LayerContent) -> list[int]:
     cell = layer.cell
     if "b" not in layer.weights:
         return []
-    always = [g for g, terms in enumerate(cell.gates) if terms & BIAS]
-    either = [g for g, terms in enumerate(cell.gates) if terms & (BIAS | OPTIONAL_BIAS)]
+    always = [g for g, terms in enumerate(cell.gates) if terms & TERMS["bias"]]
+    either = [g for g, terms in enumerate(cell.gates) if terms & (TERMS["bias"] | OPTIONAL_BIAS)]
     rows = sum(cell.rows(g, layer.hidden, layer.inputs) for g in either)
     return either if rows == len(layer.weights["b"].values) else always
 
@@ -278,7 +218,7 @@ def gate_rows(layer: LayerContent, name: str, term: int) -> dict[int, tuple[int,
     Args:
         layer: The layer.
         name: Name of the weight: W, R, C, V or b.
-        term: Bit of the weight's term in `CellTable.gates`, such as X for W; ignored for b.
+        term: Bit of the weight's term in `CellTable.gates`, such as that of x for W; ignored for b.
 
     Returns:
         Dict from the index of each gate that has rows in the weight to a pair: first row and number of rows.
