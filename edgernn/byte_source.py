@@ -103,14 +103,18 @@ def check_method(where: str | Path, info: zipfile.ZipInfo, remedy: str) -> None:
         )
 
 
-def size_limit(path: Path, limit: int = LIMIT) -> int:
-    """Return the largest size in bytes to unpack a file to: `limit`, or the file's own size, but at most the memory."""
+def memory() -> int:
+    """Return the bytes of memory of this machine, or a large number if the system does not tell."""
     try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # not every system tells its memory
     except (AttributeError, OSError, ValueError):
-        memory = sys.maxsize
-    return min(max(limit, path.stat().st_size), memory)
+        return sys.maxsize
+
+
+def size_limit(path: Path, limit: int = LIMIT) -> int:
+    """Return the largest size in bytes to unpack a file to: `limit`, or the file's own size, but at most the memory."""
+    return min(max(limit, path.stat().st_size), memory())
 
 
 def take(stream: ByteSource, size: int) -> bytearray:

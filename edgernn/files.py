@@ -30,6 +30,8 @@ EXAMPLE = "example.npz"
 MODEL = "model.onnx"
 # settings of the training, in every run directory
 CONFIG = "config.json"
+# file in a run directory with the groups or recordings of a user's own data in each part
+SPLIT = "split.json"
 # errno values of a write to a full disk
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from edgernn.errors import some
 from edgernn.export.check import Check
 from edgernn.export.latency import Latency, microseconds
 from edgernn.export.rounding import Loss
+from edgernn.files import read_json
 from edgernn.model import SequenceModel
 from edgernn.own_network import OwnNetwork
 from edgernn.runtime.info import update_words
@@ -142,6 +144,15 @@ def _interface_rows(model: SequenceModel | OwnNetwork, task: Mapping[str, Any]) 
         more = f" and {len(classes) - _CLASSES:,} more" if len(classes) > _CLASSES else ""
         rows.append(("classes of y", ", ".join(map(_cell, classes[:_CLASSES])) + more))
     return rows
+
+
+def split_rows(path: Path) -> list[tuple[str, str]]:
+    """Return the row about the split of a user's own data, which `path` has, or none without this file."""
+    if not path.is_file():
+        return []
+    split = read_json(path)
+    counts = "; ".join(f"{part}: {len(split[part]):,} ({some(split[part])})" for part in split if part != "by")
+    return [(f"split by {split['by']}", counts.replace("|", chr(92) + "|"))]
 
 
 def _cell(name: str) -> str:

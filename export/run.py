@@ -10,11 +10,11 @@ import torch
 
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
-from edgernn.export.card import card
+from edgernn.export.card import card, split_rows
 from edgernn.export.kernels import without_kernel
 from edgernn.export.latency import latency
 from edgernn.export.rounding import Loss, rounded
-from edgernn.files import EXAMPLE, MODEL, read_json, write_arrays, write_text
+from edgernn.files import EXAMPLE, MODEL, SPLIT, read_json, write_arrays, write_text
 from edgernn.locks import hold_file
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.npz import read_npz
@@ -170,7 +170,7 @@ def _export(
     owner = MODEL if (out.parent / MODEL).is_file() and (out.parent / EXAMPLE).is_file() else out.name
     if owner == out.name:
         write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
-    rows = [] if notes is None else notes(config["task"])
+    rows = [*([] if notes is None else notes(config["task"])), *split_rows(run / SPLIT)]
     has_counts = any(value.name == "updates" for value in session.onnx.get_outputs())
     card_file, took = out.with_suffix(".md"), latency(out, x.numpy())
     write_text(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of csv tables of numbers, the same for training and for `edgernn run`.
+"""Reader of csv tables of numbers without dependencies, and the dialect of csv files, the same in training and runs.
 
 A header is a first row without any number. Every cell below it is a number, which may be in quotes; an empty cell or
 line, `#`, or another minus sign than "-" is an error. Columns are matched by their names. A column of time is no
-channel: one with the name of a time, or one that rises from row to row in all files.
+channel: one with the name of a time, or one that rises from row to row.
 """
 
 import csv
@@ -11,8 +11,8 @@ import re
 import warnings
 from array import array
 from collections.abc import Collection, Container, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ Values = npt.NDArray[np.float64]
 # words of the name of a column of time, such as "Timestamp (ms)" or "seconds_elapsed"
 _TIME = {"t", "time", "timestamp", "date", "datetime", "ts", "epoch", "elapsed", "clock"}
 _UNITS = {"s", "sec", "secs", "second", "seconds", "ms", "millis", "milliseconds", "us", "ns", "utc", "unix", "local"}
+# number of lines from which the separator of cells is found
+_SAMPLE_LINES = 50
 
 
 class TimeNames:
@@ -37,6 +39,57 @@ class TimeNames:
         # T is a temperature
         words = {word if word == "T" else word.lower() for word in re.findall(r"[^\W\d_]+", str(name))}
         return name not in self._channels and bool(words & _TIME) and words <= _TIME | _UNITS
+
+
+class OtherNames:
+    """Container of all names of columns except `names`."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self._names
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Format of a csv file: the separator of its cells, and the decimal mark of its numbers."""
+
+    delimiter: str = ","
+    decimal: str = "."
+
+    @classmethod
+    def of(cls, content: str) -> "Dialect":
+        """Find the dialect of the text of a csv file.
+
+        The separator is a tab or semicolon if that cuts the first line into several cells, and most of the next lines
+        into as many; else a comma. With a tab or semicolon, the decimal mark is a comma if there is a number with a
+        comma, and none with a point.
+        """
+        lines = list(islice((line for line in content.splitlines() if line.strip()), _SAMPLE_LINES))
+        for delimiter in "\t;":
+            counts = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
+            if counts and counts[0] > 1 and 2 * counts.count(counts[0]) > len(counts):
+                edge = rf"[{delimiter}\r\n\"]"
+                comma, point = (
+                    re.search(rf"(?:^|{edge})\s*[+-]?\d*{mark}\d+(?:[eE][+-]?\d+)?\s*(?={edge}|$)", content)
+                    for mark in (",", r"\.")
+                )
+                return cls(delimiter, "," if comma and not point else ".")
+        return cls()
+
+    def number(self, cell: str) -> float | None:
+        """Return the number in a cell, which may be nan or inf, or None if it has none."""
+        # Python accepts 1_000 and the digits of all languages, csv files do not
+        if "_" in cell or not cell.isascii() or (self.decimal == "," and "." in cell):
+            return None
+        try:
+            return float(cell.replace(self.decimal, "."))
+        except ValueError:
+            return None
+
+
+COMMAS = Dialect()
 
 
 @dataclass(frozen=True)
@@ -64,36 +117,6 @@ class CsvTable:
             )
         return self.values[:, (self.names or ()).index(name)]
 
-    def in_order(self, names: Sequence[str], source: str) -> "CsvTable":
-        """Return the table with its columns in another order; a table without a header is returned unchanged.
-
-        Args:
-            names: The names of all columns, in the new order.
-            source: Where these names are from, for the error.
-
-        Returns:
-            The table.
-
-        Raises:
-            EdgernnError: The table has other names, or one of them twice.
-        """
-        own = self.names
-        if own is None or own == tuple(names):
-            return self
-        if len(own) != len(names) or {*own} != {*names} or len({*names}) != len(names):
-            raise EdgernnError(
-                f"{self.path}: expected the columns {some(names, own)} of {source}, got {some(own, names)}; "
-                "correct the header, or give a file with these columns"
-            )
-        order = [own.index(name) for name in names]
-        return replace(self, names=tuple(names), values=self.values[:, order])
-
-    def without(self, columns: Collection[int]) -> "CsvTable":
-        """Return the table without some columns of numbers, which are counted from 0."""
-        kept = [i for i in range(self.values.shape[1]) if i not in columns]
-        names = None if self.names is None else tuple(self.names[i] for i in kept)
-        return replace(self, names=names, values=self.values[:, kept])
-
 
 def decode(path: Path, content: bytes | bytearray) -> str:
     """Decode a text in UTF-8, without a byte order mark; raise EdgernnError if `path` has other content."""
@@ -106,18 +129,7 @@ def decode(path: Path, content: bytes | bytearray) -> str:
         raise EdgernnError(f"{path}: expected text in UTF-8, got {got}; save it as UTF-8") from None
 
 
-def number(cell: str) -> float | None:
-    """Return the number in a cell, which may be nan or inf, or None if it has none."""
-    # Python accepts 1_000 and the digits of all languages, csv files do not
-    if "_" in cell or not cell.isascii():
-        return None
-    try:
-        return float(cell)
-    except ValueError:
-        return None
-
-
-def parse_csv(path: Path, content: str, *, text: Container[str] = (), delimiter: str = ",") -> CsvTable:
+def parse_csv(path: Path, content: str, *, text: Container[str] = (), dialect: Dialect = COMMAS) -> CsvTable:
     """Parse the text of a csv file of numbers.
 
     A first row is the header if no cell of it is a number, or could be a damaged one: a cell with digits and without
@@ -127,7 +139,7 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), delimiter:
         path: The file, for errors.
         content: Its text.
         text: Names of columns to read as text.
-        delimiter: Separator of the cells.
+        dialect: Format of the file.
 
     Returns:
         The table.
@@ -135,15 +147,13 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), delimiter:
     Raises:
         EdgernnError: The file is invalid; the message names the line, the column and the text.
     """
-    rows = _rows(path, content, delimiter)
+    rows = csv_rows(path, content, dialect)
     first, header = next(rows, (1, []))
     if not header:
         raise EdgernnError(f"{path}: expected rows of numbers, got none; add some")
     width, names = len(header), None
-    if _is_header(header):
-        # numpy.savetxt marks a header with #
-        names = [header[0].lstrip("# "), *header[1:]]
-        names = [name.strip() for name in names]
+    if is_header(header, dialect):
+        names = header_names(header)
     else:
         rows = chain([(first, header)], rows)
     words = {i: list[str]() for i, name in enumerate(names or ()) if name in text}
@@ -158,7 +168,7 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), delimiter:
         for i, cells in words.items():
             cells.append(row[i])
         for i in numeric:
-            value = number(row[i])
+            value = dialect.number(row[i])
             if value is None:
                 column = f"column {i + 1}" + (f" ({names[i]})" if names else "")
                 hint = "" if names or line > first else ", or give it a header: a row without any number"
@@ -177,15 +187,23 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), delimiter:
     )
 
 
-def _is_header(row: list[str]) -> bool:
-    return any(cell.strip() for cell in row) and not any(number(cell) is not None or _is_damaged(cell) for cell in row)
+def is_header(row: Sequence[str], dialect: Dialect) -> bool:
+    """True if a first row of cells has names of columns: no cell is a number, or could be a damaged one."""
+    return any(cell.strip() for cell in row) and not any(
+        dialect.number(cell) is not None or _is_damaged(cell) for cell in row
+    )
+
+
+def header_names(row: Sequence[str]) -> list[str]:
+    """Return the names of columns in a header; numpy.savetxt marks one with #."""
+    return [name.strip() for name in (row[0].lstrip("# "), *row[1:])]
 
 
 def _is_damaged(cell: str) -> bool:
     return any(map(str.isdigit, cell)) and not any(map(str.isalpha, cell))
 
 
-def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path, content: str, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
     """Iterate over the rows of a csv file, as pairs of a line number and the row's cells.
 
     `content` is the text of the file. A row may extend over several lines; its line number is that of the last one,
@@ -193,7 +211,7 @@ def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[
     """
     # split lazily, because StringIO would copy a large text to four times its memory
     lines = (line[0] for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", content))
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv.reader(lines, delimiter=dialect.delimiter, strict=True)
     empty = None
     try:
         for row in reader:
@@ -212,63 +230,58 @@ def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[
         ) from None
 
 
-def channel_tables(
-    source: Path,
-    tables: Sequence[CsvTable],
-    *,
-    channels: Sequence[str] | None = None,
-    count: int | None = None,
-    find_time: bool = True,
-) -> list[CsvTable]:
-    """Bring the columns of all tables into one order, and leave out columns of time.
-
-    A warning says which columns are taken as time, and whether columns without names are taken by their place.
+def channel_values(table: CsvTable, *, channels: Sequence[str] | None = None, count: int | None = None) -> Values:
+    """Return the columns of the channels in their order; a warning names the other columns.
 
     Args:
-        source: The file or folder of the tables, for errors and warnings.
-        tables: The tables, at least one, with the same number of columns. Columns with the name of a time were read as
-            text (`TimeNames`).
-        channels: Names of the channels that a model was trained on. Default: those of the first table with a header.
-        count: Number of channels, if it is known. Rising columns are then left out only if this many are left.
-        find_time: Leave out the columns that rise from row to row in all tables, except those in `channels`.
+        table: The table. Columns that are no channels may have been read as text.
+        channels: Names of the channels that a model was trained on. They are taken by name if the table has a header,
+            else by place.
+        count: Number of channels, if it is known. Without names, rising columns are a time if this many are left.
 
     Returns:
-        The tables, without text.
+        The values (N, I).
 
     Raises:
-        EdgernnError: The tables have other names than the channels or than each other, or columns of time alone.
+        EdgernnError: The table lacks a channel, has one twice, or has columns of time alone.
     """
-    reference = next((table for table in tables if table.names), tables[0])
-    if reference.names:
-        tables = [table.in_order(reference.names, str(reference.path)) for table in tables]
-    columns = reference.names or [f"column {i + 1}" for i in range(reference.values.shape[1])]
-    kept = channels if reference.names and channels else ()
-    rising = [i for i, name in enumerate(columns) if name not in kept and all(_rises(t.values[:, i]) for t in tables)]
+    if table.names is not None and channels:
+        others = [name for name in (*table.names, *table.text) if name not in channels]
+        if wrong := [name for name in channels if table.names.count(name) != 1]:
+            header = (*table.names, *table.text)
+            wanted, got = some(channels, [name for name in header if name not in wrong]), some(header, channels)
+            raise EdgernnError(
+                f"{table.path}: expected each of the columns {wanted} of the training once, got {got}; "
+                "correct the header, or give a file with these columns"
+            )
+        if others:
+            _warn(f"{table.path}: not read: {some(others)}; the channels are {some(channels)}")
+        return table.values[:, [table.names.index(name) for name in channels]]
+    columns = table.names or [f"column {i + 1}" for i in range(table.values.shape[1])]
+    rising = [i for i in range(len(columns)) if rises(table.values[:, i])]
     count = len(channels) if channels else count
-    if not find_time or count not in (None, len(columns) - len(rising)):
+    if count not in (None, len(columns) - len(rising)):
         rising = []
-    time = list(dict.fromkeys(name for table in tables for name in table.text)) + [columns[i] for i in rising]
+    time = [*table.text, *(columns[i] for i in rising)]
     if len(rising) == len(columns):
         raise EdgernnError(
-            f"{source}: expected channels, got columns of time alone ({some(time)}): they have the name of a time "
-            "or rise from row to row; to train on them, set time=none"
+            f"{table.path}: expected channels, got columns of time alone ({some(time)}): they have the name of a time "
+            "or rise from row to row; add channels"
         )
-    tables = [replace(table.without(rising), text={}) for table in tables]
-    if reference.names and channels:
-        tables = [table.in_order(channels, "the training") for table in tables]
-    names = channels or next((table.names for table in tables if table.names), None)
+    kept = [i for i in range(len(columns)) if i not in rising]
+    names = channels or (table.names and [columns[i] for i in kept])
     if time:
         taken = f"; the channels are {some(names)}" if names else ""
-        text = f"{source}: taken as time, not as a channel: {some(time)}{taken}"
-        warnings.warn(text, EdgernnWarning, stacklevel=2)
-    if names and len(names) > 1 and (without := [table.path for table in tables if table.names is None]):
-        text = (
-            f"{without[0]}: no header{f' ({len(without)} of {len(tables)} files)' * (len(tables) > 1)}; its columns "
-            f"are taken as {some(names)}, in this order"
-        )
-        warnings.warn(text, EdgernnWarning, stacklevel=2)
-    return tables
+        _warn(f"{table.path}: taken as time, not as a channel: {some(time)}{taken}")
+    if table.names is None and channels and len(channels) > 1:
+        _warn(f"{table.path}: no header; its columns are taken as {some(channels)}, in this order")
+    return table.values[:, kept]
 
 
-def _rises(column: Values) -> bool:
+def _warn(text: str) -> None:
+    warnings.warn(text, EdgernnWarning, stacklevel=3)
+
+
+def rises(column: Values) -> bool:
+    """True if a column (N,) of several rows rises from row to row, as a time does."""
     return len(column) > 1 and bool((np.diff(column) > 0).all())

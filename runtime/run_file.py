@@ -14,7 +14,7 @@ from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import EXAMPLE, output_file, read_bytes, write_arrays, write_bytes, write_text
 from edgernn.npz import read_npy, read_npz
 from edgernn.runtime.answers import class_names, probabilities
-from edgernn.runtime.csv_table import TimeNames, channel_tables, decode, parse_csv
+from edgernn.runtime.csv_table import Dialect, OtherNames, TimeNames, channel_values, decode, parse_csv
 from edgernn.runtime.info import frontend
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.session import Session
@@ -41,7 +41,7 @@ def run_file(
     """Run a model on the inputs x in a file, and write the outputs y to another file or return them.
 
     The suffix of a file name, in upper or lower case, selects the format: .npz (arrays x and y), .npy or .csv. The
-    columns of a csv file with a header are put in the order of the model's channels, by name.
+    model's channels are taken by name from a csv file with a header, whose other columns are not read.
 
     Args:
         model: The exported file.
@@ -63,7 +63,7 @@ def run_file(
     Raises:
         UsageError: A suffix is not .npz, .npy or .csv, `target` is one of the other files, or x has a wrong shape,
             dtype or value, such as NaN or a word outside the vocabulary.
-        EdgernnError: A file cannot be read, a csv file has other columns than the model's channels, or the backend or
+        EdgernnError: A file cannot be read, a csv file lacks a channel of the model, or the backend or
             the device is not available.
     """
     file = None if target == STDOUT else target
@@ -175,14 +175,14 @@ def read(path: Path, channels: Sequence[str] | None = None, count: int | None = 
 
     Args:
         path: The file; its suffix selects the format, csv unless it is .npz or .npy.
-        channels: Names of the model's channels. The columns of a csv file with a header are put in this order.
-        count: Number of the model's channels. A csv file may have columns of time besides; a warning names them.
+        channels: Names of the model's channels, which are taken by name from a csv file with a header.
+        count: Number of the model's channels. A csv file may have other columns besides; a warning names them.
 
     Returns:
         The array x, in the dtype of the file. A csv file becomes float64 (rows, columns).
 
     Raises:
-        EdgernnError: The file is missing or cannot be read, or has other columns than the channels.
+        EdgernnError: The file is missing or cannot be read, or lacks a channel.
     """
     suffix = path.suffix.lower()
     if suffix == ".npz":
@@ -193,8 +193,10 @@ def read(path: Path, channels: Sequence[str] | None = None, count: int | None = 
         content = read_bytes(path, "a csv file")
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
-    table = parse_csv(path, decode(path, content), text=TimeNames(channels or ()))
-    return channel_tables(path, [table], channels=channels, count=count)[0].values
+    text = decode(path, content)
+    others = OtherNames(channels) if channels else TimeNames()
+    table = parse_csv(path, text, text=others, dialect=Dialect.of(text))
+    return channel_values(table, channels=channels, count=count)
 
 
 def _warn_of_recording(session: Session, source: Path, steps: int) -> None:

@@ -193,7 +193,7 @@ def _npz(folder: Path) -> None:
 
 
 def _csv_folder(folder: Path) -> None:
-    from tests.test_task_folders import write_files
+    from tests.test_task_tables import write_files
 
     names = write_files(folder, 12)
     (folder / "labels.csv").write_text("".join(f"{name},{'ab'[i % 2]}\n" for i, name in enumerate(names)))
@@ -336,7 +336,7 @@ def _read_state(folder: Path) -> None:
 KINDS = {
     "npz": Kind(_npz, _task("tasks.arrays:Arrays", "own.npz")),
     "inputs of run": Kind(_inputs, _read_input),
-    "csv files": Kind(_csv_folder, _task("tasks.folders:Folder")),
+    "csv files": Kind(_csv_folder, _task("tasks.tables:Tables")),
     "wav files": Kind(_words, _task("tasks.keywords:OwnWords")),
     "idx": Kind(_mnist, _read_idx),
     "mat": Kind(_svhn, _read_svhn),

@@ -19,7 +19,7 @@ def test_every_task_and_every_verb_that_writes_takes_part(tmp_path):
     write_data(tmp_path)
     own = {training.task for training in TRAININGS} - TASKS.keys()
     assert {training.task for training in TRAININGS} >= TASKS.keys()
-    assert {find_task(str(tmp_path / name))[0].__name__ for name in own} == {"Arrays", "Folder", "OwnWords"}
+    assert {find_task(str(tmp_path / name))[0].__name__ for name in own} == {"Arrays", "Tables", "OwnWords"}
     assert {c.verb for c in COMMANDS} == {"train", "export", "calibrate", "pack", "data", "reproduce", "sweep"}
     assert len({command.name for command in COMMANDS}) == len(COMMANDS)
 

@@ -15,7 +15,7 @@ from edgernn.cli.frame import main
 from edgernn.runtime.wav import write_wav
 from edgernn.settings import fields_of
 from edgernn.training.tasks.arrays import Arrays
-from edgernn.training.tasks.folders import Folder
+from edgernn.training.tasks.tables import Tables
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "tutorials" / "own-data.md").read_text(encoding="utf-8")
 
@@ -73,4 +73,4 @@ def test_the_command_for_sounds_trains_a_model_of_words(tmp_path, monkeypatch):
 
 
 def test_the_page_names_every_setting_of_its_tasks():
-    assert all(f"`{name}=" in PAGE for task in (Arrays, Folder) for name in fields_of(task))
+    assert all(f"`{name}=" in PAGE for task in (Arrays, Tables) for name in fields_of(task))

@@ -10,7 +10,7 @@ import torch
 from edgernn.config import ModelConfig, RuleConfig
 from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.model import SequenceModel
-from edgernn.runtime.csv_table import parse_csv
+from edgernn.runtime.csv_table import channel_values, parse_csv
 from edgernn.settings import Setting, bind, fields_of, load, options_of, record, split_words
 from edgernn.training import train
 from edgernn.training.config import TrainConfig, resolve_config
@@ -100,8 +100,8 @@ def test_long_lists_of_names_are_cut_and_begin_with_those_that_differ():
     assert some(names) == "c0, c1, c2, c3, c4, c5, c6, c7 and 22 more"
     header = ",".join([*names[:20], "speed", *names[21:]]) + "\n" + ",".join(["1"] * 30) + "\n"
     table = parse_csv(Path("a.csv"), header)
-    with pytest.raises(EdgernnError, match=r"columns c20, c0, .* and 22 more of the model, got speed, c0, .* more;"):
-        table.in_order(names, "the model")
+    with pytest.raises(EdgernnError, match=r"columns c20, c0, .* and 22 more of the .* once, got speed, c0, .* more;"):
+        channel_values(table, channels=names)
 
 
 def test_options_of_the_rule_reach_the_model():

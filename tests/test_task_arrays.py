@@ -18,7 +18,7 @@ from edgernn.store import load_model
 from edgernn.training import find_task, train
 from edgernn.training.evaluate import scorer
 from edgernn.training.tasks.arrays import Arrays
-from edgernn.training.tasks.folders import Folder
+from edgernn.training.tasks.tables import Tables
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import without_pictures
 
@@ -28,14 +28,14 @@ from tests.training_helpers import without_pictures
 def test_a_path_is_an_npz_file_or_a_folder(tmp_path):
     path = save(tmp_path, x=inputs())
     assert find_task(str(path)) == (Arrays, path)
-    assert find_task(str(tmp_path)) == (Folder, tmp_path)
-    (tmp_path / "mine.csv").write_text("1\n")
-    for name in ("data.csv", str(tmp_path / "mine.csv")):
-        with pytest.raises(
-            UsageError, match=r"expected the name of a task, an \.npz file, a folder of csv files, or a folder"
-        ):
-            find_task(name)
-    for name in (str(tmp_path / "none.npz"), "some/where", "nowhere/", "x.npy"):
+    assert find_task(str(tmp_path)) == (Tables, tmp_path)
+    table = tmp_path / "mine.CSV"
+    table.write_text("1\n")
+    assert find_task(str(table)) == (Tables, table)
+    other = table.rename(tmp_path / "mine.xls")
+    with pytest.raises(UsageError, match=r"the name of a task, an \.npz, \.csv or \.parquet file, a folder of such"):
+        find_task(str(other))
+    for name in ("data.csv", str(tmp_path / "none.npz"), "some/where", "nowhere/", "x.npy"):
         with pytest.raises(EdgernnError, match=f"task: no such file or folder: {name}"):
             find_task(name)
     with pytest.raises(UsageError, match="unknown task 'adings': did you mean 'adding'"):
@@ -43,7 +43,7 @@ def test_a_path_is_an_npz_file_or_a_folder(tmp_path):
 
 
 def test_an_unknown_word_for_what_is_predicted():
-    for task in (Arrays, Folder):
+    for task in (Arrays, Tables):
         with pytest.raises(UsageError, match="predict: expected targets or next, got 'y'"):
             task(predict="y")
 

@@ -12,10 +12,10 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import find_task
 from edgernn.training.plan import choose
-from edgernn.training.tasks.folders import Folder
 from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.mixing import background_clips, mixed, noise_clips, quiet_frames, shifted
 from edgernn.training.tasks.recordings import PARTS, noise_parts, word_files
+from edgernn.training.tasks.tables import Tables
 from tests.broken_wavs import BROKEN, broken_wav
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import data_folder, without_pictures
@@ -90,7 +90,7 @@ def test_a_folder_of_the_user_is_split_by_class(tmp_path):
     assert find_task(str(tmp_path)) == (OwnWords, tmp_path)
     assert find_task(str(tmp_path / "left")) == (OwnWords, tmp_path / "left")
     (tmp_path / "csv").mkdir()
-    assert find_task(str(tmp_path / "csv"))[0] is Folder
+    assert find_task(str(tmp_path / "csv"))[0] is Tables
 
 
 def test_other_words_are_unknown(tmp_path):
@@ -303,7 +303,7 @@ def test_sounds_of_another_format_are_refused_with_a_remedy(tmp_path):
     with pytest.raises(EdgernnError, match=r"0\.flac: expected wav files alone, got \.flac; convert it with ffmpeg"):
         opened(OwnWords(), tmp_path / "flac")
     (tmp_path / "flac/left/0.csv").touch()
-    assert find_task(str(tmp_path / "flac"))[0] is Folder
+    assert find_task(str(tmp_path / "flac"))[0] is Tables
     noise = tmp_path / "noise"
     noise.mkdir()
     (noise / "a.mp3").touch()

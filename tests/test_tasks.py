@@ -18,14 +18,14 @@ from edgernn.training import TASKS, find_task
 from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION
-from edgernn.training.tasks.folders import Folder
 from edgernn.training.tasks.keywords import OwnWords
 from edgernn.training.tasks.sources import Sequences, random_split
+from edgernn.training.tasks.tables import Tables
 
 # every task
 
 
-@pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Folder], ids=lambda t: t.name)
+@pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Tables], ids=lambda t: t.name)
 def test_settings_of_a_task_share_no_name_with_others(task):
     others = set(fields_of(TrainConfig)) | set(fields_of(ModelConfig))
     for owner in (*CELLS.values(), *RULES.values()):
@@ -33,12 +33,12 @@ def test_settings_of_a_task_share_no_name_with_others(task):
     assert not others & set(fields_of(task))
 
 
-@pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Folder], ids=lambda t: t.name)
+@pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Tables], ids=lambda t: t.name)
 def test_a_recipe_names_settings_of_the_config(task):
     bind(task.defaults, train=fields_of(TrainConfig), model=fields_of(ModelConfig))
 
 
-@pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Folder, OwnWords], ids=lambda t: t.name)
+@pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Tables, OwnWords], ids=lambda t: t.name)
 def test_the_help_of_a_task_describes_each_setting_once(task):
     settings = task_doc(task).partition("\n\nSettings:\n\n")[2].partition("\n\n")[0]
     names = re.findall(r"`(\w+)`", " ".join(re.findall(r"^- (.*?):", settings, re.MULTILINE)))

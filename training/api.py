@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The function `train`: training of a model in one call, as `edgernn train` does."""
 
+import json
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from edgernn.cell_files import differs, label, load_network, source_of, why_port
 from edgernn.config import NetworkConfig
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
-from edgernn.files import EXAMPLE, FULL, read_json, write_arrays, write_json
+from edgernn.files import EXAMPLE, FULL, SPLIT, read_json, write_arrays, write_json
 from edgernn.kernels import attach
 from edgernn.locks import hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
@@ -114,6 +115,8 @@ def train(
         if note := group.first(lambda: run.open(record, resume, _extra_files(plan))):
             progress.note(note)
         if group.leads:
+            for line in plan.task.summary:
+                progress.note(line)
             _warn_of_export(plan)
         result = group.first(run.result)
         if result is None:
@@ -149,10 +152,11 @@ def _resumed_cell(run: Path, cell: str) -> str:
 def _extra_files(plan: Plan) -> dict[str, bytes]:
     """Return the files that a new run stores beside config.json, as a dict from file name to content.
 
-    The dict contains the source file of a user-defined cell or network, and is empty for a built-in cell.
+    The dict contains the source file of a user-defined cell or network, and the split of a user's own data.
     """
-    source = source_of(plan.kind)
-    return {} if source is None else {source.kept: source.content}
+    source, split = source_of(plan.kind), plan.task.split
+    files = {} if source is None else {source.kept: source.content}
+    return files if split is None else files | {SPLIT: json.dumps(split, indent=1).encode()}
 
 
 def _warn_of_export(plan: Plan) -> None:

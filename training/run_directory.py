@@ -44,6 +44,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import (
     CONFIG,
     EXAMPLE,
+    SPLIT,
     naming,
     output_file,
     read_bytes,
@@ -64,7 +65,7 @@ STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics
 BEST = "best.safetensors"
 LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
 _PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS)
-_FILES = (CONFIG, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
+_FILES = (CONFIG, SPLIT, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 

@@ -76,7 +76,7 @@ TRAININGS = (
 def write_data(folder: Path) -> None:
     """Write small files of every data set, and the user's data own.npz, tables/ and recordings/."""
     from tests.small_data import write_all
-    from tests.test_task_folders import write_files
+    from tests.test_task_tables import write_files
     from tests.words import write_own
 
     write_all(folder)

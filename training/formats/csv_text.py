@@ -5,7 +5,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from edgernn.byte_source import LIMIT, read_all
-from edgernn.runtime.csv_table import CsvTable, decode, parse_csv
+from edgernn.runtime.csv_table import COMMAS, CsvTable, Dialect, decode, parse_csv
 
 
 def read_text(path: Path, limit: int = LIMIT) -> str:
@@ -24,13 +24,13 @@ def read_text(path: Path, limit: int = LIMIT) -> str:
     return decode(path, read_all(path, limit))
 
 
-def read_csv(path: Path, *, text: Container[str] = (), delimiter: str = ",", limit: int = LIMIT) -> CsvTable:
+def read_csv(path: Path, *, text: Container[str] = (), dialect: Dialect = COMMAS, limit: int = LIMIT) -> CsvTable:
     """Read a csv file of numbers by the rules of `edgernn.runtime.csv_table`.
 
     Args:
         path: The file, plain, .gz or .xz.
         text: Names of columns to read as text; missing ones are ignored.
-        delimiter: Separator of the cells.
+        dialect: Format of the file.
         limit: Maximal unpacked size in bytes.
 
     Returns:
@@ -39,4 +39,4 @@ def read_csv(path: Path, *, text: Container[str] = (), delimiter: str = ",", lim
     Raises:
         EdgernnError: The file is invalid; the message names the line, the column and the text.
     """
-    return parse_csv(path, read_text(path, limit), text=text, delimiter=delimiter)
+    return parse_csv(path, read_text(path, limit), text=text, dialect=dialect)

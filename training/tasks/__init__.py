@@ -22,6 +22,8 @@ PLACES = {
     "ecg": "edgernn.training.tasks.ecg:Ecg",
     "remaining-life": "edgernn.training.tasks.remaining_life:RemainingLife",
 }
+# suffixes of tables
+_TABLES = (".csv", ".parquet")
 # package whose PLACES has the tasks of single papers, where it is installed
 _PAPERS = "edgernn.training.papers"
 
@@ -54,8 +56,8 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     """Look up the class of a training task by its name, or by the path of the user's own data.
 
     Args:
-        name: A key of TASKS, or the path of an .npz file, of a folder of csv files, or of a folder whose subfolders
-            hold wav files.
+        name: A key of TASKS, or the path of an .npz file, of a csv or parquet file, of a folder of such files, or of a
+            folder whose subfolders hold wav files.
 
     Returns:
         The task class, and the path of the user's data, or None if `name` is a key of TASKS.
@@ -68,20 +70,23 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
         return TASKS[name], None
     path = Path(name)
     if path.is_dir():
-        from edgernn.training.tasks.folders import Folder
         from edgernn.training.tasks.keywords import OwnWords
         from edgernn.training.tasks.recordings import OTHER_SOUNDS, WAV
 
-        has_sounds = _has(path, (WAV,)) or (_has(path, OTHER_SOUNDS) and not _has(path, (".csv",)))
-        return OwnWords if has_sounds else Folder, path
+        if _has(path, (WAV,)) or (_has(path, OTHER_SOUNDS) and not _has(path, _TABLES)):
+            return OwnWords, path
+    if path.is_dir() or (path.suffix.lower() in _TABLES and path.is_file()):
+        from edgernn.training.tasks.tables import Tables
+
+        return Tables, path
     if path.suffix.lower() == ".npz" and path.is_file():
         from edgernn.training.tasks.arrays import Arrays
 
         return Arrays, path
-    if path.exists() or path.suffix.lower() == ".csv":
+    if path.exists():
         raise UsageError(
-            "task: expected the name of a task, an .npz file, a folder of csv files, or a folder whose subfolders hold "
-            f"wav files, got {name!r}; give the folder of your csv or wav files instead of a file"
+            "task: expected the name of a task, an .npz, .csv or .parquet file, a folder of such tables, or a folder "
+            f"whose subfolders hold wav files, got {name!r}; convert the file, or give the folder of your wav files"
         )
     if (file := path.with_suffix(".npz")).is_file():
         raise UsageError(f"task: no task has the name {name}; to train on your file, give --task {file}")

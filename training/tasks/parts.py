@@ -3,6 +3,7 @@
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +189,43 @@ class Folds:
         order = random_split(count, [], 0)[0].tolist()
         fold = seed % self.folds
         return [group for i, group in enumerate(order) if i % self.folds != fold], order[fold :: self.folds]
+
+
+def split_units(
+    units: Sequence[str], sizes: Sequence[int], seed: int, classes: Mapping[str, Collection[int]]
+) -> list[list[str]]:
+    """Split units, such as persons, at random into parts, with units of all classes in each if possible.
+
+    A class that a part lacks comes from a part with several units of it, if that part loses no other class. In
+    exchange it gets a unit without which the part still has all its classes, if there is one.
+
+    Args:
+        units: Different names.
+        sizes: Numbers of units of all parts but the first.
+        seed: Random seed.
+        classes: Dict from unit to the classes of its sequences, which may be none.
+
+    Returns:
+        The units of each part.
+    """
+    parts = [[units[i] for i in chosen.tolist()] for chosen in random_split(len(units), list(sizes), seed)]
+
+    def spare(part: list[str]) -> list[str]:
+        counts = Counter(number for unit in part for number in classes[unit])
+        return [unit for unit in part if all(counts[number] > 1 for number in classes[unit])]
+
+    for part in parts:
+        for number in sorted({number for unit in units for number in classes[unit]}):
+            if any(number in classes[unit] for unit in part):
+                continue
+            givers = ((other, unit) for other in parts for unit in spare(other) if number in classes[unit])
+            if (found := next(givers, None)) is not None:
+                giver, unit = found
+                giver.remove(unit)
+                given = spare(part)[:1]
+                part[:] = [*(kept for kept in part if kept not in given), unit]
+                giver += given
+    return parts
 
 
 def balanced_parts(label: Array, groups: Array, seed: int) -> list[Tensor]:

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader of a user's own tables, csv files in any usual dialect and parquet files, by polars."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from edgernn.byte_source import memory
+from edgernn.errors import EdgernnError, some
+from edgernn.files import check_regular
+from edgernn.runtime.csv_table import Dialect, csv_rows, header_names, is_header
+from edgernn.training.formats.csv_text import read_text
+
+CSV, PARQUET = ".csv", ".parquet"
+Values = npt.NDArray[np.float64]
+# tables that are read may take one in so many bytes of the memory: cells are text before they are numbers
+_MEMORY_SHARE = 4
+# a number with a decimal comma
+_COMMA = r"^(\s*[+-]?\d*),(\d+(?:[eE][+-]?\d+)?\s*)$"
+# seconds in a unit of time, by a word of the column's name, and by the size of its numbers if they count from 1970
+_UNITS = {"ms": 1e-3, "millis": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
+_SIZES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+_CLOCK = "%H:%M:%S%.f"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The N rows of one or more files with the same columns.
+
+    Attributes:
+        paths: The files.
+        begins: Index of the first row of each file, and then N.
+        frame: The rows. Cells of csv files are text, and None if they are empty.
+        has_names: False if no file has a header; the columns are then called "column 1" and so on.
+        without_names: Files without a header.
+        decimal_commas: True if numbers have decimal commas.
+    """
+
+    paths: tuple[Path, ...]
+    begins: tuple[int, ...]
+    frame: pl.DataFrame
+    has_names: bool = True
+    without_names: tuple[Path, ...] = ()
+    decimal_commas: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return self.frame.columns
+
+    def is_text(self, name: str) -> bool:
+        """True if less than half of the filled cells of a column are numbers; an empty column is no text."""
+        column = self.frame[name]
+        if column.dtype.is_numeric() or column.dtype == pl.Boolean:
+            return False
+        filled = column.drop_nulls()
+        return len(filled) > 0 and (column.dtype != pl.String or 2 * _cast(filled).count() < len(filled))
+
+    def text(self, name: str) -> pl.Series:
+        """Return a column as text (N,), with None in place of empty cells."""
+        return self.frame[name].cast(pl.String)
+
+    def numbers(self, name: str) -> Values:
+        """Return a column of numbers (N,), or raise EdgernnError for a cell that is none in the range of float32."""
+        column = self.frame[name]
+        values = _cast(column)
+        if values.null_count():
+            row = int(values.is_null().arg_max() or 0)
+            cell = column[row]
+            remedy = "fill the gap, such as with the value before it" if cell is None else "correct the line"
+            hint = ""
+            if row in self.begins and self.paths[self.begins.index(row)] in self.without_names:
+                hint = ", or give it a header: a row without any number"
+            got = "" if cell is None else str(cell)[:40]
+            raise EdgernnError(f"{self.place(row, name)}: expected a number, got {got!r}; {remedy}{hint}")
+        numbers = values.to_numpy()
+        if not (finite := np.abs(numbers) <= np.finfo(np.float32).max).all():
+            row = int(finite.argmin())
+            wanted = "a finite number in the range of float32"
+            raise EdgernnError(f"{self.place(row, name)}: expected {wanted}, got {numbers[row]}; replace it")
+        return numbers
+
+    def seconds(self, name: str) -> Values | None:
+        """Return a column of times (N,) in seconds, or None if it has others than numbers, dates and times."""
+        column = self.frame[name]
+        if column.dtype.is_temporal():
+            times = column
+        elif not self.is_text(name):
+            values = _cast(column)
+            if values.null_count():
+                return None
+            numbers = values.to_numpy()
+            words = {word.lower() for word in re.findall(r"[^\W\d_]+", name)}
+            unit = next((scale for word, scale in _UNITS.items() if word in words), None)
+            size = float(np.median(np.abs(numbers)))
+            return numbers * (unit or next((scale for least, scale in _SIZES if size > least), 1.0))
+        else:
+            try:
+                times = column.str.to_datetime(strict=False, time_unit="us")
+            except pl.exceptions.ComputeError:
+                times = column.str.to_time(_CLOCK, strict=False)
+        if times.null_count():
+            return None
+        if times.dtype == pl.Time:
+            return times.to_physical().to_numpy() * 1e-9
+        return times.cast(pl.Datetime("us")).to_physical().to_numpy() * 1e-6
+
+    def place(self, row: int, name: str | None = None) -> str:
+        """Return the place of a row for an error: its file and line, and the column `name`."""
+        file = int(np.searchsorted(self.begins, row, "right")) - 1
+        path, index = self.paths[file], row - self.begins[file]
+        where = f"row {index + 1}"
+        if path.suffix.lower() != PARQUET:
+            index += path not in self.without_names
+            content = read_text(path)
+            lines = (line for line, _ in csv_rows(path, content, Dialect.of(content)))
+            where = f"line {next(line for i, line in enumerate(lines) if i == index)}"
+        if name is None:
+            return f"{path}: {where}"
+        column = f"column {self.names.index(name) + 1}"
+        return f"{path}: {where}, " + (column if name == column else f"{column} ({name})")
+
+
+def read_tables(source: Path, paths: Sequence[Path]) -> Table:
+    """Read csv or parquet files with the same columns, in any order, and join their rows.
+
+    Args:
+        source: The user's file or folder, for errors.
+        paths: The files, at least one, all csv or all parquet.
+
+    Returns:
+        The table.
+
+    Raises:
+        EdgernnError: A file is missing, damaged or empty, the files are too large for the memory, or have other columns
+            than each other.
+    """
+    for path in paths:
+        check_regular(path, "a table")
+    size, most = sum(path.stat().st_size for path in paths), memory() // _MEMORY_SHARE
+    if size > most:
+        raise EdgernnError(
+            f"{source}: expected at most {most:,} bytes of tables, 1/{_MEMORY_SHARE} of this machine's memory, got "
+            f"{size:,}; leave out columns, or split the data"
+        )
+    if len(suffixes := {path.suffix.lower() for path in paths}) > 1:
+        raise EdgernnError(
+            f"{source}: expected tables of one format, got {' and '.join(sorted(suffixes))}; convert some"
+        )
+    read = _read_parquet if suffixes == {PARQUET} else _read_csv
+    tables = [read(path) for path in paths]
+    first = next((table for table in tables if table.has_names), tables[0])
+    _check_widths(source, paths, [table.frame.width for table in tables])
+    frames = [_in_order(table, first) for table in tables]
+    try:
+        frame = pl.concat(frames)
+    except pl.exceptions.PolarsError as error:
+        raise EdgernnError(
+            f"{source}: expected tables with equal types of columns, got: {error}; convert some"
+        ) from None
+    without = tuple(table.paths[0] for table in tables if not table.has_names)
+    begins = np.cumsum([0, *(len(part) for part in frames)]).tolist()
+    commas = any(table.decimal_commas for table in tables)
+    return Table(tuple(paths), tuple(begins), frame, first.has_names, without, commas)
+
+
+def _check_widths(source: Path, paths: Sequence[Path], widths: Sequence[int]) -> None:
+    if others := [i for i, width in enumerate(widths) if width != widths[0]]:
+        first, other = (path.relative_to(source).as_posix() for path in (paths[0], paths[others[0]]))
+        got = f"{widths[0]} in {first} and {widths[others[0]]} in {other}"
+        count = f"{len(others)} of {len(paths)} files differ from {first}"
+        raise EdgernnError(
+            f"{source}: expected files with equally many columns, got {got} ({count}); correct the files"
+        )
+
+
+def _in_order(table: Table, first: Table) -> pl.DataFrame:
+    if not table.has_names:
+        return table.frame.rename(dict(zip(table.names, first.names, strict=True)))
+    if {*table.names} != {*first.names}:
+        wanted = f"the columns {some(first.names, table.names)} of {first.paths[0]}"
+        got = some(table.names, first.names)
+        raise EdgernnError(f"{table.paths[0]}: expected {wanted}, got {got}; correct the header")
+    return table.frame.select(first.names)
+
+
+def _read_parquet(path: Path) -> Table:
+    try:
+        frame = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise EdgernnError(f"{path}: expected a parquet file, got a damaged one ({error}); write it again") from None
+    if not len(frame):
+        raise EdgernnError(f"{path}: expected rows, got none; add some")
+    return Table((path,), (0, len(frame)), frame)
+
+
+def _read_csv(path: Path) -> Table:
+    content = read_text(path, limit=memory())
+    if "\n" not in content:
+        content = content.replace("\r", "\n")
+    dialect = Dialect.of(content)
+    _, header = next(csv_rows(path, content, dialect), (1, []))
+    if not header:
+        raise EdgernnError(f"{path}: expected rows of numbers, got none; add some")
+    has_names = is_header(header, dialect)
+    names = header_names(header) if has_names else [f"column {i + 1}" for i in range(len(header))]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise EdgernnError(f"{path}: expected different names of columns, got {twice[0]!r} twice; rename one")
+    read = partial(pl.read_csv, has_header=False, separator=dialect.delimiter, infer_schema=False)
+    try:
+        frame = read(content.encode())
+    except pl.exceptions.PolarsError as error:
+        _check_rows(path, content, dialect, len(names))
+        raise EdgernnError(
+            f"{path}: expected a csv file, got the error '{error}' when reading it; correct it"
+        ) from None
+    if frame.width != len(names) or frame.to_series(-1).null_count():
+        # polars takes a short row for one with empty cells
+        _check_rows(path, content, dialect, len(names))
+    frame.columns = names
+    frame = frame.slice(int(has_names))
+    if not len(frame):
+        raise EdgernnError(f"{path}: expected rows of numbers, got none after the header; add some")
+    blank = pl.all().str.strip_chars()
+    frame = frame.with_columns(pl.when(blank != "").then(blank))
+    if dialect.decimal == ",":
+        frame = frame.with_columns(pl.all().str.replace(_COMMA, "$1.$2"))
+    without = () if has_names else (path,)
+    return Table((path,), (0, len(frame)), frame, has_names, without, dialect.decimal == ",")
+
+
+def _check_rows(path: Path, content: str, dialect: Dialect, width: int) -> None:
+    """Raise EdgernnError for the first row that is damaged or has another number of cells."""
+    for line, row in csv_rows(path, content, dialect):
+        if len(row) != width:
+            raise EdgernnError(
+                f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line"
+            )
+
+
+def _cast(column: pl.Series) -> pl.Series:
+    return column.cast(pl.Float64, strict=False)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roles of the columns of a user's own tables: time, label or targets, sequence, group and channels."""
+
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgernn.errors import EdgernnError, UsageError, some
+from edgernn.runtime.csv_table import TimeNames, rises
+from edgernn.training.formats.tables import Table
+
+# values of the setting `time` that are no name of a column
+AUTO, NONE = "auto", "none"
+# names by which a role is found
+_NAMES = {
+    "label": {"label", "labels", "class"},
+    "targets": {"target", "targets"},
+    "sequence": {"sequence", "sequence_id", "recording", "recording_id"},
+    "split_by": {"group", "person", "subject", "participant", "patient", "user"},
+}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Names of the columns by their role.
+
+    Attributes:
+        features: The channels, in their order.
+        time: Column of the time.
+        others_of_time: Further columns of time.
+        label: Column of the names of classes.
+        targets: Columns of the target numbers.
+        sequence: Column that tells the sequences of a table apart.
+        group: Column of the groups, such as persons, that a split must not divide.
+        unread: Columns without a role.
+    """
+
+    features: tuple[str, ...]
+    time: str | None = None
+    others_of_time: tuple[str, ...] = ()
+    label: str | None = None
+    targets: tuple[str, ...] = ()
+    sequence: str | None = None
+    group: str | None = None
+    unread: tuple[str, ...] = ()
+
+
+@dataclass
+class ColumnSettings:
+    """Columns of a user's tables by their role; a base of tasks.
+
+    Settings:
+
+    - `time`: Column of the time, which is not a channel: its name; or none if all columns are channels; or auto for
+      columns with a name such as time, timestamp, t or date, and for those that rise from row to row in all files.
+      Times are seconds, dates and times in ISO form, or another unit that the name has, as in `t (ms)`.
+    - `label`: Column of the class of each row. Default: the one column named label or class, or the one of text.
+    - `targets`: Columns of target numbers, separated by commas. Default: the one column named target, if any.
+    - `sequence`: Column that tells the sequences of a file apart. Default: the one column named sequence or recording.
+    - `split_by`: Column of groups, such as persons or devices, which the split does not divide. Default: the one
+      column named group, person, subject, participant, patient or user.
+    - `features`: Channels, separated by commas. Default: all other columns of numbers.
+    """
+
+    time: str = AUTO
+    label: str | None = None
+    targets: str | None = None
+    sequence: str | None = None
+    split_by: str | None = None
+    features: str | None = None
+
+
+def find_roles(
+    source: Path,
+    table: Table,
+    files: Sequence[tuple[int, int]],
+    settings: ColumnSettings,
+    *,
+    needs_target: bool,
+    channels: Sequence[str] | None = None,
+) -> Roles:
+    """Find the role of each column.
+
+    Args:
+        source: The user's file or folder, for errors.
+        table: The table.
+        files: First and last row + 1 of each file, within which a time rises.
+        settings: The roles that the user set.
+        needs_target: True if a column must be the label or the target.
+        channels: Names of the channels that a model was trained on.
+
+    Returns:
+        The roles.
+
+    Raises:
+        UsageError: A setting names no column, or one that has another role.
+        EdgernnError: Several columns or none could have a role, or no channels are left.
+    """
+    names = table.names
+    chosen = {
+        "time": () if settings.time in (AUTO, NONE) else (settings.time,),
+        "label": _listed(settings.label),
+        "targets": _listed(settings.targets),
+        "sequence": _listed(settings.sequence),
+        "split_by": _listed(settings.split_by),
+        "features": tuple(channels) if channels and table.has_names else _listed(settings.features),
+    }
+    for role, columns in chosen.items():
+        for name in columns:
+            if name not in names:
+                raise _unknown(source, role, name, names, from_training=bool(channels) and role == "features")
+    taken: dict[str, str] = {}
+    for role, columns in chosen.items():
+        for name in columns:
+            if name in taken:
+                raise UsageError(f"{role}: expected a column without another role, got {name!r}, the {taken[name]}")
+            taken[name] = role
+    if len(chosen["label"]) > 1 or (chosen["label"] and chosen["targets"]):
+        raise UsageError("label: expected one column, and no targets beside it; leave one out")
+
+    def named(role: str) -> tuple[str, ...]:
+        if chosen[role]:
+            return chosen[role]
+        found = tuple(name for name in names if name not in taken and name.lower() in _NAMES[role])
+        if len(found) > 1:
+            raise _several(source, role, found)
+        taken.update(dict.fromkeys(found, role))
+        return found
+
+    times = chosen["time"]
+    if settings.time == AUTO:
+        known = TimeNames(taken)
+        times = tuple(name for name in names if name in known)
+        taken.update(dict.fromkeys(times, "time"))
+    sequence = named("sequence") if table.has_names else ()
+    group = named("split_by") if table.has_names else ()
+    label, targets = chosen["label"], chosen["targets"]
+    texts = [name for name in names if name not in taken and table.is_text(name)]
+    if needs_target and not (label or targets):
+        label, targets = named("label"), named("targets")
+        if label and targets:
+            raise _several(source, "label or targets", label + targets)
+        if not (label or targets):
+            if len(texts) > 1:
+                raise _several(source, "label", texts)
+            if not texts:
+                raise EdgernnError(
+                    f"{source}: expected a column of labels or target numbers, got the columns {some(names)}; set "
+                    "label=COLUMN or targets=COLUMN, add labels.csv, targets.csv or a subfolder for each class, or set "
+                    "predict=next to predict the next step without targets"
+                )
+            label = (texts[0],)
+            taken[texts[0]] = "label"
+    features = chosen["features"]
+    if not features:
+        features = tuple(name for name in names if name not in taken and name not in texts)
+        if settings.time == AUTO and not (channels and table.has_names):
+            rising = tuple(
+                name for name in features if all(rises(table.numbers(name)[begin:end]) for begin, end in files)
+            )
+            if channels and len(features) - len(rising) != len(channels):
+                rising = ()
+            times += rising
+            features = tuple(name for name in features if name not in rising)
+        if not features:
+            alone = f"columns of time alone ({some(times)})" if times else f"the columns {some(names)}"
+            hint = "they have the name of a time or rise from row to row; to train on them, set time=none"
+            raise EdgernnError(
+                f"{source}: expected channels, columns of numbers without another role, got {alone}"
+                + (f": {hint}" if times else "; add some")
+            )
+    used = {*features, *times, *label, *targets, *sequence, *group}
+    return Roles(
+        features,
+        times[0] if times else None,
+        times[1:],
+        label[0] if label else None,
+        targets,
+        sequence[0] if sequence else None,
+        group[0] if group else None,
+        tuple(name for name in names if name not in used),
+    )
+
+
+def _listed(words: str | None) -> tuple[str, ...]:
+    return () if words is None else tuple(word.strip() for word in words.split(","))
+
+
+def _unknown(source: Path, role: str, name: str, names: Collection[str], *, from_training: bool) -> EdgernnError:
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {matches[0]!r}?" if matches else "correct the setting or the header"
+    if from_training:
+        return EdgernnError(f"{source}: expected the column {name!r} of the training, got {some(names)}; {hint}")
+    return UsageError(f"{role}: expected a column of {source}, got {name!r}, none of {some(names)}; {hint}")
+
+
+def _several(source: Path, role: str, columns: Iterable[str]) -> EdgernnError:
+    columns = list(columns)
+    settings = " or ".join(f"{role.split(maxsplit=1)[0]}={name}" for name in columns[:2])
+    return EdgernnError(f"{source}: expected one column for the {role}, got {some(columns)}; set {settings}")

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Task on a user's own tables: csv or parquet files, one recording each or with a column of sequences."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from edgernn.errors import EdgernnError, UsageError, some
+from edgernn.runtime.input_check import warn_of_rounding
+from edgernn.settings import Expected
+from edgernn.training.formats.tables import CSV, PARQUET, Table, read_tables
+from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_folders, sorted_names
+from edgernn.training.tasks.own import NEXT, OwnData
+from edgernn.training.tasks.parts import HELD_OUT, Folds, check_apart, split_units, visible, warn_of_left_out
+from edgernn.training.tasks.roles import AUTO, ColumnSettings, Roles, find_roles
+from edgernn.training.tasks.sources import IGNORED, Sequences
+from edgernn.training.tasks.timeline import Recording
+
+SEQUENCE, STEP = "sequence", "step"
+# recordings whose rows a second differ by this factor have another rate; phones vary by some percent
+_OTHER_RATE = 1.2
+_PARTS = ("train", "validation", "test")
+
+
+@dataclass
+class Tables(ColumnSettings, Folds, OwnData):
+    """Task on a user's own tables, csv or parquet files: a folder of recordings, or one file.
+
+    A row is a time step, a column is a channel or has another role. csv files may have commas, semicolons or tabs,
+    quotes, decimal commas, a byte order mark, and dates and times in ISO form. A first row without any number is a
+    header. All files have the same columns, in any order if they have headers. A file is a recording, unless a column
+    tells the sequences apart (`sequence`). The targets are one of these, except with predict=next:
+
+    - a column of labels (`label`) or of numbers (`targets`);
+    - labels.csv, with the name of a file and the name of its class in each row;
+    - targets.csv, with the name of a file and its O target numbers in each row;
+    - one subfolder per class, named after it, with the files of that class.
+
+    Recordings are split by group (`split_by`), such as a person, or else by recording, never by window. A tenth, at
+    least one, is for validation, and as many for the test. A part gets a recording of each class if there are enough.
+    The folder may have subfolders train, val and test instead; a missing part is drawn from train.
+    split.json in the run has the names in each part. Classes are numbered in the order of their names, which
+    config.json lists.
+
+    Settings:
+
+    - `T`: Use the first T rows of each recording; every one must have at least T rows. Default: all rows.
+    - `resample`: Resample recordings to this many rows a second, by their column of time: numbers are interpolated
+      linearly, labels are the nearest. Default: rows as they are.
+    - `gap`: Split recordings where two successive times differ by more than this many seconds. Default: no split.
+    - `window`: Cut recordings into sequences of this many rows. Default: whole recordings.
+    - `stride`: Number of rows from the begin of a window to that of the next one. Default: `window`.
+    - `label_by`: sequence for one target per sequence, the most frequent label or the mean number; step for one per
+      row; or auto: step if the targets change within a recording and there is no window, else sequence.
+    """
+
+    T: Annotated[int | None, Field(ge=1)] = None
+    resample: Annotated[float | None, Field(gt=0)] = None
+    gap: Annotated[float | None, Field(gt=0)] = None
+    window: Annotated[int | None, Field(ge=1)] = None
+    stride: Annotated[int | None, Field(ge=1)] = None
+    label_by: Annotated[str, Expected(f"{AUTO}, {SEQUENCE} or {STEP}")] = AUTO
+
+    name = "table"
+    help = "Train on your own csv or parquet tables."
+    defaults: ClassVar[Mapping[str, Any]] = OwnData.defaults
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_by not in (AUTO, SEQUENCE, STEP):
+            raise UsageError(f"label_by: expected {AUTO}, {SEQUENCE} or {STEP}, got {self.label_by!r}")
+        if self.stride is not None and self.window is None:
+            raise UsageError("stride: expected a window beside it; set window, or leave stride out")
+
+    def open(self, source: Path | None, seed: int) -> None:
+        self._seed: int | None = seed
+        self._origins: dict[str, Tensor] = {}
+        super().open(source, seed)
+        for part, sequences in zip(_PARTS, (self.train, self.validation, self.test), strict=True):
+            assert isinstance(sequences, Sequences)
+            sequences.origins = self._origins[part]
+
+    def open_test(self, source: Path, output_size: int) -> None:
+        self._seed, self._origins = None, {}
+        super().open_test(source, output_size)
+
+    def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        files = self._files(source)
+        paths = [path for part in files.values() for path in part.paths]
+        table = read_tables(source, paths)
+        in_files = all(part.labels is not None or part.targets is not None for part in files.values())
+        roles = find_roles(
+            source,
+            table,
+            list(pairwise(table.begins)),
+            self,
+            needs_target=self.predict != NEXT and not in_files,
+            channels=self.channels,
+        )
+        # new data are read with the same roles
+        self.label, self.targets = roles.label, ",".join(roles.targets) or None
+        if table.has_names:
+            self.channels = roles.features
+        recordings = self._recordings(source, files, table, roles)
+        rates = self._rates(source, table, recordings, roles)
+        recordings = self._pieces(recordings)
+        if self._seed is not None:
+            recordings = self._drawn(source, recordings, roles.group or "recording")
+        if self.label_by == AUTO:
+            changes = self.window is None and any(r.y is not None and (r.y != r.y[:1]).any() for r in recordings)
+            self.label_by = STEP if changes else SEQUENCE
+        self.summary = self._said(source, table, roles, rates, recordings)
+        units = {name: i for i, name in enumerate(dict.fromkeys(r.group for r in recordings))}
+        x, y = {}, {}
+        for part in dict.fromkeys(r.part for r in recordings):
+            sequences = self._cut(source, part, [r for r in recordings if r.part == part])
+            self._origins[part] = torch.tensor([units[r.group] for r, _ in sequences])
+            x[part] = _padded([r.x for r, _ in sequences])
+            if len({len(r) for r, _ in sequences}) > 1:
+                self._lengths[part] = torch.tensor([len(r) for r, _ in sequences])
+            if self.predict != NEXT:
+                y[part] = _padded([target for _, target in sequences])
+        return x, y
+
+    def _files(self, source: Path) -> dict[str, Files]:
+        """List the tables of each part."""
+        if source.is_file():
+            self.fingerprint = fingerprint(source.parent, [source])
+            return {"train": Files(source.parent, [source], [])}
+        in_columns = self.predict == NEXT or self.label is not None or self.targets is not None
+        files = {part: list_files(folder, in_columns=in_columns) for part, folder in part_folders(source).items()}
+        used = [path for part in files.values() for path in (*part.paths, *part.by_file)]
+        self.fingerprint = fingerprint(source, used)
+        warn_of_left_out(source, set(visible(source)) - set(used), f"{CSV} and {PARQUET}")
+        kinds = {part: part_files.kind for part, part_files in files.items()}
+        if other := [part for part, kind in kinds.items() if kind != kinds["train"]]:
+            got = f"{kinds['train']} in {files['train'].folder} and {kinds[other[0]]} in {files[other[0]].folder}"
+            raise EdgernnError(
+                f"{source}: expected the same kind of targets in all parts, got {got}; use one kind in all"
+            )
+        return files
+
+    def _recordings(self, source: Path, files: Mapping[str, Files], table: Table, roles: Roles) -> list[Recording]:
+        """Cut the rows of the table into recordings, which are files, or the sequences of the column `sequence`."""
+        x = np.stack([table.numbers(name) for name in roles.features], 1)
+        warn_of_rounding(str(source), x, self.channels)
+        y = self._row_targets(source, files, table, roles)
+        seconds = None if roles.time is None else table.seconds(roles.time)
+        if roles.time is None and (self.resample or self.gap):
+            setting = "resample" if self.resample else "gap"
+            raise EdgernnError(
+                f"{source}: {setting}: expected a column of time, got the columns {some(table.names)}; set "
+                f"time=COLUMN, or leave {setting} out"
+            )
+        if seconds is None and roles.time is not None and (self.resample or self.gap):
+            example = table.text(roles.time)[0]
+            raise EdgernnError(
+                f"{table.place(0, roles.time)}: expected seconds, or dates and times such as 2026-01-31 12:00:00.5, "
+                f"got {example!r:.40}; convert the column"
+            )
+        groups = None if roles.group is None else _names(table, roles.group)
+        ids = None if roles.sequence is None else _names(table, roles.sequence)
+        parts = [part for part, part_files in files.items() for _ in part_files.paths]
+        recordings = []
+        for file, (begin, end) in enumerate(pairwise(table.begins)):
+            path = table.paths[file]
+            name = path.relative_to(source).as_posix() if source.is_dir() else path.name
+            for own, rows in _sequences_of(begin, end, ids):
+                title = name if own is None else own if len(table.paths) == 1 else f"{name}: {own}"
+                group = title if groups is None else groups[rows[0]]
+                if groups is not None and (other := [row for row in rows if groups[row] != group]):
+                    raise EdgernnError(
+                        f"{table.place(other[0], roles.group)}: expected the {roles.group} {group!r} as in the other "
+                        f"rows of {title}, got {groups[other[0]]!r}; correct it, or set sequence or split_by"
+                    )
+                times = None if seconds is None else seconds[rows]
+                targets = None if y is None else y[rows]
+                recordings.append(Recording(title, group, parts[file], rows, x[rows], targets, times))
+        return recordings
+
+    def _row_targets(
+        self, source: Path, files: Mapping[str, Files], table: Table, roles: Roles
+    ) -> npt.NDArray[Any] | None:
+        """Return the target of each row: labels (N,), -1 where there is none, or numbers (N, O); None if predict=next.
+
+        Sets `classes`, the sorted names of the labels.
+        """
+        if self.predict == NEXT:
+            return None
+        rows = np.diff(table.begins)
+        if roles.targets:
+            return np.stack([table.numbers(name) for name in roles.targets], 1)
+        if roles.label is not None:
+            labels = table.text(roles.label).to_list()
+        elif files["train"].targets is not None:
+            numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
+            width = numbers["train"].shape[1]
+            for part, values in numbers.items():
+                if values.shape[1] != width:
+                    wanted = f"{width} numbers per file as in train"
+                    raise EdgernnError(
+                        f"{files[part].by_file[0]}: expected {wanted}, got {values.shape[1]}; correct the file"
+                    )
+            return np.repeat(np.concatenate(list(numbers.values())), rows, 0)
+        else:
+            labels = np.repeat([name for part in files.values() for name in part.labels or ()], rows).tolist()
+        names = sorted_names({name for name in labels if name is not None})
+        if not names:
+            raise EdgernnError(f"{source}: expected labels in the column {roles.label!r}, got none; fill some")
+        if self.classes is None:
+            self.classes = names
+        elif unknown := [name for name in names if name not in self.classes]:
+            raise EdgernnError(
+                f"{source}: expected the classes {some(self.classes)} of the training, got {some(unknown)}; "
+                "correct the labels"
+            )
+        if len(self.classes) == 1:
+            raise EdgernnError(
+                f"{source}: expected at least 2 classes, got only {self.classes[0]!r}; add another class"
+            )
+        number: dict[str | None, int] = {name: i for i, name in enumerate(self.classes)}
+        return np.array([number.get(name, IGNORED) for name in labels])
+
+    def _rates(self, source: Path, table: Table, recordings: Sequence[Recording], roles: Roles) -> list[float]:
+        """Return the rates of the recordings in rows a second, sorted.
+
+        EdgernnError is raised if time runs backwards, or if rates differ without the setting `resample`.
+        """
+        rates: dict[float, str] = {}
+        for recording in recordings:
+            if recording.seconds is None or len(recording) < 2:
+                continue
+            steps = np.diff(recording.seconds)
+            if (steps < 0).any():
+                row = int(recording.rows[(steps < 0).argmax() + 1])
+                hint = "" if roles.sequence else ", or name the column of sequences with sequence=COLUMN"
+                raise EdgernnError(
+                    f"{table.place(row, roles.time)}: expected a time after that of the row before it, got "
+                    f"{table.text(roles.time or '')[row]}; sort the rows by time{hint}"
+                )
+            if (step := float(np.median(steps))) > 0:
+                rates[1 / step] = recording.name
+        if rates and self.resample is None and max(rates) > _OTHER_RATE * min(rates):
+            slow, fast = min(rates), max(rates)
+            raise EdgernnError(
+                f"{source}: expected recordings with one rate, got {slow:.4g} rows a second in {rates[slow]} and "
+                f"{fast:.4g} in {rates[fast]}; to resample all, set resample={slow:.3g}"
+            )
+        return sorted(rates)
+
+    def _pieces(self, recordings: Sequence[Recording]) -> list[Recording]:
+        """Split recordings at gaps and resample them; the pieces of one recording alone count as recordings."""
+        pieces: list[Recording] = []
+        for recording in recordings:
+            split = [recording] if self.gap is None else recording.pieces(self.gap)
+            if len(recordings) == 1 and len(split) > 1 and recording.group == recording.name:
+                names = [f"{recording.name}, piece {i + 1}" for i in range(len(split))]
+                split = [replace(piece, name=name, group=name) for piece, name in zip(split, names, strict=True)]
+            pieces += split if self.resample is None else [piece.resampled(self.resample) for piece in split]
+        return pieces
+
+    def _drawn(self, source: Path, recordings: Sequence[Recording], by: str) -> list[Recording]:
+        """Draw the missing parts from the training part, by groups; set `split`, the groups in each part."""
+        groups = {part: list(dict.fromkeys(r.group for r in recordings if r.part == part)) for part in _PARTS}
+        check_apart(by, {f"{source}: {part}": names for part, names in groups.items()}, "move its files into one part")
+        missing = [part for part in ("validation", "test") if not groups[part]]
+        names = groups["train"]
+        held_out = max(1, len(names) // HELD_OUT)
+        if len(names) <= held_out * len(missing):
+            wanted = (
+                f"at least {len(missing) + 1} of {by} for training, because {' and '.join(missing)} are taken from them"
+            )
+            raise EdgernnError(
+                f"{source}: expected {wanted}, got {len(names)}; add some, or set sequence, gap or split_by to another "
+                "column"
+            )
+        part_of = {name: part for part in _PARTS for name in groups[part]}
+        classes = {name: set[int]() for name in names}
+        for r in recordings:
+            if r.part == "train" and self.classes is not None and r.y is not None:
+                classes[r.group].update(np.unique(r.y[r.y != IGNORED]).tolist())
+        remaining, seed = list(names), self._seed or 0
+        if self.folds is not None and "test" in missing:
+            remaining, test = split_units(remaining, [held_out], 0, classes)
+            part_of |= dict.fromkeys(test, "test")
+        elif self.folds is None and missing:
+            remaining, *held = split_units(remaining, [held_out] * len(missing), seed, classes)
+            for part, chosen in zip(missing, held, strict=True):
+                part_of |= dict.fromkeys(chosen, part)
+        if self.folds is not None and "validation" in missing:
+            _, chosen_indices = self.split_groups(source, len(remaining), HELD_OUT, seed)
+            part_of |= {remaining[i]: "validation" for i in chosen_indices}
+        self.split = {"by": by, **{part: [n for n in part_of if part_of[n] == part] for part in _PARTS}}
+        return [replace(r, part=part_of[r.group]) for r in recordings]
+
+    def _cut(
+        self, source: Path, part: str, recordings: Sequence[Recording]
+    ) -> list[tuple[Recording, npt.NDArray[Any]]]:
+        """Cut the recordings of a part into sequences, each with its target; those without a label are left out."""
+        short = [r for r in recordings if self.T is not None and len(r) < self.T]
+        if short:
+            least = min(len(r) for r in short)
+            count = f"{len(short)} of {len(recordings)} recordings have fewer than {self.T}"
+            raise EdgernnError(
+                f"{source}: expected at least T={self.T} rows in {short[0].name}, got {least} ({count}); lower T"
+            )
+        cut = [sequence for recording in recordings for sequence in self._windows(recording)]
+        labelled = [(sequence, y) for sequence in cut if (y := self._target(sequence)) is not None]
+        if not labelled:
+            most = max(len(r) for r in recordings)
+            why = f"with at least window={self.window} rows" if not cut else "with labels"
+            got = f"recordings of at most {most} rows" if not cut else "none"
+            remedy = "lower window" if not cut else "label more"
+            raise EdgernnError(f"{source}: {part} part: expected sequences {why}, got {got}; {remedy}")
+        return labelled
+
+    def _target(self, sequence: Recording) -> npt.NDArray[Any] | None:
+        """Return the target of a sequence or those of its steps, or None if it has no label."""
+        if sequence.y is None:
+            return np.empty(0)
+        target = sequence.common_target()
+        return sequence.y if self.label_by == STEP and target is not None else target
+
+    def _windows(self, recording: Recording) -> Iterator[Recording]:
+        recording = recording.between(0, self.T or len(recording))
+        if self.window is None:
+            yield recording
+        else:
+            yield from recording.windows(self.window, self.stride or self.window)
+
+    def _said(
+        self, source: Path, table: Table, roles: Roles, rates: Sequence[float], recordings: Sequence[Recording]
+    ) -> list[str]:
+        """Say in at most five lines what was taken for what."""
+        rows = f"{len(table.frame):,} rows" + ", decimal commas" * table.decimal_commas
+        if table.has_names and table.without_names:
+            rows += f"; {len(table.without_names)} files without a header, whose columns are taken by place"
+        lines = [f"{source}: {len(recordings):,} recordings in {len(table.paths):,} files, {rows}"]
+        if roles.time is not None:
+            text = f"time: {', '.join((roles.time, *roles.others_of_time))}"
+            if rates:
+                low, high = f"{rates[0]:.4g}", f"{rates[-1]:.4g}"
+                text += f", {low if low == high else f'{low} to {high}'} rows a second"
+            text += f", resampled to {self.resample:g}" if self.resample else ""
+            lines.append(text + (f", split at gaps above {self.gap:g} s" if self.gap else ""))
+        channels = some(roles.features) if table.has_names else f"{len(roles.features)}, without names"
+        lines.append(f"channels: {channels}" + (f"; not read: {some(roles.unread)}" if roles.unread else ""))
+        if self.predict != NEXT:
+            role, where = ("label", roles.label) if roles.label else ("target", ", ".join(roles.targets))
+            text = f"{role}: {where}, " if where else "targets: "
+            text += "one for each row" if self.label_by == STEP else "one for each sequence"
+            lines.append(text + (f"; classes: {some(self.classes)}" if self.classes else ""))
+        if self.split:
+            parts = "; ".join(f"{part} {some(self.split[part])}" for part in _PARTS)
+            lines.append(f"split by {self.split['by']}: {parts}")
+        return lines
+
+
+def _names(table: Table, column: str) -> list[str]:
+    """Return the names in a column of sequences or groups, or raise EdgernnError for an empty cell."""
+    names = table.text(column)
+    if names.null_count():
+        row = int(names.is_null().arg_max() or 0)
+        raise EdgernnError(f"{table.place(row, column)}: expected a name, got an empty cell; fill it")
+    return names.to_list()
+
+
+def _sequences_of(
+    begin: int, end: int, ids: Sequence[str] | None
+) -> Iterator[tuple[str | None, npt.NDArray[np.int64]]]:
+    """Iterate over the sequences in the rows of a file, as pairs of a name (None for the whole file) and its rows."""
+    rows = np.arange(begin, end)
+    if ids is None:
+        yield None, rows
+        return
+    _, first, number = np.unique(np.array(ids[begin:end]), return_index=True, return_inverse=True)
+    grouped = np.split(rows[np.argsort(number, kind="stable")], np.cumsum(np.bincount(number))[:-1])
+    for i in np.argsort(first):
+        yield ids[grouped[i][0]], grouped[i]
+
+
+def _padded(arrays: Sequence[npt.NDArray[Any]]) -> Tensor:
+    """Stack arrays (T, ...) of one or several lengths T, numbers as float32, with zeros after the end of each."""
+    dtype = arrays[0].dtype if arrays[0].dtype.kind == "i" else np.float32
+    if not arrays[0].ndim:
+        return torch.from_numpy(np.array(arrays, dtype))
+    padded = np.zeros((len(arrays), max(map(len, arrays)), *arrays[0].shape[1:]), dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return torch.from_numpy(padded)
