@@ -9,7 +9,7 @@ second argument `state`, None at first, and returns (y, state).
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from edgernn.frontends import LogMel
 from edgernn.layer import RecurrentLayer, Trace, python_loop
 from edgernn.model import RecurrentModel
 from edgernn.nn import convert, recurrent_modules
+from edgernn.rules.base import UpdateRule
 
 # names of constructor arguments that the task sets
 FROM_TASK = ("input_size", "output_size", "vocabulary")
@@ -192,6 +193,17 @@ class OwnNetwork(RecurrentModel):
                 f"{type(result).__name__}; return both, or leave out the argument state"
             )
         return result[0], flat(result[1])
+
+    def with_rules(self, rules: Sequence[UpdateRule]) -> "OwnNetwork":
+        """Return a copy with other update rules, one for each of `recurrent_layers`, and the same cells."""
+        network, remaining = copy.deepcopy(self), iter(rules)
+        for part in recurrent_modules(network.network):
+            layers = [RecurrentLayer(layer.cell, next(remaining)) for layer in part.recurrent_layers()]
+            part.layers = nn.ModuleList(layers)
+        network.train(self.training)
+        if network._layout is not None:
+            network._layout = network._find_layout()
+        return network
 
     @torch.no_grad()
     def _find_layout(self) -> _Layout:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from edgernn import __version__
+from edgernn.cell_files import described
 from edgernn.costs import model_cost
 from edgernn.errors import UsageError
 from edgernn.export.check import Check, check_numbers
@@ -30,6 +31,7 @@ from edgernn.weight_types import rounded_matrix
 
 # numbers of sequences and steps of the example on which a file is compared with torch
 _SEQUENCES, _STEPS = 4, 200
+_REMEDY = "compute with x.shape in place of numbers, and pool over the steps in place of a linear map of them"
 
 
 class _Whole(nn.Module):
@@ -68,8 +70,12 @@ def export_own_network(
     fold(network.recurrent_layers())
     check_numbers(network)
     x = _variable(example)
+    # compared on sequences of another length and number than those of the trace
+    other = torch.cat([x, x[:1]])[:, 1:]
     heard = [name for name in network.state_names if name.startswith("frontend.")]
-    states = network.initial_state(x.shape[1], network.input_mean)
+    with torch.no_grad():
+        states, others = (network.initial_state(part.shape[1], network.input_mean) for part in (x, other))
+    _check_sizes(network, other, len(x))
     inner = copy.copy(network)
     # a copy of the dict of modules, as the whole network keeps its front end
     inner._modules = {**network._modules, "frontend": None}
@@ -114,8 +120,8 @@ def export_own_network(
     }
     inputs = ["x", *network.state_names]
     results = ["y", *(f"{name}.next" for name in network.state_names)]
-    checks = write_checked(proto, info, path, _Whole(network), (x, states), inputs, results)
-    return [replace(check, sequences=x.shape[1]) for check in checks]
+    checks = write_checked(proto, info, path, _Whole(network), (other, others), inputs, results)
+    return [replace(check, sequences=other.shape[1]) for check in checks]
 
 
 def _variable(example: Tensor) -> Tensor:
@@ -125,6 +131,18 @@ def _variable(example: Tensor) -> Tensor:
         if x.shape[axis] == 1:
             x = torch.cat([x, x], axis)
     return x
+
+
+def _check_sizes(network: OwnNetwork, x: Tensor, steps: int) -> None:
+    """Raise UsageError if a network takes sequences of `steps` alone, and not x of another length."""
+    try:
+        with torch.no_grad():
+            network(x)
+    except Exception as error:
+        raise UsageError(
+            f"{network.config.title}: expected any number of steps, but forward() takes {steps} and fails with "
+            f"{len(x)}: {described(error)}; {_REMEDY}"
+        ) from error
 
 
 def _counts_steps(network: OwnNetwork, steps: int) -> bool:
@@ -208,8 +226,7 @@ def _declare(proto: onnx.ModelProto, network: OwnNetwork, x: Tensor, states: tup
     for axis, what in zip(proto.graph.input[0].type.tensor_type.shape.dim, ("steps", "sequences"), strict=False):
         if not axis.dim_param:
             raise UsageError(
-                f"{title}: expected any number of {what}, but forward() fixes it at {axis.dim_value}; compute with "
-                "x.shape in place of a number, and pool over the steps in place of a linear map of them"
+                f"{title}: expected any number of {what}, but forward() fixes it at {axis.dim_value}; {_REMEDY}"
             )
     counts = [value for value in proto.graph.output if value.name in ("updates", "macs")]
 

@@ -103,7 +103,7 @@ def read_result(run: Path) -> dict[str, Any]:
 
 def export_model(
     run: Path,
-    model: SequenceModel,
+    model: SequenceModel | OwnNetwork,
     config: dict[str, Any],
     result: dict[str, Any],
     out: Path,

@@ -170,10 +170,10 @@ def read_info(text: str | None, path: Path, *, networks: bool = False) -> dict[s
         raise EdgernnError(f"{path}: expected edgernn metadata of version {SCHEMA}, got {schema!r:.50}; {remedy}")
     own = is_network(info)
     if own and not (networks and "model" in info):
-        engine = "Session" if "model" in info else "NetworkSession"
+        remedy = "name its run directory, or open it with Session" if "model" in info else "open it with NetworkSession"
         raise EdgernnError(
-            f"{path}: expected the file of a SequenceModel, got that of a network of one's own; open it with "
-            f"edgernn.runtime.{engine}"
+            f"{path}: expected the file of a SequenceModel, got that of a network of one's own; {remedy} of "
+            "edgernn.runtime"
         )
     for name, (expected, is_valid) in (_NETWORK_FIELDS if own else _FIELDS).items():
         value: Any = info

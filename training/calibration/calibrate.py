@@ -5,10 +5,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
@@ -17,9 +17,10 @@ from edgernn.export.graph import layer_names
 from edgernn.export.run import export_model, read_result
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
+from edgernn.own_network import OwnNetwork
 from edgernn.progress import Progress, Silent
 from edgernn.rules import Delta
-from edgernn.store import load_model
+from edgernn.store import load_any
 from edgernn.training.calibration.threshold_search import (
     ROUNDING,
     MeasuredPoint,
@@ -65,13 +66,16 @@ class Calibration:
         dense: Metric of the model before it got the rule delta; 0 if changes of the output are measured.
     """
 
-    model: SequenceModel
+    model: SequenceModel | OwnNetwork
     point: CalibrationPoint
     curve: list[CalibrationPoint]
     dense: float
 
 
-def with_thresholds(model: SequenceModel, thresholds: Sequence[tuple[float, float]]) -> SequenceModel:
+Model = TypeVar("Model", SequenceModel, OwnNetwork)
+
+
+def with_thresholds(model: Model, thresholds: Sequence[tuple[float, float]]) -> Model:
     """Return a copy of a dense model with the rule delta and these thresholds, in evaluation mode.
 
     Args:
@@ -86,6 +90,10 @@ def with_thresholds(model: SequenceModel, thresholds: Sequence[tuple[float, floa
         UsageError: `model` is not dense: it already has an update rule that skips work.
     """
     _check_dense(model)
+    if isinstance(model, OwnNetwork):
+        layers = zip(model.recurrent_layers(), thresholds, strict=True)
+        rules = [Delta(layer.input_size, layer.cell.hidden_size, *pair) for layer, pair in layers]
+        return model.with_rules(rules).eval()
     layer = model.config.layer
     config = dataclasses.replace(model.config, layer=dataclasses.replace(layer, rule=delta_config(thresholds)))
     copy = SequenceModel(config).to(next(model.parameters()))
@@ -93,13 +101,14 @@ def with_thresholds(model: SequenceModel, thresholds: Sequence[tuple[float, floa
     return copy.eval()
 
 
-def _check_dense(model: SequenceModel) -> None:
+def _check_dense(model: SequenceModel | OwnNetwork) -> None:
     """Raise UsageError unless the model is dense, that is, updates every neuron at every step."""
-    if not model.rule_type.is_dense():
-        raise UsageError(
-            f"model: expected one with the rule 'always', which updates every neuron at every step, got the rule "
-            f"{model.rule_type.name!r}; train a model with the rule 'always'"
-        )
+    for rule in (type(layer.rule) for layer in model.recurrent_layers()):
+        if not rule.is_dense():
+            raise UsageError(
+                f"model: expected one with the rule 'always', which updates every neuron at every step, got the rule "
+                f"{rule.name!r}; train a model with the rule 'always'"
+            )
 
 
 def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Calibration:
@@ -134,7 +143,7 @@ def calibrate_output(model: SequenceModel, x: Tensor, loss: float = 0.02) -> Cal
 
 
 def calibrate_on(
-    model: SequenceModel, task: Task, *, loss: float = 0.5, progress: Progress | None = None
+    model: SequenceModel | OwnNetwork, task: Task, *, loss: float = 0.5, progress: Progress | None = None
 ) -> Calibration:
     """Find thresholds of the rule delta for a dense model on the validation sequences of a task.
 
@@ -154,7 +163,7 @@ def calibrate_on(
     """
     metric, higher = task.objective.metric, task.objective.higher_is_better
 
-    def measure(candidate: SequenceModel) -> tuple[float, float]:
+    def measure(candidate: SequenceModel | OwnNetwork) -> tuple[float, float]:
         metrics = evaluate(candidate, task, task.validation)
         return metrics["macs_executed"], metrics[metric]
 
@@ -213,7 +222,7 @@ def calibrate(
             `loss`.
     """
     progress = progress or Silent()
-    model, config = load_model(run, allow_code=True)
+    model, config = load_any(run, allow_code=True)
     out = out or run / "model-delta.onnx"
     # refused before the data are read
     _check_dense(model)
@@ -238,7 +247,7 @@ def calibrate(
         "layers": [
             described(name, layer.cell, pair)
             for name, layer, pair in zip(
-                layer_names(model), model.recurrent_layers(), calibration.point.thresholds, strict=True
+                _names(model), model.recurrent_layers(), calibration.point.thresholds, strict=True
             )
         ],
         "validation": {"executed": calibration.point.executed, metric: calibration.point.value},
@@ -247,10 +256,16 @@ def calibrate(
     }
 
 
+def _names(model: SequenceModel | OwnNetwork) -> list[str]:
+    if isinstance(model, SequenceModel):
+        return layer_names(model)
+    return [f"layer{i}" for i in range(len(model.recurrent_layers()))]
+
+
 def _search(
-    model: SequenceModel,
+    model: SequenceModel | OwnNetwork,
     sample: Tensor,
-    measure: Callable[[SequenceModel], tuple[float, float]],
+    measure: Callable[[Any], tuple[float, float]],
     dense: float,
     good: Callable[[float], bool],
     loss: float,
@@ -294,14 +309,22 @@ def _search(
     return Calibration(with_thresholds(model, chosen.thresholds), chosen, [point(one) for one in curve], dense)
 
 
-def _mean_changes(model: SequenceModel, x: Tensor) -> list[tuple[float, float]]:
-    """Return the unit of the thresholds of each layer: the mean changes (see `mean_changes`) of the first layer."""
-    seen: list[tuple[Tensor, Tensor]] = []
+def _mean_changes(model: SequenceModel | OwnNetwork, x: Tensor) -> list[tuple[float, float]]:
+    """Return the unit of the thresholds of each layer: the mean changes (see `mean_changes`) of the first layer.
+
+    In a network of one's own, whose layers have other operators between them, they are those of the layer itself.
+    """
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     layers = model.recurrent_layers()
-    handle = layers[0].register_forward_hook(lambda _, inputs, outputs: seen.append((inputs[0], outputs[0])))
+    watched = layers if isinstance(model, OwnNetwork) else layers[:1]
+    handles = [
+        layer.register_forward_hook(lambda m, inputs, outputs: seen.update({m: (inputs[0], outputs[0])}))
+        for layer in watched
+    ]
     try:
         with torch.no_grad():
             model(x)
     finally:
-        handle.remove()
-    return [mean_changes(*seen[0])] * len(layers)
+        for handle in handles:
+            handle.remove()
+    return [mean_changes(*seen[layer]) for layer in watched] * (len(layers) // len(watched))

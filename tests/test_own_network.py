@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks of one's own as FILE.py:CLASS, from training to a running file, and what is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from edgernn.cli.frame import main
+from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
+from edgernn.export.run import export_run
+from edgernn.npz import read_npz
+from edgernn.runtime import NetworkSession, Session
+from edgernn.store import load_any, load_model
+from edgernn.training import train
+from edgernn.training.calibration.calibrate import calibrate
+from edgernn.training.sweep.plan import load_sweep
+from tests.training_helpers import Stop, snapshot, without_pictures
+
+HEAD = """
+import torch
+from torch import nn
+from edgernn.nn import CausalConv1d, Recurrent
+
+class Net(nn.Module):
+    def __init__(self, input_size: int, output_size: int, hidden: int = 8, cell: str = "sarnn"):
+        super().__init__()
+        self.conv = CausalConv1d(input_size, 6, 3)
+        self.rnn = Recurrent(cell, 6, hidden)
+        self.head = nn.Linear(hidden, output_size)
+"""
+STREAM = (
+    HEAD
+    + """
+    def forward(self, x, state=None):
+        c, h = state or (None, None)
+        y, c = self.conv(x.permute(1, 2, 0), c)
+        y, h = self.rnn(y.permute(2, 0, 1).relu(), h)
+        return self.head(y[-1]), (c, h)
+"""
+)
+STEPS = STREAM.replace("self.head(y[-1])", "self.head(y)")
+# attention over the steps of a recurrent layer that has half of them, and a layer of torch
+POOL = """
+import torch
+from torch import nn
+from edgernn.nn import Recurrent
+
+class Net(nn.Module):
+    def __init__(self, input_size: int, output_size: int, hidden: int = 8):
+        super().__init__()
+        self.conv = nn.Conv1d(input_size, 6, 3, stride=2)
+        self.rnn = Recurrent("skiprnn", 6, hidden)
+        self.gru = nn.GRU(hidden, hidden, bidirectional=True)
+        self.score, self.head = nn.Linear(2 * hidden, 1), nn.Linear(2 * hidden, output_size)
+
+    def forward(self, x):
+        y = self.conv(x.permute(1, 2, 0)).permute(2, 0, 1)
+        y, _ = self.gru(self.rnn(y)[0])
+        return self.head((self.score(y).softmax(0) * y).sum(0))
+"""
+# three steps do not reach a wanted share
+pytestmark = pytest.mark.filterwarnings("ignore:(skip|loss). :edgernn.errors.EdgernnWarning")
+SETTINGS = {"steps": 3, "eval_every": 2, "checkpoint_every": 1, "batch_size": 8}
+WORDS = [f"{name}={value}" for name, value in SETTINGS.items()]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_pictures(monkeypatch)
+    random = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = np.sin(np.arange(14) * (0.2 + 0.3 * y[:, None]))[..., None] + 0.1 * random.standard_normal((60, 14, 2))
+    classes = np.array(["low", "middle", "high"])
+    np.savez("mine.npz", x=x.astype(np.float32), y=y, classes=classes)
+    np.savez("steps.npz", x=x.astype(np.float32), y=np.repeat(y[:, None], 14, 1))
+
+
+def trained(text, task="mine.npz", **settings):
+    """Train the network Net of a file with this text for three steps, and return it."""
+    Path("my_net.py").write_text(text)
+    train(task, network="my_net.py:Net", out="run", settings={**SETTINGS, **settings})
+    return load_any(Path("run"), allow_code=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "task"), [(STREAM, "mine.npz"), (STEPS, "steps.npz"), (POOL, "mine.npz")], ids=["stream", "steps", "pool"]
+)
+def test_a_network_is_trained_exported_and_run_like_torch(text, task):
+    model = trained(text, task, hidden=5, skip=0.5)
+    exported = export_run(Path("run"))
+    assert {check["backend"] for check in exported["checks"]} == {"portable", "native"}
+    x = read_npz(Path("run/example.npz"), ("x",))["x"].swapaxes(0, 1)
+    # another length and batch than those of the trace
+    x = np.concatenate([x, x[3:]])[:, :3]
+    with torch.no_grad():
+        expected = model(torch.from_numpy(x))[0].numpy()
+    for backend in ("portable", "native"):
+        session = Session("run/model.onnx", backend=backend)
+        np.testing.assert_allclose(session.run(x), expected, atol=1e-5)
+        if session.updates is not None:
+            assert 1 - session.updates.mean() / session.neurons == pytest.approx(1 - model.update_rate, abs=1e-6)
+        if text is POOL:
+            assert not session.info["streaming"]
+            with pytest.raises(UsageError, match="step: expected a model that runs step by step"):
+                session.step(x[0])
+            continue
+        outputs = [session.step(x_t) for x_t in x]
+        np.testing.assert_allclose(outputs if task == "steps.npz" else outputs[-1], expected, atol=1e-5)
+        saved = session.save_state()
+        again = Session("run/model.onnx", backend=backend)
+        again.restore_state(saved)
+        np.testing.assert_array_equal(again.step(x[0]), session.step(x[0]))
+
+
+def test_the_command_line_takes_a_network_all_the_way(capsys):
+    Path("my_net.py").write_text(STREAM)
+    assert main(["train", "--task", "mine.npz", "--network", "my_net.py:Net", "hidden=5", "skip=0.5", *WORDS]) == 0
+    assert "next: edgernn export runs/mine-Net" in capsys.readouterr().out
+    run = Path("runs/mine-Net")
+    assert (run / "network.py").read_text() == STREAM
+    Path("my_net.py").unlink()
+    result = json.loads((run / "result.json").read_text())
+    assert (result["cell"], result["rule"], result["neurons"]) == ("Net", "selective", 5)
+    assert main(["train", "--resume", "--out", str(run)]) == 0
+    assert main(["evaluate", str(run), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--json"]) == 0
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    assert {name: result[name] for name in metrics} == metrics
+    assert main(["export", str(run)]) == 0
+    card = (run / "model.md").read_text()
+    assert "| network | Net(hidden=5) |" in card
+    assert "| classes of y | `low`, `middle`, `high` |" in card
+    assert "`state0` (B, 4), `state1` (B, 5)" in card
+    model = str(run / "model.onnx")
+    capsys.readouterr()
+    assert main(["run", model, "--input", "mine.npz", "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert answers["shape"] == [60, 3]
+    assert answers["classes"] == ["low", "middle", "high"]
+    for words in (["info", model], ["info", str(run)], ["run", model], ["plot", str(run)]):
+        assert main(words) == 0, words
+    assert "network                Net" in capsys.readouterr().out
+    assert main(["bench", model, "--rounds", "1", "--warmup", "0"]) == 0
+    assert "faster than portable" in capsys.readouterr().out
+    for words, message in (
+        (["pack", model], "got that of a network of one's own"),
+        (["calibrate", model, "--data", "mine.npz"], "name its run directory, or open it with Session"),
+        (["evaluate", model], "name its run directory"),
+        (["calibrate", str(run)], "expected one with the rule 'always'"),
+        (["models", "add", str(run)], "got one with the network Net, which this command does not take"),
+    ):
+        assert main(words) != 0
+        assert re.fullmatch(f"edgernn: error: .*{message}.*\n", capsys.readouterr().err), words
+
+
+def test_a_stopped_training_is_resumed_bit_for_bit():
+    Path("my_net.py").write_text(STREAM)
+    arguments = {"task": "mine.npz", "network": "my_net.py:Net", "settings": {**SETTINGS, "steps": 6, "skip": 0.5}}
+    train(**arguments, out="whole")
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        train(**arguments, out="part", progress=Stop(5))
+    # the run needs its own copy alone
+    Path("my_net.py").write_text("raise ValueError")
+    with pytest.warns(EdgernnWarning, match=r"my_net.py:Net differs from the copy in part, which the resumed run uses"):
+        train(**arguments, out="part", resume=True)
+    assert snapshot(Path("part")) == snapshot(Path("whole"))
+    with pytest.raises(CodeError, match=r"network.py: the run's network is Python code, which is not executed"):
+        load_any(Path("part"))
+    Path("part/network.py").write_text(STREAM + "\n")
+    with pytest.raises(EdgernnError, match=r"network.py: changed since the run began"):
+        load_any(Path("part"), allow_code=True)
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_matrices_of_all_parts_are_stored_in_a_smaller_type(weights):
+    trained(STREAM, hidden=64)
+    exported = export_run(Path("run"), weights=weights)
+    stored = [tensor for tensor in onnx.load(exported["model"]).graph.initializer if len(tensor.dims) > 1]
+    kinds = {"bfloat16": {onnx.TensorProto.BFLOAT16}, "int8": {onnx.TensorProto.INT8, onnx.TensorProto.BFLOAT16}}
+    assert {tensor.data_type for tensor in stored} == kinds[weights]
+    # W and R of the cell, the rule's weights, those of the convolution (6, 2 · 3) and of the head
+    assert [6, 6] in [list(tensor.dims) for tensor in stored]
+    assert max(check["worst"] for check in exported["checks"]) < 1e-5
+    assert "| arithmetic | float32, with the rounded matrices |" in Path(exported["card"]).read_text()
+
+
+def test_calibration_gives_every_dense_layer_thresholds_of_its_own():
+    text = POOL.replace('"skiprnn"', '"gru"').replace("import torch\n", "import torch\n")
+    model = trained(text)
+    dense = Path("run/model.safetensors").read_bytes()
+    result = calibrate(Path("run"), loss=60)
+    assert [layer["cell"] for layer in result["layers"]] == ["gru", "gru", "gru"]
+    assert result["layers"][0]["theta_x"] != result["layers"][1]["theta_x"]
+    assert result["test"]["executed"] < 1
+    x = read_npz(Path("run/example.npz"), ("x",))["x"].swapaxes(0, 1)
+    y = Session("run/model-delta.onnx").run(x)
+    assert y.shape == model(torch.from_numpy(x))[0].shape
+    assert Path("run/model.safetensors").read_bytes() == dense
+
+
+def test_a_sweep_varies_the_settings_of_a_network():
+    Path("my_net.py").write_text(STREAM)
+    lines = ['task = "mine.npz"', 'cells = ["my_net.py:Net"]', "seeds = 1", "[settings]", "steps = 3"]
+    Path("sweep.toml").write_text("\n".join([*lines, "[vary]", "hidden = [4, 8]"]))
+    with pytest.raises(CodeError, match=r"my_net.py:Net is Python code, which is not executed"):
+        load_sweep(Path("sweep.toml"), Path("out"))
+    rows = load_sweep(Path("sweep.toml"), Path("out"), allow_code=True).rows
+    assert [(row.cell, row.settings) for row in rows] == [("Net", {"hidden": 4}), ("Net", {"hidden": 8})]
+    Path("sweep.toml").write_text("\n".join([*lines, "[vary]", "hiden = [4, 8]"]))
+    with pytest.raises(UsageError, match=r"unknown setting 'hiden'.*the network Net takes hidden, cell"):
+        load_sweep(Path("sweep.toml"), Path("out"), allow_code=True)
+
+
+CELL = "from edgernn import Cell, Gate\nclass Net(Cell):\n    name, gates = 'mine', (Gate('n'),)\n"
+PLAIN = HEAD + "\n    def forward(self, x):\n        "
+WRONG = {
+    "file missing": (None, [], 2, "no such file: my_net.py; expected FILE.py:CLASS"),
+    "class missing": (STREAM.replace("Net(", "Nets("), [], 2, "unknown class 'Net': did you mean 'Nets'"),
+    "no network": ("Net = 3", [], 2, "Net: expected a subclass of torch.nn.Module in this file, got something else"),
+    "cell": (CELL, [], 2, "Net: expected a network, got a cell; name it with --cell"),
+    "misspelt": (STREAM, ["hiden=4"], 2, "unknown setting 'hiden': did you mean 'hidden'.* takes hidden, cell"),
+    "type": (STREAM, ["hidden=x"], 2, "hidden: expected a whole number, got 'x'"),
+    "range": (STREAM, ["hidden=0"], 2, "hidden_size: expected a whole number of at least 1, got 0"),
+    "no value": (STREAM.replace("hidden: int = 8", "hidden: int"), [], 2, "hidden: expected a value"),
+    "no annotation": (STREAM.replace("hidden: int", "hidden"), ["hidden=4"], 2, "unknown setting 'hidden'"),
+    "rule": (STREAM, ["--rule", "skip"], 2, "rule: expected none with the network Net"),
+    "cell too": (STREAM, ["--cell", "gru"], 2, "--network: expected no --cell beside it"),
+    "dense": (
+        STREAM,
+        ["cell=gru", "skip=0.5"],
+        2,
+        "skip: expected an update rule with a penalty on updates, got always",
+    ),
+    "constructor": (
+        STREAM.replace("self.head = ", "self.head = 1 / 0 + "),
+        [],
+        1,
+        "constructor fails: line 11: ZeroDiv",
+    ),
+    "forward": (PLAIN + "return self.head(x)", [], 1, "Net: forward fails: line 14: RuntimeError: mat1"),
+    "shape": (
+        PLAIN + "return self.head(self.rnn(self.conv(x.permute(1, 2, 0))[0].permute(2, 0, 1))[0])",
+        [],
+        2,
+        r"Net: forward: expected y of shape \(B, O\) = \(2, 3\), got \(14, 2, 3\); return one output",
+    ),
+    "not called": (
+        PLAIN + "return self.head(x[0, :, :1].expand(-1, 8))",
+        [],
+        2,
+        "Net: forward: expected a call of each recurrent layer",
+    ),
+    "no layer": (PLAIN.replace("Recurrent(cell, 6, hidden)", "None") + "return 0", [], 2, "expected a recurrent layer"),
+    "state lost": (
+        STREAM.replace("(c, h)\n", "h\n").replace("c, h = state or (None, None)", "c, h = None, state"),
+        [],
+        2,
+        "Net: state: expected the same outputs in two parts of a sequence as in the whole",
+    ),
+    "state not returned": (STREAM.replace(", (c, h)\n", "\n"), [], 2, r"Net: forward: expected \(y, state\)"),
+    "start": (STREAM.replace('"sarnn"', '"skiprnn"'), [], 2, r"start from zeros or from the method initial_state"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_network_is_refused_in_a_sentence_before_its_training(name, capsys):
+    text, more, status, message = WRONG[name]
+    if text is not None:
+        Path("my_net.py").write_text(text)
+    assert main(["train", "--task", "mine.npz", "--network", "my_net.py:Net", *more, *WORDS]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert re.match(f"edgernn: error: .*{message}", err), err
+    assert not Path("runs/mine-Net/config.json").exists()
+
+
+def test_states_start_where_the_network_says():
+    start = "\n    def initial_state(self, batch, like):\n        "
+    start += "return self.conv.initial_state(batch, like), self.rnn.initial_state(batch, like)\n"
+    model = trained(STREAM.replace('"sarnn"', '"skiprnn"') + start)
+    export_run(Path("run"))
+    x = read_npz(Path("run/example.npz"), ("x",))["x"].swapaxes(0, 1)
+    session = Session("run/model.onnx")
+    assert any(np.any(value) for value in session.initial_state(2).values())
+    with torch.no_grad():
+        np.testing.assert_allclose([session.step(x_t) for x_t in x][-1], model(torch.from_numpy(x))[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("y[-1] if y.sum() > 0 else y[0]", "cannot be exported: .*; use torch operators in place of Python branches"),
+        ("y.reshape(14, -1, 8)[-1]", "expected any number of steps, but forward.. takes 14 and fails with 15"),
+    ],
+)
+def test_a_network_that_cannot_be_exported_is_named(result, message):
+    text = (
+        PLAIN
+        + f"y = self.rnn(self.conv(x.permute(1, 2, 0))[0].permute(2, 0, 1))[0]\n        return self.head({result})"
+    )
+    trained(text)
+    with pytest.raises(EdgernnError, match=message):
+        export_run(Path("run"))
+    assert not Path("run/model.onnx").exists()
+
+
+def test_a_file_says_by_which_name_to_open_it():
+    from edgernn.export import to_onnx
+
+    model = trained(STREAM)
+    to_onnx(model.network, "other.onnx", torch.zeros(4, 2, 2), outputs=["y", "c", "h"])
+    with pytest.raises(EdgernnError, match=r"open it with NetworkSession of edgernn.runtime"):
+        Session("other.onnx")
+    export_run(Path("run"))
+    x = np.random.default_rng(1).standard_normal((6, 2, 2)).astype(np.float32)
+    y = NetworkSession("run/model.onnx").run(x)["y"]
+    np.testing.assert_allclose(Session("run/model.onnx").run(x), y, atol=1e-6)
+    with pytest.raises(UsageError, match="expected a run with a cell, got one with the network Net"):
+        load_model(Path("run"), allow_code=True)
