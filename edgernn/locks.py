@@ -42,12 +42,13 @@ def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
 
 @contextmanager
-def hold_file(file: Path, *inputs: Path) -> Iterator[None]:
+def hold_file(file: Path, *inputs: Path, option: str = "--out") -> Iterator[None]:
     """Lock a file inside the block that writes it.
 
     Args:
         file: The file.
         *inputs: Files that the block reads, which `file` must not replace.
+        option: Command line option that chooses another file; the message of an error suggests it.
 
     Yields:
         None, while the lock is held.
@@ -55,9 +56,9 @@ def hold_file(file: Path, *inputs: Path) -> Iterator[None]:
     Raises:
         UsageError: `output_file` refuses the path, or another process holds the lock.
     """
-    target = output_file(file, *inputs)
+    target = output_file(file, *inputs, option=option)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with hold(target.with_name(f".{target.name}{LOCK}"), file):
+    with hold(target.with_name(f".{target.name}{LOCK}"), file, option=option):
         yield
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the operators GRU and LSTM of any ONNX file, and converts their weights to edgernn's cells."""
 
-from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,39 +8,17 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, version_converter
+from onnx import helper, version_converter
 from onnx.inliner import inline_local_functions
-from onnx.reference import ReferenceEvaluator
 
 from edgernn.cells import CELLS, Cell
 from edgernn.errors import UsageError
+from edgernn.export.graph_queries import MOVES, STANDARD, bodies_of, comes_from_input, constant_of, names_in
 from edgernn.export.trace import OPSET
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.onnx_gates import to_cell_order
 
 Array = NDArray[Any]
-# names of the domain of ONNX's own operators
-_STANDARD = ("", "ai.onnx")
-# operators that move, mask or convert numbers; an initial state that comes from an input through these alone is carried
-# from call to call
-_MOVES = {
-    *(
-        "Identity",
-        "Slice",
-        "Split",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Squeeze",
-        "Unsqueeze",
-        "Reshape",
-        "Flatten",
-    ),
-    *("Transpose", "Concat", "Expand", "Tile", "Pad", "ScatterElements", "ScatterND", "If"),
-    *("Mul", "Div", "Add", "Sub", "Sum", "Neg", "Where", "Clip", "Min", "Max", "Dropout", "Cast", "CastLike"),
-}
-# types of a carried state
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 # activations of the operators, the default
 _ACTIVATIONS = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 # other recurrent operators, and why no cell computes them
@@ -118,14 +95,14 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         UsageError: The model has edgernn's operators, its operator set cannot be converted, or no operator can be
             replaced.
     """
-    if _reads_domain(proto):
+    if reads_domain(proto):
         raise UsageError(
             f"{path}: expected a file with ONNX's operators GRU or LSTM, or one that edgernn exported, got another "
             "with edgernn's operators, such as a result of `edgernn calibrate`; calibrate the original file"
         )
     operators = RecurrentNodes(_converted(proto, path))
     graph = operators.proto.graph
-    names = _names(graph)
+    names = names_in(graph)
     for i, node in enumerate(graph.node):
         title = node.name or f"{node.op_type} number {i}"
         operators.left += [f"{title}: {text}" for text in _hidden(node)]
@@ -144,8 +121,8 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         recurrent = RecurrentNode(name, i, node, _cell(node, weights), False)
         starts = [recurrent.input(f"initial_{state}") for state in recurrent.cell.states]
         others = {other.op_type for other in graph.node} - {"Shape", "Size"}
-        recurrent.carried = any(_comes_from_input(graph, start, _MOVES) for start in starts)
-        if not recurrent.carried and any(_comes_from_input(graph, start, others) for start in starts):
+        recurrent.carried = any(comes_from_input(graph, start, MOVES) for start in starts)
+        if not recurrent.carried and any(comes_from_input(graph, start, others) for start in starts):
             operators.restarted.append(name)
         operators.nodes.append(recurrent)
     for function in operators.proto.functions:
@@ -157,45 +134,25 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     return operators
 
 
-def _reads_domain(proto: onnx.ModelProto) -> bool:
+def reads_domain(proto: onnx.ModelProto) -> bool:
     """Return True if a model has nodes or functions of edgernn; ONNX Runtime may list their domain without any."""
     nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
     while nodes:
         node = nodes.pop()
         if node.domain == DOMAIN:
             return True
-        nodes += [inner for body in _bodies(node) for inner in body.node]
+        nodes += [inner for body in bodies_of(node) for inner in body.node]
     return any(function.domain == DOMAIN for function in proto.functions)
 
 
 def _is_recurrent(node: onnx.NodeProto) -> bool:
     """Return True for ONNX's own operators GRU and LSTM."""
-    return node.domain in _STANDARD and node.op_type in _INPUTS
-
-
-def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Return the bodies of a node: graphs in its attributes, as those of If, Loop and Scan."""
-    return [body for attribute in node.attribute for body in [attribute.g, *attribute.graphs] if body.node]
-
-
-def values_read(node: onnx.NodeProto) -> set[str]:
-    """Return the names of the values that a node reads, those in its bodies included."""
-    inner = [{value.name for value in body.output}.union(*map(values_read, body.node)) for body in _bodies(node)]
-    return set(node.input).union(*inner)
-
-
-def _names(graph: onnx.GraphProto) -> set[str]:
-    """Return all names in a graph and in the bodies of its nodes: of values, initialisers and nodes."""
-    listed = {value.name for value in [*graph.input, *graph.output, *graph.initializer]}
-    for node in graph.node:
-        listed |= {node.name, *node.input, *node.output}
-        listed = listed.union(*map(_names, _bodies(node)))
-    return listed - {""}
+    return node.domain in STANDARD and node.op_type in _INPUTS
 
 
 def _hidden(node: onnx.NodeProto) -> list[str]:
     """Return one text for each GRU and LSTM in the subgraphs of a node, such as If: why delta cannot replace it."""
-    inner = [one for body in _bodies(node) for one in body.node]
+    inner = [one for body in bodies_of(node) for one in body.node]
     here = [f"expected an operator of the graph, got {one.op_type} in its body" for one in inner if _is_recurrent(one)]
     return here + [text for one in inner for text in _hidden(one)]
 
@@ -208,7 +165,7 @@ def _converted(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for entry in copy.opset_import:
-        if entry.domain in _STANDARD:
+        if entry.domain in STANDARD:
             entry.domain = ""
     opset = next((entry.version for entry in copy.opset_import if not entry.domain), 0)
     if opset >= OPSET:
@@ -257,66 +214,13 @@ def _weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> dict[str, Array] |
         value = inputs.get(name)
         if not value:
             continue
-        constant = _constant(proto, value)
+        constant = constant_of(proto, value)
         if constant is None:
             return f"input {name}: expected a constant, got {value}, which the graph computes"
         if constant.dtype != np.float32:
             return f"input {name}: expected float32, got {constant.dtype}"
         weights[name] = constant[0]
     return weights
-
-
-def _constant(proto: onnx.ModelProto, name: str) -> Array | None:
-    """Return the value `name` if it does not depend on the inputs of the graph, or else None.
-
-    An initialiser that is also an input of the graph, as in old files, counts as a constant. torch.onnx leaves large
-    weights as slices of other constants, which are computed here.
-    """
-    graph = proto.graph
-    nodes, leaves = _ancestors(graph, name)
-    tensors = [tensor for tensor in graph.initializer if tensor.name in leaves]
-    if leaves - {tensor.name for tensor in tensors}:
-        return None
-    if not nodes:
-        value: Array = numpy_helper.to_array(tensors[0])
-        return value
-    part = helper.make_graph(nodes, "constant", [], [onnx.ValueInfoProto(name=name)], tensors)
-    model = helper.make_model(part, opset_imports=proto.opset_import, functions=proto.functions)
-    try:
-        (computed,) = ReferenceEvaluator(model).run(None, {})
-    except Exception:  # an operator of another domain; the classes of its errors have no common base
-        return None
-    return np.asarray(computed)
-
-
-def _ancestors(
-    graph: onnx.GraphProto, name: str, through: Container[str] | None = None
-) -> tuple[list[onnx.NodeProto], set[str]]:
-    """Find what a value of a graph depends on.
-
-    Args:
-        graph: The graph.
-        name: Name of the value.
-        through: Types of the operators whose inputs are followed. Default: all.
-
-    Returns:
-        The nodes that compute the value, in the order of the graph, and the names of the values that no node computes.
-    """
-    producers = {output: node for node in graph.node for output in node.output}
-    # values of a body are not among these
-    known = producers.keys() | {value.name for value in [*graph.input, *graph.initializer]}
-    seen, waiting, leaves = set(), [name], set()
-    while waiting:
-        value = waiting.pop()
-        if not value or value in seen:
-            continue
-        seen.add(value)
-        node = producers.get(value)
-        if node is None:
-            leaves.add(value)
-        elif through is None or node.op_type in through:
-            waiting += values_read(node) & known
-    return [node for node in graph.node if seen & set(node.output)], leaves
 
 
 def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
@@ -346,9 +250,3 @@ def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
         for name, value in weights.items():
             getattr(cell, name).copy_(torch.from_numpy(np.ascontiguousarray(value)))
     return cell.eval()
-
-
-def _comes_from_input(graph: onnx.GraphProto, name: str, through: Container[str]) -> bool:
-    """Return True if a value is an input of floats of the graph, or computed from one by these operators alone."""
-    inputs = {value.name for value in graph.input if value.type.tensor_type.elem_type in _FLOATS}
-    return bool(_ancestors(graph, name, through)[1] & (inputs - {tensor.name for tensor in graph.initializer}))

@@ -38,6 +38,7 @@ COMMANDS = {
     "evaluate": "Test a trained model on new data, or with other settings.",
     "export": "Export a run as one ONNX file and verify it.",
     "calibrate": "Make a trained dense model cheaper without training.",
+    "stream": "Give any recurrent ONNX file states, to run it in chunks.",
     "pack": "Convert an ONNX file to a packed model for C programs.",
     "bench": "Time a model beside ONNX Runtime's GRU and LSTM.",
     "run": "Run a model on a file of inputs, or detect words in a recording.",

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `edgernn stream`: give any recurrent ONNX file states, so that it runs in chunks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgernn.cli.frame import json_command
+from edgernn.errors import UsageError
+
+
+def _text(result: dict[str, Any]) -> str:
+    time, unit = result["time"], result["unit"]
+    if time is None:
+        calls = "each call is one step"
+    else:
+        calls = f"the length {time} of a call is any number" + f" that {unit} divides" * (unit > 1)
+    lines = [f"{result['model']}: {result['bytes']:,} bytes; {calls}"]
+    lines += [f"input {value['name']} {_axes(value['axes'])}" for value in result["inputs"]]
+    lines += [f"output {value['name']} {_axes(value['axes'])}" for value in result["outputs"]]
+    lines += [
+        f"state {state['input']} {_axes(state['axes'])}: zeros at first, then the output {state['output']} of the call "
+        "before"
+        for state in result["states"]
+    ]
+    lines += [f"put together: {name}" for name in result["fused"]]
+    lines += [f"{name}: no longer rounds its inputs; its weights stay integers" for name in result["quantised"]]
+    lines += result["left"]
+    if time is not None:
+        lines.append(f"chunks against the whole sequence: worst difference {result['error']:.1e}")
+    if result["change"] is not None:
+        lines.append(f"against the original file: worst difference {result['change']:.1e}")
+    return "\n".join(lines)
+
+
+def _axes(axes: list[int | str]) -> str:
+    return f"({', '.join(map(str, axes))}{',' * (len(axes) == 1)})"
+
+
+def _pairs(option: str, words: tuple[str, ...], convert: Callable[[str], Any], expected: str) -> dict[str, Any]:
+    """Split words NAME=VALUE of an option, and convert the values."""
+    result = {}
+    for word in words:
+        # a name may hold the sign as well
+        name, _, text = word.rpartition("=")
+        try:
+            result[name] = convert(text)
+        except ValueError:
+            name = ""
+        if not name:
+            raise UsageError(f"{option}: expected {expected}, got {word}")
+    return result
+
+
+def _length(text: str) -> int | str:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    if text.isidentifier():
+        return text
+    raise ValueError(text)
+
+
+def fixed_values(words: tuple[str, ...]) -> dict[str, Any]:
+    """Parse the words of --value: inputs that become constants, by name."""
+    import numpy as np
+
+    return _pairs("--value", words, lambda text: np.array(float(text)), "NAME=NUMBER, such as sr=16000")
+
+
+def fixed_shapes(words: tuple[str, ...]) -> dict[str, list[int | str]]:
+    """Parse the words of --shape: shapes of inputs, by name."""
+    return _pairs(
+        "--shape", words, lambda text: list(map(_length, text.split(","))), "NAME=LENGTH,LENGTH, such as x=1,T,40"
+    )
+
+
+value_option = click.option(
+    "--value", "values", multiple=True, metavar="NAME=NUMBER", help="Make an input a constant, such as sr=16000."
+)
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=LENGTH,...",
+    help="Declare the shape of an input: a number for a fixed length, a name for a variable one, such as x=1,T,40.",
+)
+
+
+@json_command(example="edgernn stream net.onnx --shape x=1,T,40", text=_text)
+@click.argument("model", metavar="IN.onnx", type=click.Path(path_type=Path))
+@click.argument("out", metavar="[OUT.onnx]", required=False, type=click.Path(path_type=Path))
+@value_option
+@shape_option
+@click.option(
+    "--state",
+    "pairs",
+    multiple=True,
+    metavar="INPUT=OUTPUT",
+    help="Name an input that is a state already, and the output with its next value.  [default: inputs after the first "
+    "one, each with an output of the same shape]",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="npz file with an array for each input that is no state, for the check.  [default: random numbers]",
+)
+def command(
+    model: Path,
+    out: Path | None,
+    values: tuple[str, ...],
+    shapes: tuple[str, ...],
+    pairs: tuple[str, ...],
+    data: Path | None,
+) -> dict[str, Any]:
+    """Write a copy of a recurrent ONNX file that runs in chunks, with its states as inputs and outputs.
+
+    IN.onnx is a file of any tool. The states of its operators GRU, LSTM and RNN, and the last inputs of its causal
+    convolutions, become inputs and outputs of OUT.onnx, which is NAME-stream.onnx beside NAME.onnx by default. States
+    that the file has already stay as they are. The new file has ONNX's own operators only: any ONNX Runtime runs it.
+
+    On the way constants are folded, an If with a constant condition becomes its branch, an LSTM or GRU that is written
+    as single operators becomes one operator, and DynamicQuantizeLSTM becomes LSTM. If a condition depends on the value
+    or length of an input, fix it with --value or --shape.
+
+    Before the file is written, its outputs in chunks are compared with those of the whole sequence, and with those of
+    the original file.
+    """
+    from edgernn.export.streaming.stream_file import stream_file
+
+    return stream_file(
+        model,
+        out,
+        values=fixed_values(values),
+        shapes=fixed_shapes(shapes),
+        pairs=_pairs("--state", pairs, str, "INPUT=OUTPUT") or None,
+        data=data,
+    )

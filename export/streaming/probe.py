@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of an ONNX file with several lengths of its variable axes, which show how the shapes of its values change."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from edgernn.errors import EdgernnError
+from edgernn.export.delta_graph import with_outputs
+from edgernn.export.streaming.plain_layers import RECURRENT
+from edgernn.runtime.open_model import first_line, open_session
+
+Array = NDArray[Any]
+# lengths of the variable axes that are tried, until one runs: of those without a name, and of those with one
+_LENGTHS = ((1, 3), (3, 3), (1, 1), (16, 16), (64, 64))
+# largest array of an input in numbers
+_MOST = 1 << 26
+
+
+class Runner:
+    """A model in ONNX Runtime.
+
+    Args:
+        proto: The model.
+        path: Path of its file, for error messages.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
+        self._path = path
+        self._session = open_session(path, proto.SerializeToString(), None, 1)
+        self._inputs = {value.name for value in self._session.get_inputs()}
+        self._names = [value.name for value in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the model once and return its outputs by name; feeds of other names are ignored."""
+        try:
+            arrays = {name: array for name, array in feeds.items() if name in self._inputs}
+            return dict(zip(self._names, self._session.run(self._names, arrays), strict=True))
+        except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
+            shapes = ", ".join(f"{name} {feeds[name].shape}" for name in sorted(self._inputs & feeds.keys()))
+            raise EdgernnError(
+                f"{self._path}: does not run in ONNX Runtime with {shapes}: {first_line(error)}; give the shapes of "
+                "its inputs with --shape, or inputs that fit with --data"
+            ) from None
+
+
+def inputs_of(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """Return the inputs of a graph by name, without those that are initialisers as well."""
+    constant = {tensor.name for tensor in graph.initializer}
+    return {value.name: value for value in graph.input if value.name not in constant}
+
+
+def axes_of(value: onnx.ValueInfoProto) -> list[int | str]:
+    """Return for each axis of an input its length, or its name if it is variable; one without a name gets one."""
+    return [
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}.{axis}"
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+    ]
+
+
+def shape_of(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of an input for lengths of its variable axes; an axis without a length has length 1."""
+    return tuple(length_of(axis, sizes) for axis in axes_of(value))
+
+
+def length_of(axis: int | str, sizes: Mapping[str, int]) -> int:
+    """Return the length of an axis, such as 4, batch or 33*batch; a variable one without a length has length 1."""
+    if isinstance(axis, int):
+        return axis
+    factor, _, name = axis.rpartition("*")
+    return int(factor) * sizes.get(name, 1) if factor.isdecimal() else sizes.get(axis, 1)
+
+
+def random_feeds(
+    proto: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0, steps: int | None = None
+) -> dict[str, Array]:
+    """Draw inputs of a model: floats of a normal distribution, integers 0 or 1.
+
+    Args:
+        proto: The model.
+        sizes: Lengths of the variable axes by name.
+        seed: Random seed.
+        steps: Value of inputs that are the lengths of the sequences. Default: the smallest of `sizes`.
+
+    Returns:
+        The inputs by name.
+    """
+    rng, feeds = np.random.default_rng(seed), {}
+    lengths = {node.input[4] for node in proto.graph.node if node.op_type in RECURRENT and len(node.input) > 4}
+    for name, value in inputs_of(proto.graph).items():
+        shape = shape_of(value, sizes)
+        if np.prod(shape, dtype=float) > _MOST:
+            raise EdgernnError(f"input {name}: expected at most {_MOST:,} numbers, got the shape {shape}")
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if name in lengths:
+            feeds[name] = np.full(shape, steps or min(sizes.values(), default=1), dtype)
+        elif dtype.kind in "iub":
+            feeds[name] = rng.integers(0, 2, shape).astype(dtype)
+        else:
+            feeds[name] = (0.5 * rng.standard_normal(shape)).astype(dtype)
+    return feeds
+
+
+class Probe:
+    """Shapes of values of a model, and how they change with the lengths of its variable axes.
+
+    Args:
+        proto: The model.
+        path: Path of its file, for error messages.
+        names: Names of the values.
+        example: Inputs that run, by name. Default: random ones.
+
+    Attributes:
+        sizes: Lengths of the variable axes of the first run.
+        values: The values of the first run.
+
+    Raises:
+        EdgernnError: The model runs with no lengths that are tried.
+    """
+
+    sizes: dict[str, int]
+    values: dict[str, Array]
+
+    def __init__(
+        self, proto: onnx.ModelProto, path: Path, names: Sequence[str], example: Mapping[str, Array] | None
+    ) -> None:
+        runner, inputs = Runner(with_outputs(proto, names), path), inputs_of(proto.graph)
+        axes = {a: "." in a for value in inputs.values() for a in axes_of(value) if isinstance(a, str)}
+        if example is None:
+            tries = [{a: unnamed if axes[a] else named for a in axes} for unnamed, named in _LENGTHS]
+        else:
+            tries = [{}]
+            for name, value in inputs.items():
+                lengths = zip(axes_of(value), example[name].shape, strict=True)
+                tries[0] |= {axis: n for axis, n in lengths if isinstance(axis, str)}
+        for sizes in tries:
+            feeds = random_feeds(proto, sizes) | dict(example or {})
+            try:
+                self.sizes, self.values = sizes, feeds | runner.run(feeds)
+                break
+            except EdgernnError:
+                # a file without variable axes runs, or fails, once
+                if sizes == tries[-1]:
+                    raise
+        self._longer: dict[str, dict[str, Array]] = {}
+        for axis in axes:
+            try:
+                feeds = random_feeds(proto, self.sizes | {axis: 2 * self.sizes[axis]})
+                self._longer[axis] = feeds | runner.run(feeds)
+            except EdgernnError:
+                # a length that the file fixes, though it does not declare it
+                continue
+
+    def axes(self, name: str) -> list[int | str]:
+        """Return for each axis of a value its length, or the variable axis with which it grows: batch, 33*batch."""
+        shape: list[int | str] = list(self.values[name].shape)
+        for axis, values in self._longer.items():
+            for k, (a, b) in enumerate(zip(self.values[name].shape, values[name].shape, strict=True)):
+                if a != b:
+                    factor = a // self.sizes[axis]
+                    shape[k] = f"{factor}*{axis}" if a == factor * self.sizes[axis] and factor > 1 else axis
+        return shape

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives an ONNX file of another tool its states, so that a caller can run it in chunks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.exported_layers import is_exported
+from edgernn.export.streaming.cache_conv import cache_convs
+from edgernn.export.streaming.chunks import allowed, check_chunks, difference, run_calls, zero_states
+from edgernn.export.streaming.fuse_cell import fuse_cells
+from edgernn.export.streaming.open_states import State, check_bodies, open_layers, pair_states, recurrent_in
+from edgernn.export.streaming.plain_layers import RECURRENT, plain_layers
+from edgernn.export.streaming.probe import Probe, Runner, axes_of, inputs_of, random_feeds
+from edgernn.export.streaming.simplify import fix_inputs, folded
+from edgernn.files import default_output, output_file, write_bytes
+from edgernn.locks import hold_file
+from edgernn.npz import read_npz
+from edgernn.runtime.info import read_model
+from edgernn.runtime.weights import parse
+
+Array = NDArray[Any]
+Shape = Sequence[int | str]
+# number of calls, or of units of time, on which a file is checked
+_CALLS = 24
+
+
+@dataclass
+class Streamed:
+    """A model that runs in chunks.
+
+    Attributes:
+        proto: The model.
+        states: Its states, those that it had before included.
+        time: The variable axis of its inputs that is time, or None if each call is one step.
+        unit: Number of which the steps of each call must be a multiple.
+        fused: Names of operators LSTM and GRU that were put together.
+        quantised: Names of operators DynamicQuantizeLSTM that became LSTM.
+        left: For each recurrent operator over another axis than time, why it has no state.
+        error: Largest difference between the outputs in chunks and those of the whole sequence.
+        change: Largest difference between the outputs and those of the original model, or None if it does not run.
+    """
+
+    proto: onnx.ModelProto
+    states: list[State]
+    time: str | None
+    unit: int
+    fused: list[str]
+    quantised: list[str]
+    left: list[str]
+    error: float = 0.0
+    change: float | None = None
+
+
+def prepared(
+    proto: onnx.ModelProto,
+    path: Path,
+    values: Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+) -> tuple[onnx.ModelProto, list[str], list[str]]:
+    """Return a copy of a model with its recurrent layers as operators of the graph itself.
+
+    Args:
+        proto: The model.
+        path: Path of its file, for error messages.
+        values: Inputs that become constants.
+        shapes: Shapes of inputs; a number is a fixed length, a name a variable one.
+
+    Returns:
+        The copy, and the names of operators that were put together and of those that were quantised.
+
+    Raises:
+        UsageError: The graph has no such input, or a shape has another number of axes.
+        EdgernnError: The model is invalid.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    fix_inputs(copy, values or {}, shapes or {}, path)
+    copy = folded(copy, path)
+    fused = fuse_cells(copy)
+    return copy, fused, plain_layers(copy)
+
+
+def stream_model(
+    proto: onnx.ModelProto,
+    path: Path,
+    *,
+    values: Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+    pairs: Mapping[str, str] | None = None,
+    example: Mapping[str, Array] | None = None,
+) -> Streamed:
+    """Give a model its states as inputs and outputs, and check that chunks give the outputs of the whole sequence.
+
+    Args:
+        proto: The model. It is not changed.
+        path: Path of its file, for error messages.
+        values: Inputs that become constants.
+        shapes: Shapes of inputs; a number is a fixed length, a name a variable one.
+        pairs: For each input that is a state already, the output with its next value. Default: found by `pair_states`.
+        example: Inputs by name for the check, without states. Default: random ones.
+
+    Returns:
+        The new model.
+
+    Raises:
+        UsageError: The model has nothing to stream, or reads the future; the message names the node.
+        EdgernnError: The model is invalid, does not run, or chunks give other outputs.
+    """
+    new, fused, quantised = prepared(proto, path, values, shapes)
+    graph = new.graph
+    check_bodies(graph, path)
+    carried = _named(graph, pairs, path) if pairs is not None else pair_states(graph, frozenset(example or ()))
+    full = None if example is None else {**example, **zero_states(new, carried, example)}
+    layers = [node for node in recurrent_in(graph) if node.op_type in RECURRENT]
+    convs = [node for node in graph.node if node.op_type == "Conv"]
+    places = {node.input[k] for node in layers for k in RECURRENT[node.op_type].values() if k < len(node.input)}
+    names = [node.input[0] for node in (*layers, *convs)] + sorted(places - {""})
+    constants = {tensor.name for tensor in graph.initializer}
+    probe = Probe(new, path, [name for name in names if name not in constants], full)
+    for tensor in graph.initializer:
+        if tensor.name in names:
+            probe.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    carried = [State(state.input, state.output, tuple(probe.axes(state.input))) for state in carried]
+    time = _time(probe, layers, convs, path)
+    opened, left = open_layers(new, probe, time, path)
+    unit = 1
+    if time is not None:
+        cached, unit = cache_convs(new, probe, time, [state.input for state in carried], path)
+        opened += cached
+    if not opened and not carried:
+        reasons = "".join(f"; {reason}" for reason in left)
+        raise UsageError(
+            f"{path}: expected a recurrent operator or a causal convolution over an axis of variable length, got none"
+            f"{reasons}; name the axis of time with --shape, such as --shape {next(iter(inputs_of(graph)))}=B,T,40"
+        )
+    result = Streamed(new, [*carried, *opened], time, unit, fused, quantised, left)
+    onnx.checker.check_model(new)
+    _check(_loosened(proto, shapes or {}, path), result, probe, carried, values or {}, example, path)
+    return result
+
+
+def _named(graph: onnx.GraphProto, pairs: Mapping[str, str], path: Path) -> list[State]:
+    """Return the states that the user named as pairs of an input and an output."""
+    inputs, outputs = inputs_of(graph), {value.name for value in graph.output}
+    for name, output in pairs.items():
+        if name not in inputs or output not in outputs:
+            raise UsageError(f"{path}: state {name}={output}: expected an input and an output of the graph; correct it")
+    return [State(name, output, tuple(axes_of(inputs[name]))) for name, output in pairs.items()]
+
+
+def _time(probe: Probe, layers: list[onnx.NodeProto], convs: list[onnx.NodeProto], path: Path) -> str | None:
+    """Return the variable axis of the inputs along which recurrent operators and convolutions run, or None."""
+    axes = [probe.axes(node.input[0])[0] for node in layers]
+    axes += [axis for node in convs for axis in probe.axes(node.input[0])[2:]]
+    found = list(dict.fromkeys(axis for axis in axes if isinstance(axis, str)))
+    if len(found) > 1:
+        raise UsageError(
+            f"{path}: expected one variable axis along which recurrent operators and convolutions run, got "
+            f"{', '.join(found)}; fix the length of the others with --shape"
+        )
+    return found[0] if found else None
+
+
+def _loosened(proto: onnx.ModelProto, shapes: Mapping[str, Shape], path: Path) -> onnx.ModelProto:
+    """Return a copy of a model in which the lengths that `shapes` makes variable are so.
+
+    Nothing else is fixed: ONNX Runtime 1.31 crashes on some constant conditions of nested If.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    inputs = inputs_of(proto.graph)
+    loose = {
+        name: shape
+        for name, shape in shapes.items()
+        if any(isinstance(a, int) and isinstance(b, str) for a, b in zip(axes_of(inputs[name]), shape, strict=False))
+    }
+    fix_inputs(copy, {}, loose, path)
+    return copy
+
+
+def _check(
+    original: onnx.ModelProto,
+    result: Streamed,
+    probe: Probe,
+    carried: list[State],
+    values: Mapping[str, Array],
+    example: Mapping[str, Array] | None,
+    path: Path,
+) -> None:
+    """Compare the new model with the original one, and chunks with the whole; fill in `error` and `change`."""
+    states, inputs = result.states, inputs_of(result.proto.graph)
+    data = inputs.keys() - {state.input for state in states}
+    if result.time is None:
+        calls = [
+            {n: a for n, a in random_feeds(result.proto, probe.sizes, i).items() if n in data} for i in range(_CALLS)
+        ]
+        if example is not None:
+            calls = [dict(example)] * 2
+    else:
+        sizes = dict(probe.sizes)
+        if example is None:
+            sizes[result.time] = result.unit * max(_CALLS, -(-sizes[result.time] // result.unit))
+        feeds = {**random_feeds(result.proto, sizes, steps=sizes[result.time]), **(example or {})}
+        calls = [{name: array for name, array in feeds.items() if name in data}]
+        result.error = check_chunks(result.proto, states, calls[0], result.time, result.unit, path)
+    if any(a.name == "layout" and a.i for node in original.graph.node for a in node.attribute):
+        # ONNX Runtime has no kernel for it
+        return
+    before, runner = Runner(original, path), Runner(result.proto, path)
+    old_states = [state for state in states if state in carried]
+    types = {name: value.type.tensor_type for name, value in inputs_of(original.graph).items()}
+    fixed = {
+        name: np.full([dim.dim_value or 1 for dim in types[name].shape.dim], value).astype(
+            onnx.helper.tensor_dtype_to_np_dtype(types[name].elem_type)
+        )
+        for name, value in values.items()
+    }
+    old = run_calls(
+        before, [{**call, **fixed} for call in calls], old_states, zero_states(original, old_states, calls[0])
+    )
+    start = zero_states(result.proto, states, calls[0])
+    new = run_calls(runner, calls, states, start)
+    limits = allowed(runner, {**calls[0], **start}, new[0])
+    # without carried states, only the first call starts where the original does
+    count = len(calls) if states == carried else 1
+    result.change = 0.0
+    for a, b in zip(old[:count], new[:count], strict=True):
+        for name, y in a.items():
+            error = difference(b[name], y)
+            result.change = max(result.change, error)
+            if not result.quantised and not error <= 8 * limits[name]:
+                raise EdgernnError(
+                    f"{path}: {name}: expected a difference of at most {8 * limits[name]:.1e} between the new file and "
+                    f"the original, got {error:.1e}, so nothing was written; report a bug"
+                )
+
+
+def stream_file(
+    path: Path,
+    out: Path | None = None,
+    *,
+    values: Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+    pairs: Mapping[str, str] | None = None,
+    data: Path | None = None,
+) -> dict[str, Any]:
+    """Write a copy of an ONNX file whose states are inputs and outputs, so that a caller can run it in chunks.
+
+    Args:
+        path: The file.
+        out: The ONNX file to write. Default: NAME-stream.onnx beside the file.
+        values: Inputs that become constants.
+        shapes: Shapes of inputs; a number is a fixed length, a name a variable one.
+        pairs: For each input that is a state already, the output with its next value. Default: found by their shapes.
+        data: npz file with inputs for the check, by name. Default: random numbers.
+
+    Returns:
+        JSON-compatible dict: "model" (the file written), "bytes" (its size), "inputs" and "outputs" (name and axes of
+        each that is no state), "states" (input, output and axes of each state), "time" (the variable axis that is time,
+        or null if each call is one step), "unit" (number of which the steps of a call must be a multiple), "fused",
+        "quantised" and "left" (see `Streamed`), "error" (largest difference of chunks from the whole) and "change"
+        (largest difference from the original, or null).
+
+    Raises:
+        UsageError: The file has nothing to stream or reads the future, or another process is writing `out`.
+        EdgernnError: The file cannot be read or does not run, or chunks give other outputs.
+    """
+    out = out or default_output(path.with_name(f"{path.stem}-stream.onnx"))
+    output_file(out, path, *([] if data is None else [data]), option="OUT")
+    proto = parse(read_model(path), path, external=True)
+    if is_exported(proto):
+        raise UsageError(
+            f"{path}: expected a file of another tool, got one that edgernn exported, which has its states already; "
+            "run it with: edgernn run --stream"
+        )
+    example = None if data is None else read_npz(data)
+    result = stream_model(proto, path, values=values, shapes=shapes, pairs=pairs, example=example)
+    content = result.proto.SerializeToString()
+    with hold_file(out, option="OUT"):
+        write_bytes(out, content)
+    ends = {state.input for state in result.states} | {state.output for state in result.states}
+    return {
+        "model": str(out),
+        "bytes": len(content),
+        "inputs": _described(result.proto.graph.input, ends, result.proto),
+        "outputs": _described(result.proto.graph.output, ends, result.proto),
+        "states": [asdict(state) for state in result.states],
+        **{key: getattr(result, key) for key in ("time", "unit", "fused", "quantised", "left", "error", "change")},
+    }
+
+
+def _described(values: Any, ends: set[str], proto: onnx.ModelProto) -> list[dict[str, Any]]:
+    """Return the name and axes of each input or output that is no state."""
+    constant = {tensor.name for tensor in proto.graph.initializer}
+    return [{"name": v.name, "axes": axes_of(v)} for v in values if v.name not in ends and v.name not in constant]

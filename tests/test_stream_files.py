@@ -1,0 +1,471 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States for ONNX files of other tools: chunks give the outputs of the whole sequence, in every way of cutting."""
+
+import itertools
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.streaming.stream_file import stream_file, stream_model
+from edgernn.runtime.open_model import open_session
+
+T, B, I, H = 6, 2, 3, 4
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+FLOATS = TensorProto.FLOAT
+
+
+def model(nodes, weights, inputs, outputs, opset=17):
+    """Make a model; inputs and outputs are pairs of a name and its axes."""
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info(name, FLOATS, axes) for name, axes in inputs],
+        [helper.make_tensor_value_info(name, FLOATS, axes) for name, axes in outputs],
+        [numpy_helper.from_array(np.asarray(weight), name) for name, weight in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def weights_of(kind, seed=0, I=I, H=H):
+    rng, rows = np.random.default_rng(seed), GATES[kind] * H
+    shapes = {"W": (1, rows, I), "R": (1, rows, H), "B": (1, 2 * rows)}
+    return {name: (0.5 * rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+
+
+def layer(kind, *further, inputs=("X", "W", "R", "B"), **attributes):
+    outputs = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
+    return helper.make_node(kind, [*inputs, *further], outputs, "rnn", hidden_size=H, **attributes)
+
+
+def plain(kind, *further, weights=(), nodes=(), opset=17, **attributes):
+    return model(
+        [*nodes, layer(kind, *further, **attributes)],
+        weights_of(kind) | dict(weights),
+        [("X", ["T", "B", I])],
+        [("Y", ["T", 1, "B", H]), ("Y_h", [1, "B", H])],
+        opset,
+    )
+
+
+def noise(*shape, seed=3):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def run(proto, feeds):
+    session = open_session("m.onnx", proto.SerializeToString(), None, 1)
+    names = {value.name for value in session.get_inputs()}
+    values = session.run(None, {name: array for name, array in feeds.items() if name in names})
+    return dict(zip([o.name for o in session.get_outputs()], values, strict=True))
+
+
+def cuts(count):
+    """Return every way of cutting a sequence of so many units."""
+    return [
+        np.diff([0, *places, count]).tolist()
+        for k in range(count)
+        for places in itertools.combinations(range(1, count), k)
+    ]
+
+
+def in_chunks(streamed, x, name, axis, lengths, batch=B):
+    """Run a streamed model on chunks of the input `name`; return the outputs of all calls, and the last states."""
+    states = {
+        s.input: np.zeros([a if isinstance(a, int) else batch for a in s.axes], np.float32) for s in streamed.states
+    }
+    results, start = [], 0
+    for length in lengths:
+        part = x.take(range(start, start + length), axis)
+        results.append(run(streamed.proto, {name: part, **states}))
+        states = {s.input: results[-1][s.output] for s in streamed.states}
+        start += length
+    return results, states
+
+
+def check_every_cut(proto, x, output="Y", axis=0, unit=1, along=None, **options):
+    """Check a streamed model against the original in every way of cutting x along an axis."""
+    streamed = stream_model(proto, "m.onnx", **options)
+    assert streamed.unit == unit
+    name = proto.graph.input[0].name
+    expected = run(proto, {name: x})[output]
+    for lengths in cuts(x.shape[axis] // unit):
+        results, _ = in_chunks(streamed, x, name, axis, [n * unit for n in lengths])
+        got = np.concatenate([r[output] for r in results], axis if along is None else along)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+    return streamed
+
+
+ZEROS = [
+    helper.make_node("Shape", ["X"], ["batch"], start=1, end=2),
+    helper.make_node("Concat", ["one", "batch", "width"], ["shape"], axis=0),
+    helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+]
+ENDS = {"one": np.array([1]), "width": np.array([H])}
+CASES = {
+    "gru": ("GRU", (), {"linear_before_reset": 1}),
+    "gru, reset before": ("GRU", (), {}),
+    "lstm": ("LSTM", (), {}),
+    "rnn": ("RNN", (), {}),
+    "zeros of the batch's size": ("GRU", ("", "zeros"), {"nodes": ZEROS, "weights": ENDS}),
+    "a trained start": (
+        "LSTM",
+        ("", "start"),
+        {
+            "nodes": [*ZEROS[:2], helper.make_node("Expand", ["h0", "shape"], ["start"])],
+            "weights": ENDS | {"h0": noise(1, 1, H, seed=5)},
+        },
+    ),
+    "peepholes": ("LSTM", ("", "", "", "P"), {"weights": {"P": noise(1, 3 * H, seed=6)}}),
+    "clip and activations": ("GRU", (), {"clip": 0.5, "activations": ["HardSigmoid", "Relu"]}),
+    "coupled gates": ("LSTM", (), {"input_forget": 1}),
+    "old operators": ("LSTM", (), {"opset": 11}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chunks_of_a_recurrent_operator_equal_the_whole(case):
+    kind, further, options = CASES[case]
+    streamed = check_every_cut(plain(kind, *further, **options), noise(T, B, I))
+    assert [state.input for state in streamed.states] == [f"rnn.{s}" for s in "hc"[: 1 + (kind == "LSTM")]]
+    assert all(state.output == f"{state.input}.next" and state.axes == (1, "B", H) for state in streamed.states)
+    onnx.checker.check_model(streamed.proto, full_check=True)
+
+
+def test_lengths_of_a_chunk_are_an_input():
+    proto = plain("GRU", "lengths", linear_before_reset=1)
+    proto.graph.input.append(helper.make_tensor_value_info("lengths", TensorProto.INT32, ["B"]))
+    streamed, x = stream_model(proto, "m.onnx"), noise(T, B, I)
+    whole = run(proto, {"X": x, "lengths": np.array([5, 2], np.int32)})
+    h = np.zeros((1, B, H), np.float32)
+    parts = []
+    for part, lengths in ((x[:3], [3, 2]), (x[3:], [2, 0])):
+        result = run(streamed.proto, {"X": part, "lengths": np.array(lengths, np.int32), "rnn.h": h})
+        parts.append(result["Y"])
+        # ONNX Runtime answers 0 for a sequence of length 0, and not its state
+        h = np.where(np.array(lengths)[:, None] > 0, result["rnn.h.next"], h)
+    np.testing.assert_allclose(np.concatenate(parts), whole["Y"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(h, whole["Y_h"], rtol=0, atol=1e-6)
+
+
+def conv(weight, pads, before=(), after=(), name="conv", out=None, **attributes):
+    """Make a model of a convolution over T of x (B, 3, T), between further nodes."""
+    source = before[-1].output[0] if before else "x"
+    first = helper.make_node("Conv", [source, "w"], ["c"], name, pads=pads, **attributes)
+    consts = {"w": weight, "zero": np.array([0]), "axis": np.array([2])} | dict(out or {})
+    last = after[-1].output[0] if after else "c"
+    return model([*before, first, *after], consts, [("x", ["B", 3, "T"])], [(last, ["B", weight.shape[0], "T2"])])
+
+
+def pad(*pads, mode="constant"):
+    return helper.make_node("Pad", ["x", "pads"], ["padded"], mode=mode), {"pads": np.array(pads)}
+
+
+W3 = noise(4, 3, 3, seed=8)
+LEFT, LEFT_PADS = pad(0, 0, 4, 0, 0, 0)
+CHOMP = helper.make_node("Slice", ["c", "zero", "end", "axis"], ["y"])
+CONVS = {
+    "pads": (conv(W3, [2, 0]), 1, (B, 3, 2)),
+    "a Pad before it": (conv(W3, [0, 0], [LEFT], out=LEFT_PADS, dilations=[2]), 1, (B, 3, 4)),
+    "outputs cut off": (conv(W3, [2, 2], after=[CHOMP], out={"end": np.array([-2])}), 1, (B, 3, 2)),
+    "groups": (conv(noise(3, 1, 4, seed=9), [3, 0], group=3), 1, (B, 3, 3)),
+    "a stride": (conv(W3, [1, 0], strides=[2]), 2, (B, 3, 1)),
+    "a stride of its width": (conv(W3, [0, 0], strides=[3]), 3, None),
+}
+
+
+@pytest.mark.parametrize("case", CONVS)
+def test_chunks_of_a_causal_convolution_equal_the_whole(case):
+    proto, unit, shape = CONVS[case]
+    x = noise(B, 3, 4 * unit)
+    output = proto.graph.output[0].name
+    if shape is None:
+        # nothing is kept, so that the file streams as it is
+        with pytest.raises(UsageError, match="expected a recurrent operator or a causal convolution"):
+            stream_model(proto, "m.onnx")
+        return
+    streamed = check_every_cut(proto, x, output, axis=2, unit=unit)
+    (state,) = streamed.states
+    assert state.axes == ("B", *shape[1:])
+
+
+def test_convolutions_in_two_dimensions_keep_the_other_padding():
+    """Time is the first of two axes; the other one is padded on both sides."""
+    before = helper.make_node("Pad", ["x", "pads"], ["padded"])
+    nodes = [before, helper.make_node("Conv", ["padded", "w"], ["y"], "conv2d")]
+    weights = {"w": noise(2, 1, 3, 3, seed=8), "pads": np.array([0, 0, 2, 1, 0, 0, 0, 1])}
+    proto = model(nodes, weights, [("x", ["B", 1, "T", 5])], [("y", ["B", 2, "T", 5])])
+    streamed = check_every_cut(proto, noise(B, 1, T, 5), "y", axis=2)
+    assert [state.axes for state in streamed.states] == [("B", 1, 2, 7)]
+
+
+class Network(torch.nn.Module):
+    """Convolution, two GRUs and a linear map."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(3, 8, 3, padding=2)
+        self.rnn = torch.nn.GRU(8, 5, num_layers=2, batch_first=True)
+        self.head = torch.nn.Linear(5, 2)
+
+    def forward(self, x):
+        y = torch.relu(self.conv(x.transpose(1, 2))[..., :-2])
+        return self.head(self.rnn(y.transpose(1, 2))[0])
+
+
+def exported(module, arguments, path, inputs, axes, **options):
+    torch.manual_seed(0)
+    torch.onnx.export(
+        module.eval(), arguments, path, input_names=inputs, dynamic_axes=axes, dynamo=False, opset_version=17, **options
+    )
+    return onnx.load(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_of_torch_streams(tmp_path, capsys):
+    axes = {"x": {0: "batch", 1: "time"}, "y": {0: "batch", 1: "time"}}
+    path = tmp_path / "net.onnx"
+    proto = exported(Network(), (torch.randn(2, 5, 3),), path, ["x"], axes, output_names=["y"])
+    streamed = check_every_cut(proto, noise(B, T, 3), "y", axis=1)
+    assert streamed.time == "time"
+    assert [s.axes for s in streamed.states] == [(1, "batch", 5), (1, "batch", 5), ("batch", 3, 2)]
+    assert main(["stream", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "the length time of a call is any number" in text
+    assert "input x (batch, time, 3)" in text
+    assert "zeros at first, then the output" in text
+    assert (tmp_path / "net-stream.onnx").exists()
+    assert main(["stream", str(path), str(tmp_path / "out.onnx"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["error"] <= 1e-6
+    assert result["change"] <= 1e-6
+
+
+class Cell(torch.nn.Module):
+    """A step of a cell that torch exports as single operators, with its states packed in one."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell, self.is_lstm = cell(3, 4), cell is torch.nn.LSTMCell
+
+    def forward(self, x, state):
+        if not self.is_lstm:
+            h = self.cell(x, state[0])
+            return h * 2, h[None]
+        h, c = self.cell(x, (state[0], state[1]))
+        return h * 2, torch.stack((h, c))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("cell", [torch.nn.LSTMCell, torch.nn.GRUCell])
+def test_a_step_of_single_operators_becomes_one(cell, tmp_path):
+    count = 1 + (cell is torch.nn.LSTMCell)
+    arguments = torch.randn(2, 3), torch.randn(count, 2, 4)
+    axes = {"x": {0: "B"}, "state": {1: "B"}, "y": {0: "B"}, "state.next": {1: "B"}}
+    names = {"output_names": ["y", "state.next"]}
+    proto = exported(Cell(cell), arguments, tmp_path / "m.onnx", ["x", "state"], axes, **names)
+    streamed = stream_model(proto, "m.onnx")
+    kind = cell.__name__.removesuffix("Cell")
+    assert streamed.fused == [f"{kind.lower()}0"]
+    assert [node.op_type for node in streamed.proto.graph.node].count(kind) == 1
+    assert [(s.input, s.output) for s in streamed.states] == [("state", "state.next")]
+    feeds = {"x": noise(B, 3), "state": noise(count, B, 4, seed=4)}
+    for name, expected in run(proto, feeds).items():
+        np.testing.assert_allclose(run(streamed.proto, feeds)[name], expected, rtol=0, atol=1e-6)
+
+
+def test_an_if_on_a_fixed_input_becomes_its_branch():
+    """Each branch has a GRU of its own, and the condition compares an input with 16000."""
+    branches = {}
+    for i, name in enumerate(("then_branch", "else_branch")):
+        weights = [numpy_helper.from_array(w, f"{k}{i}") for k, w in weights_of("GRU", seed=i).items()]
+        node = helper.make_node("GRU", ["X", f"W{i}", f"R{i}", f"B{i}"], [f"Y{i}"], f"gru{i}", hidden_size=H)
+        value = helper.make_tensor_value_info(f"Y{i}", FLOATS, None)
+        branches[name] = helper.make_graph([node], name, [], [value], weights)
+    nodes = [
+        helper.make_node("Equal", ["rate", "known"], ["is"]),
+        helper.make_node("If", ["is"], ["Y"], "choice", **branches),
+    ]
+    proto = model(nodes, {"known": np.array(16000)}, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])])
+    proto.graph.input.append(helper.make_tensor_value_info("rate", TensorProto.INT64, []))
+    with pytest.raises(UsageError, match="If choice: expected GRU in the graph itself, got one in the body"):
+        stream_model(proto, "m.onnx")
+    x = noise(T, B, I)
+    for rate in (16000, 8000):
+        streamed = stream_model(proto, "m.onnx", values={"rate": np.array(rate)})
+        assert [value.name for value in streamed.proto.graph.input if value.name != streamed.states[0].input] == ["X"]
+        results, _ = in_chunks(streamed, x, "X", 0, [2, 4])
+        expected = run(proto, {"X": x, "rate": np.array(rate)})["Y"]
+        np.testing.assert_allclose(np.concatenate([r["Y"] for r in results]), expected, rtol=0, atol=1e-6)
+
+
+def quantised():
+    """Make a model with a DynamicQuantizeLSTM, and one with an LSTM of its weights."""
+    weights, parts = weights_of("LSTM"), {}
+    for name in "WR":
+        columns = weights[name].transpose(0, 2, 1)
+        scale = np.abs(columns).max() / 127
+        parts |= {name: np.rint(columns / scale).astype(np.int8)}
+        parts |= {f"{name}s": np.array([scale], np.float32), f"{name}z": np.array([0], np.int8)}
+        weights[name] = (parts[name] * scale).transpose(0, 2, 1).astype(np.float32)
+    inputs = ["X", "W", "R", "B", "", "", "", "", "Ws", "Wz", "Rs", "Rz"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", inputs, ["Y"], "rnn", domain="com.microsoft", hidden_size=H, direction="forward"
+    )
+    ends = [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])]
+    return model([node], parts | {"B": weights["B"]}, *ends), model([layer("LSTM")], weights, *ends)
+
+
+def test_a_quantised_lstm_becomes_one_with_integer_weights():
+    proto, floats = quantised()
+    streamed, x = stream_model(proto, "m.onnx"), noise(T, B, I)
+    assert streamed.quantised == ["rnn"]
+    assert 0 < streamed.change < 0.1
+    assert {t.data_type for t in streamed.proto.graph.initializer if len(t.dims) == 3} == {TensorProto.INT8}
+    results, _ = in_chunks(streamed, x, "X", 0, [1, 3, 2])
+    got = np.concatenate([r["Y"] for r in results])
+    np.testing.assert_allclose(got, run(floats, {"X": x})["Y"], rtol=0, atol=1e-6)
+
+
+def test_an_axis_becomes_variable_by_its_name():
+    proto = plain("GRU")
+    for values in (proto.graph.input, proto.graph.output):
+        for value in values:
+            for dim in value.type.tensor_type.shape.dim:
+                dim.dim_value = {"T": 3, "B": B}.get(dim.dim_param, dim.dim_value)
+    with pytest.raises(UsageError, match=r"rnn: runs over an axis of 3 within a call.*--shape X=B,T,40"):
+        stream_model(proto, "m.onnx")
+    loose, x = plain("GRU"), noise(T, B, I)
+    streamed = stream_model(proto, "m.onnx", shapes={"X": ["T", B, I]})
+    results, _ = in_chunks(streamed, x, "X", 0, [1, 5])
+    got = np.concatenate([r["Y"] for r in results])
+    np.testing.assert_allclose(got, run(loose, {"X": x})["Y"], rtol=0, atol=1e-6)
+
+
+def mean(name):
+    nodes = [layer("GRU"), helper.make_node("ReduceMean", ["Y"], ["m"], name, axes=[0], keepdims=1)]
+    nodes.append(helper.make_node("Sub", ["Y", "m"], ["y"], "minus"))
+    return model(nodes, weights_of("GRU"), [("X", ["T", "B", I])], [("y", ["T", 1, "B", H])])
+
+
+def from_input(*outputs):
+    nodes = [layer("GRU", "", "h0"), *(helper.make_node("Identity", ["Y_h"], [name]) for name in outputs)]
+    values = [("Y", ["T", 1, "B", H]), *((name, [1, "B", H]) for name in outputs)]
+    return model(nodes, weights_of("GRU"), [("X", ["T", "B", I]), ("h0", [1, "B", H])], values)
+
+
+def computed():
+    nodes = [
+        helper.make_node("Slice", ["X", "zero", "one", "zero"], ["first"]),
+        helper.make_node("MatMul", ["first", "V"], ["product"]),
+        helper.make_node("Tanh", ["product"], ["start"]),
+        layer("GRU", "", "start"),
+    ]
+    weights = weights_of("GRU") | {"V": noise(I, H), "zero": np.array([0]), "one": np.array([1])}
+    return model(nodes, weights, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])])
+
+
+REVERSE = weights_of("GRU")
+BOTH = {name: np.concatenate([w, w]) for name, w in REVERSE.items()}
+REFLECT, REFLECT_PADS = pad(0, 0, 2, 0, 0, 0, mode="reflect")
+REFUSED = {
+    "reverse": (plain("GRU", direction="reverse"), "m.onnx: rnn: expected the direction forward, got reverse"),
+    "both directions": (
+        model([layer("GRU", direction="bidirectional")], BOTH, [("X", ["T", "B", I])], [("Y", ["T", 2, "B", H])]),
+        "rnn: expected the direction forward, got bidirectional",
+    ),
+    "lengths of the whole": (
+        plain("GRU", "n", weights={"n": np.array([3, 3, 3], np.int32)}),
+        "rnn: sequence_lens: expected an input of the graph, or none, got constant lengths",
+    ),
+    "acausal": (
+        conv(W3, [1, 1]),
+        "conv: expected a causal convolution, with 2 zeros before the first step and none after the last, got 1 before "
+        "and 1 after",
+    ),
+    "no padding": (conv(W3, [0, 0]), "conv: expected a causal convolution"),
+    "reflected": (conv(W3, [0, 0], [REFLECT], out=REFLECT_PADS), "conv: expected a causal convolution"),
+    "mean over time": (mean("average"), "ReduceMean average is the first node that reads other steps"),
+    "state that does not come back": (
+        from_input(),
+        "rnn: state h: expected its last value as an output of the graph, as its first one comes from the input h0",
+    ),
+    "computed start": (computed(), "rnn: state h: expected an initial state that is an input or a constant"),
+    "nothing to stream": (
+        model([helper.make_node("Relu", ["x"], ["y"])], {}, [("x", ["T", 3])], [("y", ["T", 3])]),
+        "expected a recurrent operator or a causal convolution over an axis of variable length, got none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_stream_is_named(case, tmp_path):
+    proto, message = REFUSED[case]
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(EdgernnError) as error:
+        stream_file(tmp_path / "m.onnx")
+    assert message in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_states_of_a_file_stay_as_they_are():
+    streamed = stream_model(from_input("h_out"), "m.onnx")
+    assert [(s.input, s.output) for s in streamed.states] == [("h0", "h_out")]
+    with pytest.raises(UsageError, match="state h0=y: expected an input and an output of the graph"):
+        stream_model(from_input("h_out"), "m.onnx", pairs={"h0": "y"})
+
+
+def test_layers_over_another_axis_have_no_state():
+    """A GRU runs over the 5 bands of each step, in both directions, and another one over the steps."""
+    nodes = [
+        # x (B, T, 5, I) → (5, B T, I) for the bands
+        helper.make_node("Reshape", ["x", "rows"], ["flat"]),
+        helper.make_node("Transpose", ["flat"], ["bands"], perm=[1, 0, 2]),
+        helper.make_node(
+            "GRU", ["bands", "W2", "R2", "B2"], ["", "last"], "over_bands", hidden_size=H, direction="bidirectional"
+        ),
+        helper.make_node("Shape", ["x"], ["batch"], start=0, end=2),
+        helper.make_node("Concat", ["batch", "width"], ["shape"], axis=0),
+        helper.make_node("Transpose", ["last"], ["ends"], perm=[1, 0, 2]),
+        helper.make_node("Reshape", ["ends", "shape"], ["features"]),
+        helper.make_node("Transpose", ["features"], ["X"], perm=[1, 0, 2]),
+        layer("GRU", inputs=("X", "W", "R", "B")),
+    ]
+    weights = weights_of("GRU", I=2 * H) | {f"{name}2": w for name, w in BOTH.items()}
+    weights |= {"rows": np.array([-1, 5, I]), "width": np.array([2 * H])}
+    proto = model(nodes, weights, [("x", ["B", "T", 5, I])], [("Y", ["T", 1, "B", H])])
+    streamed = check_every_cut(proto, noise(B, T, 5, I), axis=1, along=0)
+    assert [state.input for state in streamed.states] == ["rnn.h"]
+    assert streamed.left == ["over_bands: runs over an axis of 5 within a call, so it has no state"]
+
+
+def test_large_weights_are_judged_by_their_rounding():
+    """Recurrent weights of 8 amplify the rounding of sums, in the original file as well."""
+    weights = {name: 8 * w for name, w in weights_of("LSTM", H=H).items()}
+    streamed = stream_model(
+        model([layer("LSTM")], weights, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])]), "m.onnx"
+    )
+    assert streamed.error < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shape", "X=3"], "input X: expected a shape of 3 axes, got 1"),
+        (["--shape", "X=T,0,3"], "--shape: expected NAME=LENGTH,LENGTH, such as x=1,T,40, got X=T,0,3"),
+        (["--shape", "Z=1"], "unknown input 'Z'"),
+        (["--value", "X=a"], "--value: expected NAME=NUMBER, such as sr=16000, got X=a"),
+        (["--state", "X"], "--state: expected INPUT=OUTPUT, got X"),
+    ],
+)
+def test_wrong_options_are_refused(words, message, tmp_path, capsys):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(plain("GRU").SerializeToString())
+    assert main(["stream", str(path), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "m-stream.onnx").exists()
