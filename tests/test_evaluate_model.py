@@ -339,6 +339,21 @@ def test_new_arrays_have_labels_of_the_training_or_their_own_test_part(tmp_path,
         evaluate_model(tmp_path / "run", data=tmp_path / "new.npz")
 
 
+@pytest.mark.parametrize("trained", ["labels", "numbers"])
+def test_new_targets_of_another_kind_are_not_scored(trained, tmp_path, monkeypatch):
+    # both fill the two outputs of the model
+    without_pictures(monkeypatch)
+    rng = np.random.default_rng(0)
+    targets = {"labels": np.arange(20) % 2, "numbers": rng.normal(size=(20, 2))}
+    for name, y in targets.items():
+        np.savez(tmp_path / f"{name}.npz", x=rng.normal(size=(20, 5, 1)), y=y)
+    train(str(tmp_path / f"{trained}.npz"), "gru", out=tmp_path / "run", settings={"hidden_size": 4, "steps": 2})
+    (tmp_path / f"{trained}.npz").unlink()
+    (other,) = targets.keys() - {trained}
+    with pytest.raises(UsageError, match=f"expected {trained} .*, as in the training, got {other} .*; correct"):
+        evaluate_model(tmp_path / "run", data=tmp_path / f"{other}.npz")
+
+
 @pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
 def test_new_sounds_are_tested_with_the_words_of_the_training(tmp_path, monkeypatch):
     without_pictures(monkeypatch)

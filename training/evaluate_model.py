@@ -20,8 +20,9 @@ from edgernn.settings import split_words
 from edgernn.store import load_any, read_config
 from edgernn.training.evaluate import evaluate, open_task, with_settings
 from edgernn.training.plan import choose
+from edgernn.training.run_directory import RunDirectory
 from edgernn.training.tasks import find_task
-from edgernn.training.tasks.base import Task
+from edgernn.training.tasks.base import REGRESSION, Task
 
 
 def evaluate_model(
@@ -127,6 +128,11 @@ def open_run(
     task = with_settings(kind, trained["settings"], settings, model)
     task.classes, task.channels = trained["classes"], trained["channels"]
     task.open_test(data, model.head.size or 0)
+    evaluations = RunDirectory(run).metrics()
+    if evaluations and task.objective.metric not in evaluations[0]:
+        labels, numbers = "labels of classes", "numbers to predict"
+        expected, got = (labels, numbers) if task.objective.metric == REGRESSION.metric else (numbers, labels)
+        raise UsageError(f"data: {data}: expected {expected}, as in the training, got {got}; correct the targets")
     if task.fingerprint == trained["fingerprint"]:
         # most of these sequences were trained on
         task = with_settings(kind, trained["settings"], settings, model)
