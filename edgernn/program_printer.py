@@ -6,6 +6,10 @@ from typing import ClassVar
 
 from edgernn.program import Program
 
+# operations that C and Python write alike
+ARITHMETIC = {"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}"}
+COMPARISONS = {"less": "{0} < {1}", "less_equal": "{0} <= {1}", "equal": "{0} == {1}"}
+
 
 class ProgramPrinter:
     """Prints a program as one statement per operation; a subclass holds what is particular to a language.

@@ -32,7 +32,7 @@ def equation_tables(projection: Projection) -> str:
         The JSON text of an object with the keys "cells" and "rules". Each is an object from name to entry, with
         one entry per line.
     """
-    cells = {forms[0].form: _cell(forms) for cell in COMPILED.values() for forms in _forms(cell)}
+    cells = {forms[0].form: _cell(forms) for cell in COMPILED.values() for forms in cell_forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
     tables: dict[str, dict[str, Any]] = {
         "cells": cells,
@@ -45,10 +45,11 @@ def equation_tables(projection: Projection) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _forms(cell: type[Cell]) -> list[list[Cell]]:
+def cell_forms(cell: type[Cell]) -> list[list[Cell]]:
     """Create a cell with all combinations of its options, and group the results by the name of their equations.
 
-    The name is `Cell.form`, such as sru-projected. The cells of one list differ only in which gates have biases.
+    The name is `Cell.form`, such as sru-projected; the first has no variant. The cells of a group differ only in which
+    gates have biases.
     """
     ordered = sorted(cell.forms(), key=lambda form: (bool(form.variant), form.form))
     return [list(forms) for _, forms in groupby(ordered, key=lambda form: form.form)]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from edgernn.differentiate import gradient
 from edgernn.program import Program
-from edgernn.program_printer import ProgramPrinter
+from edgernn.program_printer import ARITHMETIC, COMPARISONS, ProgramPrinter
 
 PRELUDE = '''
 @triton.jit
@@ -33,27 +33,13 @@ def lerp(start, end, weight):
 class _Printer(ProgramPrinter):
     # PRELUDE defines functions that Triton lacks
     expressions: ClassVar[Mapping[str, str]] = {
-        "add": "{0} + {1}",
-        "sub": "{0} - {1}",
-        "mul": "{0} * {1}",
-        "div": "{0} / {1}",
-        "min": "tl.minimum({0}, {1})",
-        "max": "tl.maximum({0}, {1})",
-        "neg": "-{0}",
-        "abs": "tl.abs({0})",
-        "sqrt": "tl.sqrt({0})",
-        "exp": "tl.exp({0})",
-        "log": "tl.log({0})",
-        "sin": "tl.sin({0})",
-        "cos": "tl.cos({0})",
-        "tanh": "tanh({0})",
-        "sigmoid": "tl.sigmoid({0})",
-        "sign": "sign({0})",
-        "less": "tl.where({0} < {1}, 1.0, 0.0)",
-        "less_equal": "tl.where({0} <= {1}, 1.0, 0.0)",
-        "equal": "tl.where({0} == {1}, 1.0, 0.0)",
+        **ARITHMETIC,
+        **{op: f"tl.where({form}, 1.0, 0.0)" for op, form in COMPARISONS.items()},
+        **{op: f"tl.{op}" for op in ("abs", "sqrt", "exp", "log", "sin", "cos", "sigmoid")},
+        **{op: op for op in ("tanh", "sign", "lerp")},
+        "min": "tl.minimum",
+        "max": "tl.maximum",
         "select": "tl.where({0} != 0, {1}, {2})",
-        "lerp": "lerp({0}, {1}, {2})",
     }
     declaration = "{0} = {1}"
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ from torch import nn
 from edgernn.cell_program import gate_terms, maps, mixes, trace_equations
 from edgernn.cell_table import GATE, INPUT, STATE, TERMS, VECTOR
 from edgernn.cells import COMPILED, Cell
-from edgernn.export.equation_tables import equation_tables
+from edgernn.export.equation_tables import cell_forms, equation_tables
 from edgernn.program import MOST_VALUES, STORED_OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, PerColumn, PerSample, UpdateRule
@@ -62,7 +61,7 @@ constexpr int kMaxProgramValues = {MOST_VALUES};
 def cell_list() -> str:
     """Return the text of cells/list.h: the list of all cells."""
     includes = "\n".join(f'#include "{_file(cell)}"' for cell in COMPILED.values())
-    structs = [_camel(form.form) for cell in COMPILED.values() for form, *_ in _forms(cell)]
+    structs = [_camel(form.form) for cell in COMPILED.values() for form, *_ in cell_forms(cell)]
     lines = ", //\n".join(structs)
     return _header(
         "cells/list.h",
@@ -84,7 +83,7 @@ using Cells = TypeList< //
 def cell_header(cell: type[Cell]) -> str:
     """Return the text of cells/NAME.h: a C++ struct for each variant of a cell's equations (`Cell.form`)."""
     source = Path(inspect.getfile(cell)).name
-    structs = "\n".join(_struct(forms) for forms in _forms(cell))
+    structs = "\n".join(_struct(forms) for forms in cell_forms(cell))
     return _header(
         _file(cell),
         [
@@ -100,16 +99,6 @@ namespace edgernn {{
 }}  // namespace edgernn
 """,
     )
-
-
-def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group a cell's variants by their name (`Cell.form`); variants of the same name differ only in their biases."""
-    return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
-
-
-def _form(cell: Cell) -> tuple[bool, str]:
-    # the form without a variant is first
-    return bool(cell.variant), cell.form
 
 
 def _struct(forms: list[Cell]) -> str:

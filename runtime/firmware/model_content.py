@@ -79,15 +79,6 @@ class LayerContent:
 
 
 @dataclass(frozen=True)
-class _LayerName:
-    """The name of a layer, such as gru+selective+low-rank, split into cell, update rule and low rank."""
-
-    cell: str
-    rule: RuleTable
-    low_rank: bool
-
-
-@dataclass(frozen=True)
 class ModelContent:
     """Content of an exported model: sizes, weights and layers.
 
@@ -159,31 +150,28 @@ def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
     return FrontendContent(hop, settings, window, filters, pcen, [next(unread).floats for _ in range(states)])
 
 
-def _name_of(layer: PackedLayer, path: Path) -> _LayerName:
-    """Split the name of a layer into its parts; raise UsageError for one with an imputer or a normalisation."""
+def _parts_of(layer: PackedLayer, path: Path) -> tuple[CellTable, RuleTable, bool]:
+    """Return the cell and rule of a layer, and whether R is a product; refuse an imputer or a normalisation."""
     parts, rules = layer.name.split("+"), built_in_rules()
     low_rank = parts[-1] == _LOW_RANK
     parts = parts[:-1] if low_rank else parts
     dense = next(rule for rule in rules if rules[rule].dense)
     rule = rules[parts.pop() if parts[-1] in rules else dense]
-    cell = "+".join(parts)
-    if len(parts) > 1 or not (layer.cell or built_in_cell(cell)):
+    cell = CellTable.from_attributes(layer.cell) if layer.cell else built_in_cell(parts[0])
+    if len(parts) > 1 or cell is None:
         raise UsageError(
             f"{path}: layer {layer.name}: C code needs a layer without imputer and normalisation; run the model "
             "with the native library"
         )
-    return _LayerName(cell, rule, low_rank)
+    return cell, rule, low_rank
 
 
 def _layer(layer: PackedLayer, inputs: int, path: Path) -> LayerContent:
-    name = _name_of(layer, path)
-    cell = CellTable.from_attributes(layer.cell) if layer.cell else built_in_cell(name.cell)
-    assert cell is not None
-    rule = name.rule
+    cell, rule, low_rank = _parts_of(layer, path)
     states = cell.states + len(rule.memories) + cell.reads_last
     weights = layer.inputs[: len(layer.inputs) - states]
     starts = [tensor.floats for tensor in layer.inputs[len(weights) :]]
-    names = _weight_names(cell, name.low_rank) + list(rule.weights)
+    names = _weight_names(cell, low_rank) + list(rule.weights)
     if len(names) > len(weights):
         # the biases of this cell are optional, and the model has none
         names.remove("b")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import UsageError
-from edgernn.program_printer import ProgramPrinter
+from edgernn.program_printer import ARITHMETIC, COMPARISONS, ProgramPrinter
 from edgernn.runtime.firmware.equations import Equation
 
 
@@ -27,18 +27,12 @@ def float_literal(number: float) -> str:
 class _Printer(ProgramPrinter):
     # operations of more than one instruction are functions of engine/edgernn_math.h
     expressions: ClassVar[Mapping[str, str]] = {
-        "add": "{0} + {1}",
-        "sub": "{0} - {1}",
-        "mul": "{0} * {1}",
-        "div": "{0} / {1}",
-        "neg": "-{0}",
-        "less": "{0} < {1} ? 1.0f : 0.0f",
-        "less_equal": "{0} <= {1} ? 1.0f : 0.0f",
-        "equal": "{0} == {1} ? 1.0f : 0.0f",
+        **ARITHMETIC,
+        **{op: f"{form} ? 1.0f : 0.0f" for op, form in COMPARISONS.items()},
         "select": "{0} != 0.0f ? {1} : {2}",
         "lerp": "(1.0f - {2}) * {0} + {2} * {1}",
-        **{op: f"edgernn_{op}" for op in ("min", "max", "abs", "sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid")},
-        "sign": "edgernn_sign",
+        **{op: f"edgernn_{op}" for op in ("min", "max", "abs", "sqrt", "exp", "log", "sin", "cos", "tanh")},
+        **{op: f"edgernn_{op}" for op in ("sigmoid", "sign")},
     }
     declaration = "const float {0} = {1};"
 
