@@ -56,11 +56,7 @@ def cell_forms(cell: type[Cell]) -> list[list[Cell]]:
 
 
 def _cell(forms: list[Cell]) -> dict[str, Any]:
-    """Return the JSON entry of a cell: its equations, in the format of the ONNX attributes of a user-defined cell.
-
-    `forms` are cells that differ only in which gates have biases. The entry's key "constants" counts the cell's
-    parameter vectors whose elements of value 0 stand for T, the number of time steps (`Vector.steps`).
-    """
+    """Return the JSON entry of a cell: its equations, in the format of the ONNX attributes of a user-defined cell."""
     cell, *_ = forms
     equations, sizes = trace_equations(cell), [vector.size for vector in cell.vectors.values()]
     gates = []
@@ -84,11 +80,7 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
-    """Return the JSON entry of an update rule: its kind, weights, states and equations.
-
-    Each method of the rule that has equations is stored as a program, which is a list of elementary operations.
-    `projection` returns the names of the rule's weights W and b in project(x) = W x + b, or None for one that it lacks.
-    """
+    """Return the JSON entry of an update rule: its kind, weights, states and equations."""
     described: dict[str, Any] = {
         "kind": rule.kind,
         "dense": rule.is_dense(),

@@ -153,10 +153,7 @@ def find_exported_layers(proto: onnx.ModelProto, size: int, path: Path) -> Expor
 
 
 def _config(info: dict[str, Any], path: Path) -> ModelConfig:
-    """Return the configuration in a file's metadata, without front end, embedding and head.
-
-    Raises UsageError if the rule is not always or delta, and the errors of `model_config`.
-    """
+    """Return the configuration in a file's metadata, without front end, embedding and head."""
     rule = info["model"]["layer"]["rule"]["name"]
     if rule not in (Always.name, Delta.name):
         raise UsageError(

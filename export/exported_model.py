@@ -174,21 +174,7 @@ def _unreadable(path: Path, error: Exception) -> EdgernnError:
 
 
 def _state(shapes: SequenceModel, info: dict[str, Any], weights: Weights, path: Path) -> dict[str, Tensor]:
-    """Return the state_dict of an exported file's model without its front end.
-
-    Args:
-        shapes: The model without front end, with tensors on the device meta.
-        info: Metadata of the file.
-        weights: Weights of the file.
-        path: Path of the file, for error messages.
-
-    Returns:
-        Dict from the name of each parameter and buffer to its values, without mean and standard deviation of the input
-        if the file has none.
-
-    Raises:
-        EdgernnError: A weight is missing or has another shape.
-    """
+    """Return the state_dict of an exported file's model without its front end."""
     names, layers = layer_names(shapes), shapes.recurrent_layers()
     state = {}
     for key, tensor in shapes.state_dict().items():
@@ -232,19 +218,7 @@ def _name(key: str, layers: list[str]) -> str:
 
 
 def _frontend_state(config: FrontendConfig, weights: Weights, path: Path) -> dict[str, Tensor]:
-    """Return the parameters of an audio front end.
-
-    Args:
-        config: Configuration of the front end; its name is None for a model without one.
-        weights: Weights of the file.
-        path: Path of the file, for error messages.
-
-    Returns:
-        Dict from the name of each parameter in the state_dict of the model to its values.
-
-    Raises:
-        EdgernnError: A tensor is missing or has another shape, or a parameter is not above 0.
-    """
+    """Return the parameters of an audio front end."""
     if config.name is None or config.normalise != "pcen":
         return {}
     bands, state = torch.empty(config.bands, device="meta"), {}

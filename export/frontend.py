@@ -92,10 +92,7 @@ def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
 
 
 def _energies(add: _Namespace, frontend: LogMel, frames: str) -> str:
-    """Add nodes that compute mel energies (T, B, bands) from frames of samples (B, T, window_size).
-
-    `frames` is the name of the frames in the graph. Returns the name of the energies.
-    """
+    """Add nodes that compute mel energies (T, B, bands) from frames of samples (B, T, window_size)."""
     frames = add.node("Mul", [frames, add.constant("window")], "windowed")
     if frontend.size > frontend.config.window_size:
         frames = add.node("Pad", [frames, add.constant("pad")], "padded")
@@ -123,11 +120,7 @@ _SCANNED = ("last", "value", "next", "step")
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str) -> str:
-    """Add a Scan node that follows `values` (T, B, bands) over time, by the equations of `LogMel`.
-
-    The last state is kept between calls as a state of the front end, which `LogMel.memory` names. Returns the name of
-    the states (T, B, bands) of all steps.
-    """
+    """Add a Scan node that follows `values` (T, B, bands) over time, by the equations of `LogMel`."""
     memory, bands = frontend.memory, frontend.config.bands
     body = [
         *(_constant(n, v) for n, v in zip(("fall", "rise", "silent"), smoothing(frontend.config), strict=True)),

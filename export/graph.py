@@ -101,10 +101,7 @@ def layer_names(model: SequenceModel) -> list[str]:
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
-    """Return the model with dense weights instead of block-sparse ones, and batch normalisation as constant maps.
-
-    A model with neither is returned unchanged, any other one as a copy.
-    """
+    """Return the model with dense weights instead of block-sparse ones, and batch normalisation as constant maps."""
     cells = [layer.cell for layer in model.recurrent_layers()]
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model

@@ -74,10 +74,7 @@ class FourierParts:
 
 
 def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
-    """Return two matrices, the real and the imaginary parts of exp(-2πi r c / period).
-
-    They have a row for each number r in `rows`, and a column for each number c in `columns`.
-    """
+    """Return the real and imaginary parts (rows, columns) of exp(-2πi r c / period)."""
     angles = 2 * np.pi * (np.outer(rows, columns) % period) / period
     return np.cos(angles), -np.sin(angles)
 

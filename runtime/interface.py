@@ -107,11 +107,7 @@ def state_sizes(
 
 
 def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Check the states of the audio front end against its settings in the metadata `info`.
-
-    `states` is a dict from the name of each state of the front end in the graph to the size of its last axis. A
-    difference raises EdgernnError.
-    """
+    """Check the states of the audio front end against its settings in the metadata `info`."""
     settings, expected = frontend(info), {}
     if settings is not None:
         overlap = settings["window_size"] - settings["hop"]
@@ -125,11 +121,7 @@ def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, in
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Check the number of layers in the graph, and their numbers of neurons H, against the metadata `info`.
-
-    `states` is a dict from the name of each state of the layers, such as layer0.h, to the size of its last axis. The
-    first state of a layer has H values. A difference raises EdgernnError.
-    """
+    """Check the number of layers in the graph, and their numbers of neurons H, against the metadata `info`."""
     model = info["model"]
     directions = ["", ".reverse"][: 1 + model["bidirectional"]]
     sizes: dict[str, int] = {}
@@ -151,11 +143,7 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
 
 
 def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:
-    """Check the type and shape of each output of the ONNX graph against the metadata `info`.
-
-    `states` is a dict from the name of each state to its size H, and `values` one from the name of each output to its
-    `Value`. A missing or different output raises EdgernnError.
-    """
+    """Check the type and shape of each output of the ONNX graph against the metadata `info`."""
     head = info["model"]["head"]
     O = head["size"] or layer_sizes(info)[-1] * (1 + info["model"]["bidirectional"])
     _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])

@@ -226,10 +226,7 @@ class Session:
             self._lock.release()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """Check x_t, the input of a step, and copy it to the `Stream` that runs the steps and keeps the state.
-
-        Returns the stream. It is created at the first step, and again if the batch size changes after `reset`.
-        """
+        """Check x_t, the input of a step, and copy it to the `Stream` that runs the steps and keeps the state."""
         self._require_streaming("step")
         frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
@@ -422,10 +419,7 @@ class Session:
         return start
 
     def _call(self, x: NDArray[Any], state: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a sequence from a state in ONNX Runtime; return a dict from the name of each output to its value.
-
-        The values are in the memory of the device: NumPy arrays on a CPU, OrtValues on a GPU.
-        """
+        """Run a sequence from a state in ONNX Runtime; return a dict from the name of each output to its value."""
         inputs = {"x": x, **state}
         if self.device == DEVICE:
             call = self._guarded(Call, self.onnx, inputs)

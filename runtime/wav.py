@@ -112,15 +112,6 @@ def _read_header(content: bytes) -> _Header:
     """Read the chunks of a wav file up to its samples.
 
     Python's module wave reads the extensible format from version 3.12 on only.
-
-    Args:
-        content: The file.
-
-    Returns:
-        The header.
-
-    Raises:
-        ValueError: The file is not a wav file, or its header is damaged; the message is the reason.
     """
     if content[:4] not in (b"RIFF", b"RF64") or content[8:12] != b"WAVE":
         raise ValueError("it does not begin with RIFF, a size and WAVE")

@@ -155,10 +155,7 @@ def _params(cell: Cell) -> Iterator[str]:
 
 
 def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
-    """Return the C++ lines of the member function of a cell's struct that computes the equations `program`.
-
-    The function is Mid, the equations of `Cell.mid`, if `mid` is True. Else it is Update, those of `Cell.update`.
-    """
+    """Return the C++ lines of a cell's member function Mid if `mid` is True, else of Update."""
     x = "x" if mid else f"p[{len(cell.gates)}]"
     places = {GATE: "p[{}]", INPUT: x, VECTOR: "q[{}]", STATE: "state[{}]"}
     arguments = {key: places[key // INPUT * INPUT].format(key % INPUT) for key in program.arguments}
@@ -357,10 +354,7 @@ def _rule_file(rule: type[UpdateRule]) -> str:
 
 
 def _header(path: str, comment: Iterable[str], content: str) -> str:
-    """Return the text of a C++ header with license, comment and include guard, formatted by clang-format.
-
-    `path` is relative to runtime/csrc, `comment` has the paragraphs of the comment, and `content` is the C++ code.
-    """
+    """Return the text of a C++ header with license, comment and include guard, formatted by clang-format."""
     guard = f"EDGERNN_{re.sub('[/.]', '_', path).upper()}_"
     # wrapped here, as clang-format would merge an overlong line with the next one
     comments = "\n".join(f"// {part}" for line in comment for part in textwrap.wrap(line, 97))

@@ -111,10 +111,7 @@ def rows_table(name: str, parts: NDArray[np.int32]) -> str:
 
 
 def _first_sums(layer: LayerContent, kind: LayerKind) -> list[int]:
-    """Return the index of the first sum of each gate, among all the sums that the rule keeps from step to step.
-
-    The gates are those of `LayerKind.kept_gates`. A gate has one sum for each of its rows.
-    """
+    """Return the index of the first sum of each gate, among all the sums that the rule keeps from step to step."""
     counts = [layer.cell.rows(gate, layer.hidden, layer.inputs) for gate in kind.kept_gates]
     return [sum(counts[:i]) for i in range(len(counts))]
 

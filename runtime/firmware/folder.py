@@ -118,10 +118,7 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
 
 
 def _check(model: ModelContent, path: Path) -> None:
-    """Raise UsageError if there is no C code for a layer of the model; `path` is the model's file, for the message.
-
-    Some update rules, too many neurons, bfloat16 weights, and weights that are not finite have no C code.
-    """
+    """Raise UsageError if there is no C code for a layer of the model; `path` is the model's file, for the message."""
     for layer in model.layers:
         rule = layer.rule
         if not rule.has_code:

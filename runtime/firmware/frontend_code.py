@@ -37,11 +37,7 @@ def frontend_record(frontend: FrontendContent, bands: int, array: Callable[[str,
 
 
 def _tables(frontend: FrontendContent) -> dict[str, tuple[str, NDArray[Any]]]:
-    """Return the constant arrays of a front end: a dict from the name of a member of the C struct to a pair.
-
-    The pair has the C type of an element, and the array that the member points to. Mel filters are stored without the
-    zeros before and after their other weights.
-    """
+    """Return the C type and values of each constant array; mel filters lack the zeros around their weights."""
     half = frontend.filters.shape[1] - 1
     angles = 2 * np.pi * np.arange(half) / (2 * half)
     kept = [np.flatnonzero(row) for row in frontend.filters]

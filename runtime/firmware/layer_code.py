@@ -47,11 +47,7 @@ def vector_fields(kind: LayerKind) -> list[str]:
 
 
 def _state_count(kind: LayerKind) -> int:
-    """Count the arrays that a layer keeps between steps.
-
-    These are the states of the cell, the states of the update rule, and x_{t-1} if the cell reads it. A rule with a
-    drive (`RuleTable.has_drive`) has one more: the number that its equation `drive` computes from the cell's states.
-    """
+    """Count the arrays that a layer keeps between steps."""
     return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + kind.rule.has_drive
 
 
@@ -126,15 +122,7 @@ class _LayerCode:
         return names + ["last"] * self._cell.reads_last + ["drive"] * self._rule.has_drive
 
     def _rule_places(self, index: str, memory_index: str) -> dict[str, str]:
-        """Map the names of a rule's weights and memories (its own states) to C expressions.
-
-        Args:
-            index: C expression of the neuron or group, which indexes the weights.
-            memory_index: C expression that indexes the memories.
-
-        Returns:
-            Dict from name to C expression.
-        """
+        """Map the names of a rule's weights and memories (its own states) to C expressions."""
         places = {
             name: f"layer->{identifier(name)}[{'0' if name in self._rule.numbers else index}]"
             for name in self._rule.weights
@@ -142,11 +130,7 @@ class _LayerCode:
         return places | {name: f"{identifier(name)}[{memory_index}]" for name in self._rule.equation_memories}
 
     def _prepare(self) -> Iterator[str]:
-        """Generate the code that prepares the vectors for the products with the weight matrices.
-
-        It computes Q h if the recurrent weights are a low-rank product R Q, and quantises the vectors if the weights
-        are int8.
-        """
+        """Generate the code of Q h for low-rank weights, and of quantised vectors for int8 weights."""
         kind = self._kind
         if kind.low_rank:
             yield "for (int32_t k = 0; k < layer->rank; ++k) {"
@@ -186,16 +170,7 @@ class _LayerCode:
                 yield f"    {sums});"
 
     def _sums(self, row: str, *, mid: bool) -> Iterator[str]:
-        """Generate the C code that computes the pre-activations p of one neuron.
-
-        Args:
-            row: C variable with the index of the neuron, or, if mid is True, of an element of the cell's intermediate
-                vector m.
-            mid: True for the gates that the equation of m (`Cell.mid`) reads, False for all others.
-
-        Yields:
-            Lines of C.
-        """
+        """Generate the C code that computes the pre-activations p of one neuron."""
         gates, cell = self._cell.group(mid=mid), self._cell
         yield f"float p[{len(cell.gates)}];"
         for i, gate in enumerate(gates):
@@ -206,16 +181,7 @@ class _LayerCode:
         yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
 
     def _places_of(self, equation: Equation, row: str) -> dict[str, str]:
-        """Map the names of the arguments of a cell's equation, such as "gate 0", to C expressions.
-
-        Args:
-            equation: The equation.
-            row: C variable with the index of the neuron. For an equation that computes the intermediate vector m, it is
-                the index of an element of m.
-
-        Returns:
-            Dict from name to C expression.
-        """
+        """Map the names of the arguments of a cell's equation, such as "gate 0", to C expressions."""
         places = {}
         for argument in equation.arguments:
             what, number = argument.split()
@@ -265,17 +231,7 @@ class _ScoredCode(_LayerCode):
         return ">=" if self._rule.inclusive else ">"
 
     def _advance(self, u: str, score: str, drive: str, index: str) -> Iterator[str]:
-        """Generate the update of the rule's memories (its own states) by its equation `advance`.
-
-        Args:
-            u: C expression that is 1 if the step updates the neuron, else 0.
-            score: C expression of the score, the number on whose sign the decision u depends.
-            drive: C expression of the number that the rule's equation `drive` computes from the cell's states.
-            index: C expression of the index of the neuron, or 0 if the rule makes one decision for all.
-
-        Yields:
-            Lines of C.
-        """
+        """Generate the update of the rule's memories (its own states) by its equation `advance`."""
         equation = self._rule.equations["advance"]
         memories = self._rule.equation_memories
         places = self._rule_places(index, index) | {"u": u, "score": score, "drive": drive}
@@ -283,11 +239,7 @@ class _ScoredCode(_LayerCode):
         yield assign(targets, f"advance_{self._id}", equation, places)
 
     def _evidence(self, index: str) -> str:
-        """Return a C call of the rule's equation `evidence`, which computes a number from one neuron's state.
-
-        The rule's own states depend on this number. The equation reads the cell's second state, such as c of an LSTM,
-        or h if the cell has no second state. `index` is the C expression of the neuron's index.
-        """
+        """Return a C call of the equation `evidence`; it reads the cell's second state, or h if there is none."""
         read = min(1, self._cell.states - 1)
         places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
         return call(f"evidence_{self._id}", self._rule.equations["evidence"], places)

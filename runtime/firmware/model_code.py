@@ -221,15 +221,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         return name
 
     def _matrix(self, name: str, matrix: Weight) -> Iterator[tuple[str, str]]:
-        """Add the arrays of a matrix to the source: its values, and the scales of its rows if the values are int8.
-
-        Args:
-            name: Name of the array of values: a prefix, "_" and the name of the struct member, as in layer0_h.
-            matrix: The matrix.
-
-        Yields:
-            A pair for each array: the name of the struct member that points to it, and the name of the array.
-        """
+        """Add the arrays of a matrix to the source: its values, and the scales of its rows if the values are int8."""
         field = name.partition("_")[2]
         yield field, self._array("float" if matrix.scales is None else "int8_t", name, matrix.values)
         if matrix.scales is not None:
@@ -284,11 +276,7 @@ int32_t {self._name}_updates(const {self._state}* model);
                 yield identifier(name), self._array("float", f"{prefix}_{identifier(name)}", layer.weights[name].floats)
 
     def _columns(self, name: str, matrix: Weight, parts: NDArray[np.int32]) -> Iterator[tuple[str, str]]:
-        """Add the arrays of a matrix to the source, for an update rule of the kind COLUMN, such as delta.
-
-        `matrix` and `parts` are the results of `column_matrix`, and `name` is the prefix of the names of the arrays.
-        The generator yields one pair: the name of the member of the layer's C struct, and its initialiser.
-        """
+        """Add the arrays of a matrix to the source, for an update rule of the kind COLUMN, such as delta."""
         columns, rows = matrix.values.shape
         arrays = [array for _, array in self._matrix(name, matrix)] if rows else []
         values, scales, *_ = [*arrays, "0", "0"]
