@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError, some
+from edgernn.runtime.csv_table import TimeNames
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.settings import Expected
 from edgernn.training.formats.tables import CSV, PARQUET, Table, read_tables
@@ -21,7 +22,7 @@ from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import HELD_OUT, Folds, check_apart, split_units, visible, warn_of_left_out
 from edgernn.training.tasks.roles import AUTO, ColumnSettings, Roles, find_roles
-from edgernn.training.tasks.sources import IGNORED, Sequences
+from edgernn.training.tasks.sources import IGNORED
 from edgernn.training.tasks.timeline import Recording
 
 SEQUENCE, STEP = "sequence", "step"
@@ -84,9 +85,7 @@ class Tables(ColumnSettings, Folds, OwnData):
         self._seed: int | None = seed
         self._origins: dict[str, Tensor] = {}
         super().open(source, seed)
-        for part, sequences in zip(_PARTS, (self.train, self.validation, self.test), strict=True):
-            assert isinstance(sequences, Sequences)
-            sequences.origins = self._origins[part]
+        self.validation.origins, self.test.origins = self._origins["validation"], self._origins["test"]
 
     def open_test(self, source: Path, output_size: int) -> None:
         self._seed, self._origins = None, {}
@@ -115,8 +114,7 @@ class Tables(ColumnSettings, Folds, OwnData):
         if self._seed is not None:
             recordings = self._drawn(source, recordings, roles.group or "recording")
         if self.label_by == AUTO:
-            changes = self.window is None and any(r.y is not None and (r.y != r.y[:1]).any() for r in recordings)
-            self.label_by = STEP if changes else SEQUENCE
+            self.label_by = STEP if self.window is None and any(r.changes for r in recordings) else SEQUENCE
         self.summary = self._said(source, table, roles, rates, recordings)
         units = {name: i for i, name in enumerate(dict.fromkeys(r.group for r in recordings))}
         x, y = {}, {}
@@ -248,7 +246,8 @@ class Tables(ColumnSettings, Folds, OwnData):
                 )
             if (step := float(np.median(steps))) > 0:
                 rates[1 / step] = recording.name
-        if rates and self.resample is None and max(rates) > _OTHER_RATE * min(rates):
+        is_time = roles.time == self.time or roles.time in TimeNames()
+        if rates and is_time and self.resample is None and max(rates) > _OTHER_RATE * min(rates):
             slow, fast = min(rates), max(rates)
             raise EdgernnError(
                 f"{source}: expected recordings with one rate, got {slow:.4g} rows a second in {rates[slow]} and "

@@ -40,6 +40,14 @@ class Recording:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def changes(self) -> bool:
+        """True if two rows have different targets; rows without a label do not count."""
+        if self.y is None:
+            return False
+        y = self.y[self.y != IGNORED] if self.y.ndim == 1 else self.y
+        return bool((y != y[:1]).any())
+
     def between(self, begin: int, end: int) -> "Recording":
         """Return the rows from `begin` to before `end` as a recording."""
         chosen = slice(begin, end)
@@ -82,9 +90,9 @@ class Recording:
         assert self.y is not None
         if self.y.ndim == 2:
             # the mean of equal numbers may differ from them in the last digit
-            return np.where((self.y == self.y[0]).all(0), self.y[0], self.y.mean(0))
+            return np.asarray(np.where((self.y == self.y[0]).all(0), self.y[0], self.y.mean(0)))
         labels = self.y[self.y != IGNORED]
-        return np.bincount(labels).argmax() if len(labels) else None
+        return np.asarray(np.bincount(labels).argmax()) if len(labels) else None
 
 
 def _interpolated(grid: Numbers, times: Numbers, columns: Numbers) -> Numbers:

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a user's raw tables to a packed model that answers, by one `train` and one `export` line."""
+
+import json
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.packed import pack_file
+from edgernn.runtime.run_file import run_file
+from edgernn.training.tasks import find_task
+from edgernn.training.tasks.parts import split_units
+from edgernn.training.tasks.tables import Tables
+from tests.task_helpers import opened, parts
+from tests.training_helpers import without_pictures
+
+ACTIVITIES = ["sit", "walk", "climb stairs"]
+HZ = 50
+
+
+def motion(rng, activities, start=1_764_300_000.0):
+    """Return rows of a time, accelerations and a label: about 2 s of each activity, and a gap of 5 s after "sit"."""
+    rows, t = [], start
+    for name in activities:
+        speed = ACTIVITIES.index(name)
+        for _ in range(rng.integers(90, 130)):
+            rows.append((t, np.sin(6 * speed * t) + rng.normal(0, 0.1), np.cos(6 * speed * t), 9.8 - speed, name))
+            t += 1 / HZ + rng.normal(0, 3e-4)
+        t += 5 * (name == "sit")
+    return rows
+
+
+def comma(value, digits):
+    return f"{value:.{digits}f}".replace(".", ",")
+
+
+def write_recordings(folder, people=8):
+    """Write two recordings of each person: semicolons, decimal commas, quotes, a byte order mark, and names in .CSV."""
+    folder.mkdir(parents=True)
+    for i in range(2 * people):
+        rng = np.random.default_rng(i)
+        lines = ['"time (s)";"acc x";"acc y";"acc z";note;activity;person']
+        for t, *values, label in motion(rng, [ACTIVITIES[k] for k in rng.permutation(3)]):
+            numbers = [comma(t, 3), *(comma(value, 4) for value in values)]
+            lines.append(";".join([*numbers, "ok", f'"{label}"', f"p{i // 2}"]))
+        path = folder / f"recording {i:02d}.{'CSV' if i % 2 else 'csv'}"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+
+
+MOTION = {"resample": float(HZ), "gap": 1.0, "window": 50, "stride": 25, "label": "activity"}
+
+
+def train(task, run, settings, cell="gru"):
+    words = [f"{name}={value}" for name, value in {"hidden_size": 12, "steps": 60, "lr": 0.02, **settings}.items()]
+    assert main(["train", "--task", str(task), "--cell", cell, "--out", str(run), *words]) == 0
+
+
+def test_recordings_become_a_packed_model_with_names_of_classes(tmp_path, monkeypatch, capsys):
+    without_pictures(monkeypatch)
+    source, run = tmp_path / "motion", tmp_path / "run"
+    write_recordings(source)
+    train(source, run, MOTION)
+    said = capsys.readouterr().err.splitlines()[:5]
+    assert said[0].endswith("rows, decimal commas")
+    assert said[1] == "time: time (s), 50 rows a second, resampled to 50, split at gaps above 1 s"
+    assert said[2] == "channels: acc x, acc y, acc z; not read: note"
+    assert said[3] == "label: activity, one for each sequence; classes: climb stairs, sit, walk"
+    assert said[4].startswith("split by person: train p")
+    assert main(["export", str(run)]) == 0
+    assert json.loads((run / "result.json").read_text())["accuracy"] > 0.8
+    split = json.loads((run / "split.json").read_text())
+    assert [len(split[part]) for part in ("train", "validation", "test")] == [6, 1, 1]
+    card = (run / "model.md").read_text()
+    assert (
+        f"| split by person | train: 6 ({', '.join(split['train'])}); validation: 1 ({split['validation'][0]});" in card
+    )
+    assert "| classes of y | `climb stairs`, `sit`, `walk` |" in card
+    packed = tmp_path / "model.edgernn"
+    pack_file(run / "model.onnx", packed)
+    assert all(name.encode() in packed.read_bytes() for name in ACTIVITIES)
+    # a raw file, with its columns of time and labels
+    raw = source / "recording 01.CSV"
+    with pytest.warns(match=r"not read: time \(s\), note, activity, person; the channels are acc x, acc y, acc z"):
+        answer = run_file(run / "model.onnx", raw)
+    assert answer["classes"] == ["climb stairs", "sit", "walk"]
+    assert np.sum(answer["probabilities"]) == pytest.approx(1)
+
+
+def write_table(path, sequences=30):
+    """Write one table: 20 rows of each sequence, whose target is the mean of one channel; ids, decimal commas."""
+    rng = np.random.default_rng(0)
+    lines = ["run id;date;u;v;level"]
+    for i in range(sequences):
+        rows = rng.normal(rng.uniform(-2, 2), 0.3, (20, 2))
+        for k, (u, v) in enumerate(rows):
+            cells = [comma(u, 4), comma(v, 4), comma(rows[:, 0].mean(), 4)]
+            lines.append(";".join([f"r{i:02d}", f"2026-01-{1 + i % 28:02d} 10:00:{k:02d}", *cells]))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_table_with_ids_becomes_a_packed_model_of_numbers(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    source, run = tmp_path / "plant.csv", tmp_path / "run"
+    write_table(source)
+    train(source, run, {"sequence": "run id", "targets": "level", "steps": 200}, "sarnn")
+    assert main(["export", str(run)]) == 0
+    result = json.loads((run / "result.json").read_text())
+    assert result["metric"] == "mse"
+    assert result["mse"] < 0.3
+    pack_file(run / "model.onnx", tmp_path / "plant.edgernn")
+    table = pl.read_csv(source, separator=";", decimal_comma=True).filter(pl.col("run id") == "r07")
+    table.select("v", "level", "u").write_csv(tmp_path / "one.csv")
+    with pytest.warns(match="not read: level; the channels are u, v"):
+        answer = run_file(run / "model.onnx", tmp_path / "one.csv")
+    assert answer["y"] == pytest.approx([table["level"][0]], abs=1.0)
+    # parquet with the same rows is the same data
+    pl.read_csv(source, separator=";", decimal_comma=True).write_parquet(tmp_path / "plant.parquet")
+    settings = {"sequence": "run id", "targets": "level"}
+    tasks = [opened(Tables(**settings), path) for path in (source, tmp_path / "plant.parquet")]
+    for a, b in zip(*map(parts, tasks), strict=True):
+        np.testing.assert_array_equal(a.x.numpy(), b.x.numpy())
+        np.testing.assert_array_equal(a.y.numpy(), b.y.numpy())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("folds", [None, 3])
+def test_neither_a_person_nor_a_recording_is_on_both_sides(tmp_path, seed, folds):
+    for i in range(16):
+        text = "".join(f"{i // 2},{k * k % 5},{'ab'[k // 100]},p{i // 2}\n" for k in range(200))
+        (tmp_path / f"{i}.csv").write_text(f"who,x,activity,person\n{text}")
+    settings = {"window": 50, "stride": 10, "folds": folds}
+    task = opened(Tables(**settings), tmp_path, seed)
+    people = [{f"p{int(x[0, 0])}" for x in part.x} for part in parts(task)]
+    assert all(people)
+    assert sum(map(len, people)) == len(set.union(*people)) == 8
+    assert [set(task.split[part]) for part in ("train", "validation", "test")] == people
+    # windows of a person are dependent
+    assert [len(part.origins.unique()) for part in parts(task)[1:]] == [len(names) for names in people[1:]]
+    if folds:
+        other = opened(Tables(**settings), tmp_path, seed + 1)
+        assert other.split["test"] == task.split["test"]
+        assert not {*other.split["validation"]} & {*task.split["validation"]}
+
+
+def test_without_groups_recordings_are_split_and_a_single_one_at_its_gaps(tmp_path):
+    for i in range(12):
+        x = np.c_[np.arange(40) / 10, np.full((40, 2), i), np.arange(40)]
+        np.savetxt(tmp_path / f"{i}.csv", x, delimiter=",", header="t,a,b,steps", comments="")
+    (tmp_path / "labels.csv").write_text("".join(f"{i}.csv,{'xy'[i % 2]}\n" for i in range(12)))
+    task = opened(Tables(window=10), tmp_path)
+    files = [{int(v) for v in part.x[..., 0].unique()} for part in parts(task)]
+    assert sum(map(len, files)) == len(set.union(*files)) == 12
+    assert [len(part) for part in parts(task)] == [32, 8, 8]
+    one = tmp_path / "one.csv"
+    rows = [f"{i // 30 * 100 + i / 10},{i // 30},{'ab'[i // 30 % 2]}" for i in range(300)]
+    one.write_text("\n".join(["t,x,label", *rows]))
+    task = opened(Tables(gap=5, window=6, resample=10.0), one)
+    pieces = [{int(v) for v in part.x.unique()} for part in parts(task)]
+    assert sum(map(len, pieces)) == len(set.union(*pieces)) == 10
+    assert task.split["test"] == [f"one.csv, piece {piece + 1}" for piece in sorted(pieces[2])]
+
+
+def test_each_part_has_every_class_if_it_can():
+    units = [f"u{i}" for i in range(30)]
+    # two classes have three units each
+    classes = {unit: {0} for unit in units} | {unit: {1} for unit in units[:3]} | {unit: {0, 2} for unit in units[3:6]}
+    for seed in range(20):
+        divided = split_units(units, [3, 3], seed, classes)
+        assert sorted(chain(*divided)) == sorted(units)
+        assert [len(part) for part in divided] == [24, 3, 3]
+        assert all({0, 1, 2} == set.union(*(classes[unit] for unit in part)) for part in divided)
+    few = {unit: {0} for unit in units[:9]} | {"u9": {1}}
+    assert any("u9" in part for part in split_units(units[:10], [1, 1], 0, few))
+
+
+def test_resampling_interpolates_numbers_and_takes_the_nearest_label(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"{i},{t},{2 * t},{'ab'[t > 0.6]}" for i in range(3) for t in (0, 0.1, 0.35, 0.8, 1)]
+    path.write_text("\n".join(["recording,t,x,class", *rows]))
+    task = opened(Tables(resample=5, label_by="step"), path)
+    assert len(task.train) == 1
+    np.testing.assert_allclose(task.train.x[0, :, 0], [0, 0.4, 0.8, 1.2, 1.6, 2], rtol=1e-6)
+    assert task.train.y.tolist() == [[0, 0, 0, 1, 1, 1]]
+    task = opened(Tables(resample=5, window=3), path)
+    assert task.test.y.tolist() == [0, 1]
+
+
+HEADER = "t,x,activity,person\n"
+
+
+def rows(person, hz=50, count=40):
+    return "".join(f"{i / hz:.3f},{i * i % 7},{'ab'[i % 2]},{person}\n" for i in range(count))
+
+
+GOOD = {f"{i}.csv": HEADER + rows(f"p{i}") for i in range(6)}
+BAD = {
+    "role": ({"label": "activty"}, {}, r"label: expected a column of .*, got 'activty', .*; did you mean 'activity'\?"),
+    "two": (
+        {},
+        {name: text.replace("person", "place") for name, text in GOOD.items()},
+        r"expected one column for the label, got activity, place; set label=activity or",
+    ),
+    "twice": (
+        {"label": "x", "features": "x"},
+        {},
+        "features: expected a column without another role, got 'x', the lab",
+    ),
+    "backwards": (
+        {},
+        {"3.csv": HEADER + rows("p3").replace("\n0.100,", "\n0.900,")},
+        r"3\.csv: line 8, column 1 \(t\): expected a time after that of the row before it, got 0\.120; sort the rows",
+    ),
+    "rates": (
+        {},
+        {"2.csv": HEADER + rows("p2", hz=100)},
+        r"expected recordings with one rate, got 50 rows a second in .*\.csv and 100 in 2\.csv; .* set resample=50",
+    ),
+    "short": (
+        {},
+        {"1.csv": HEADER + rows("p1") + "0.9,3\n"},
+        r"1\.csv: line 42: expected 4 columns .*, got 2;",
+    ),
+    "word": (
+        {},
+        {"1.csv": HEADER + rows("p1").replace("0.100,4,", "0.100,four,")},
+        r"1\.csv: line 7, column 2 \(x\): expected a number, got 'four'; correct the line",
+    ),
+    "no-labels": (
+        {"label": "activity"},
+        {name: text.replace(",a,", ",,").replace(",b,", ",,") for name, text in GOOD.items()},
+        r"expected labels in the column 'activity', got none; fill some",
+    ),
+    "one-person": (
+        {},
+        {f"{i}.csv": HEADER + rows("anna") for i in range(6)},
+        r"expected at least 3 of person .*, got 1; add some, or set sequence, gap or split_by to another column",
+    ),
+    "window": (
+        {"window": 64},
+        {},
+        r"part: expected sequences with at least window=64 rows, got .* 40 rows;",
+    ),
+    "no-time": (
+        {"resample": 50.0, "time": "none"},
+        {},
+        r"resample: expected a column of time, got .*; set time=COL",
+    ),
+    "odd-time": (
+        {"resample": 50.0, "time": "activity", "label": "person", "split_by": "x"},
+        {},
+        r"0\.csv: line 2, column 3 \(activity\): expected seconds, or dates and times such as .*, got 'a'; convert",
+    ),
+    "group": (
+        {},
+        {"4.csv": HEADER + rows("p4") + "0.9,1,a,p5\n"},
+        r"4\.csv: line 42, column 4 \(person\): expected the person 'p4' as in the other rows of 4\.csv, got 'p5'",
+    ),
+    "half": ({}, {"5.csv": None, "5.parquet": b"PAR1"}, r"expected tables of one format, got \.csv and \.parquet"),
+    "point": (
+        {},
+        {name: text.replace(",", ";").replace(";4;", ";4,5;") for name, text in GOOD.items()},
+        "expected a num",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_tables_are_named_and_nothing_is_written(tmp_path, case):
+    settings, files, message = BAD[case]
+    source = tmp_path / "data"
+    source.mkdir()
+    for name, content in {**GOOD, **files}.items():
+        if content is not None:
+            (source / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(EdgernnError, match=message) as caught:
+        opened(Tables(**settings), source)
+    assert "\n" not in str(caught.value)
+    words = [f"{name}={value}" for name, value in settings.items()]
+    run = tmp_path / "run"
+    assert main(["train", "--task", str(source), "--cell", "gru", "--out", str(run), *words]) in (1, 2)
+    assert not run.exists()
+
+
+def test_a_table_above_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "large.csv"
+    path.write_text("a,label\n" + "1,x\n" * 1000)
+    monkeypatch.setattr("edgernn.training.formats.tables.memory", lambda: 16_000)
+    monkeypatch.setattr("edgernn.training.formats.tables.read_text", None)
+    with pytest.raises(EdgernnError, match=r"expected at most 4,000 bytes of tables, .*, got 4,008; leave out columns"):
+        opened(Tables(), path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_damaged_table_is_refused(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b'a,b\n1,"2\n3,4\n' if suffix == ".csv" else b"PAR1 no more")
+    with pytest.raises(EdgernnError, match=r"a\.csv: line 3: expected a row of a csv file|a\.parquet: expected a parq"):
+        opened(Tables(predict="next"), path)
+
+
+def test_an_unknown_way_of_targets():
+    with pytest.raises(UsageError, match="label_by: expected auto, sequence or step, got 'window'"):
+        Tables(label_by="window")
+    with pytest.raises(UsageError, match="stride: expected a window beside it"):
+        Tables(stride=5)
+
+
+def test_a_path_to_a_table_is_a_task(tmp_path):
+    for name in ("a.csv", "A.CSV", "a.parquet"):
+        (tmp_path / name).touch()
+        assert find_task(str(tmp_path / name)) == (Tables, Path(tmp_path / name))
