@@ -314,10 +314,7 @@ def described(error: BaseException) -> str:
 
 
 def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
-    """Return the cell class `name` of a loaded Python file, or its only cell class if `name` is "".
-
-    Raise UsageError if the file has no such class, or the class is not a valid cell.
-    """
+    """Return the cell class `name` of a loaded Python file, or its only cell class if `name` is ""."""
     defined = _cells(module)
     complete = {key: value for key, value in defined.items() if not inspect.isabstract(value)}
     if not name:
@@ -372,10 +369,7 @@ def _try_step(path: Path, cell: type[Cell]) -> None:
 
 
 def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:
-    """Run one step of a cell with I = `inputs` and H = 3, and return its error.
-
-    The result is None if the step succeeds, or if the cell's constructor needs further arguments.
-    """
+    """Run one step of a cell with I = `inputs` and H = 3, and return its error."""
     try:
         cell = cell_type(inputs, 3)
     except TypeError as error:

@@ -92,22 +92,7 @@ def _mid_is_input(cell: Cell) -> bool:
 def _trace(
     cell: Cell, method: str, gates: list[Gate], size: int, vectors: Mapping[str, int], differentiable: bool
 ) -> Program:
-    """Trace a method of a cell to a program.
-
-    Args:
-        cell: The cell.
-        method: Name of the method, update or mid.
-        gates: Gates that the method reads.
-        size: Size of the vectors that the method returns, H or the size of m.
-        vectors: Dict from the name of each parameter vector to its length.
-        differentiable: True to check that the program has the gradient that torch computes for the method.
-
-    Returns:
-        The program.
-
-    Raises:
-        ProgramError: The method cannot be traced, or returns the wrong number of tensors.
-    """
+    """Trace a method of a cell to a program."""
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(
             f"gates, vectors, states: expected at most {INPUT} each in a cell that is translated to native code, got "
@@ -193,10 +178,7 @@ def _require(limits: Iterator[tuple[bool, str]]) -> None:
 
 
 def _table_limits(cell: Cell, vectors: int, square: bool) -> Iterator[tuple[bool, str]]:
-    """Yield the limits that a cell must meet to run in native code, for inference as well as for training.
-
-    A limit is a pair: True if the cell meets it, and its text for errors, such as "at most 8 gates, got 9".
-    """
+    """Yield whether a cell meets each limit of native code, and the limit's text, such as "at most 8 gates, got 9"."""
     gates, states = cell.gates, len(cell.states)
     yield len(gates) <= MOST_GATES, f"at most {MOST_GATES} gates, got {len(gates)}"
     yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} `vectors`, got {vectors}"
@@ -212,10 +194,7 @@ def _table_limits(cell: Cell, vectors: int, square: bool) -> Iterator[tuple[bool
 
 
 def _inference_limits(cell: Cell, program: CellTable) -> Iterator[tuple[bool, str]]:
-    """Yield the limits that a cell must meet for inference, but not for training, in native code.
-
-    A limit is a pair: True if the cell meets it, and its text for errors. `program` is the cell converted to data.
-    """
+    """Yield the limits, as `_table_limits`, that a cell must meet for inference but not for training."""
     for term, mid in product("xhcm", (False, True)):
         count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"

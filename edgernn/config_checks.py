@@ -102,10 +102,7 @@ def _value(config: ModelConfig, name: str) -> object:
 
 
 def _check_frontend(config: ModelConfig, imputes: bool) -> None:
-    """Raise UsageError if a setting cannot be combined with the audio front end.
-
-    `imputes` is True if the model has an imputer.
-    """
+    """Raise UsageError if a setting cannot be combined with the audio front end."""
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         return

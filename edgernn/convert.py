@@ -195,10 +195,7 @@ def _remedy(module: nn.Module) -> str:
 
 
 def _suffixes(module: nn.RNNBase) -> list[str]:
-    """List the suffixes of a torch module's parameter names: "l0", "l0_reverse" (if bidirectional), "l1" and so on.
-
-    They are in the order in which `SequenceModel.recurrent_layers` lists the layers and directions of a model.
-    """
+    """List the suffixes of a torch module's parameter names: "l0", "l0_reverse" (if bidirectional), "l1" and so on."""
     directions = ("", "_reverse") if module.bidirectional else ("",)
     return [f"l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]
 

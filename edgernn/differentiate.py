@@ -52,18 +52,7 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
 
 
 def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
-    """Add to a program the operations that compute the gradients of one operation's operands.
-
-    Args:
-        builder: Builder of the program. The arguments and results below are indices of values in it.
-        name: Name of the operation, such as "mul" (a key of `edgernn.program.OPS`).
-        grad: Index of the gradient of the operation's result.
-        y: Index of the operation's result.
-        operands: Indices of the operation's operands.
-
-    Returns:
-        The index of each operand's gradient, or None where the gradient is 0.
-    """
+    """Add to a program the operations that compute the gradients of one operation's operands."""
     op, one = builder.op, builder.constant(1.0)
     a, b, c = (*operands, one, one)[:3]
 

@@ -99,10 +99,7 @@ def masked(x: Tensor, steps: int, channels: int, present: Tensor | None = None) 
 
 
 def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
-    """Draw a mask (count, size) that is True in one run of successive values in each row, on the device of `like`.
-
-    In each row, the length of the run is uniform from 0 to `most`, and its position is random.
-    """
+    """Draw a mask (count, size) that is True in one run of successive values in each row, on the device of `like`."""
     length = torch.randint(min(most, size) + 1, (count, 1), device=like.device)
     begin = (torch.rand(count, 1, device=like.device) * (size - length + 1)).long()
     places = torch.arange(size, device=like.device)

@@ -41,11 +41,7 @@ def needed_by(user: str) -> Iterator[None]:
 
 
 def _extras() -> dict[str, dict[str, str]]:
-    """Read the extras of edgernn from the installed metadata: a dict from extra to its packages.
-
-    The packages are a dict from import name to requirement, such as "torch>=2.9". The result is empty if edgernn runs
-    from a copy of its source without metadata.
-    """
+    """Read the extras of edgernn from the installed metadata: a dict from extra to its packages."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:

@@ -357,10 +357,7 @@ def parse(owner: type[T], values: object, where: str) -> T:
 
 
 def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
-    """Find the first mistake in the content of a TOML file: the keys that lead to it, and its description.
-
-    A missing key comes first, because an unknown key may be a misspelling of it.
-    """
+    """Find the first mistake in the content of a TOML file: the keys that lead to it, and its description."""
     problem = min(error.errors(), key=lambda problem: problem["type"] != "missing")
     hint: Any = owner
     keys: list[str] = []

@@ -275,16 +275,7 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
-    """Rewrite a torch.fx graph to a program, or raise ProgramError if programs cannot express it.
-
-    Args:
-        graph: The graph.
-        keys: Keys of the program's arguments, in the order of the graph's placeholders.
-        width: Number of columns of the results.
-
-    Returns:
-        The program.
-    """
+    """Rewrite a torch.fx graph to a program, or raise ProgramError if programs cannot express it."""
     builder = Builder()
     values: dict[fx.Node, _Value] = {}
     argument_keys = iter(keys)
@@ -311,20 +302,7 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
 
 
 def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder, width: int) -> _Value:
-    """Rewrite one torch operator of a trace to operations of a program, and return the value of its result.
-
-    Args:
-        node: The operator.
-        values: Dict from earlier node to its value in the program.
-        builder: Builder of the program, to which the operations are added.
-        width: Number of columns of the results of the traced function.
-
-    Returns:
-        The value.
-
-    Raises:
-        ProgramError: The operator is not point-wise, or programs cannot express it.
-    """
+    """Rewrite one torch operator of a trace to operations of a program, and return the value of its result."""
     name = str(getattr(node.target, "_opname", getattr(node.target, "__name__", node.target)))
     # functionalisation turns views into operators with the suffix _copy
     name = name if name == "_to_copy" else name.removesuffix("_copy")

@@ -186,12 +186,7 @@ def _data(task: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _class_figures(run: Path, config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Collect the precision and the recall, or sensitivity, of each class: a dict from class to {metric: value}.
-
-    A value is the entry of result.json (`result`) with a name such as recall_CLASS. If there is no such entry, it comes
-    from series.json, where each metric has a list with one value per class. Metrics that are in neither file are left
-    out. `config` is the content of config.json.
-    """
+    """Collect the precision and the recall, or sensitivity, of each class: a dict from class to {metric: value}."""
     classes = config["task"]["classes"] or sorted({key.split("_", 1)[1] for key in result if _is_of_class(key)})
     figures: dict[str, dict[str, float]] = {name: {} for name in classes}
     series = run / "series.json"

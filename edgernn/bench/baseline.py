@@ -23,18 +23,7 @@ def _reordered(kind: str, weight: Array) -> Array:
 
 
 def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
-    """Convert the weights of a layer to the inputs of the ONNX operator GRU or LSTM: reorder gates, add a first axis.
-
-    Args:
-        kind: The operator, gru or lstm.
-        W: Input weights of edgernn's cell (3H, I) for gru, (4H, I) for lstm.
-        R: Recurrent weights (3H, H) or (4H, H).
-        b: Biases (4H,). For gru, the first 3H are the biases of the gates r, z and n. The last H are a second bias of
-            the candidate gate n, which is added to its product R h.
-
-    Returns:
-        Dict with the operator's inputs W, R and B.
-    """
+    """Convert weights (3H, I) or (4H, I), (…, H) and (4H,) to the inputs W, R and B of ONNX's GRU or LSTM."""
     H = R.shape[1]
     if kind == "lstm":
         bias = _reordered(kind, b)

@@ -128,10 +128,7 @@ def bench(
 
 
 def _step_times(session: Session, x: NDArray[Any], settings: Settings, plan: Rounds) -> dict[str, float] | None:
-    """Return the times of calls of `Session.step`, or None for a model that needs whole sequences.
-
-    They are medians in µs: "warm_us" of calls one after the other, "cold_us" of calls with cold caches at the "rate".
-    """
+    """Return the times of calls of `Session.step`, or None for a model that needs whole sequences."""
     if not session.info["streaming"]:
         return None
     times = itertools.count()

@@ -110,10 +110,7 @@ def _inputs(x: NDArray[Any]) -> str:
 
 
 def _build(folder: Path, settings: dict[str, Any]) -> int:
-    """Compile the test program with the model's C files in `folder`; return the size of the model's code in bytes.
-
-    `settings` is the microcontroller's entry in `targets`.
-    """
+    """Compile the test program with the model's C files in `folder`; return the size of the model's code in bytes."""
     boards, board = qemu_folder(), settings["board"]
     compiler = [settings["compiler"], *settings["flags"], f"@{folder / 'gcc.flags'}", "-I", str(boards)]
     _run([*compiler, "-c", str(folder / "model.c"), "-o", str(folder / "model.o")])
@@ -140,21 +137,7 @@ def _run(words: list[str]) -> str:
 
 
 def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
-    """Parse the output of the test program measure_steps.c.
-
-    Args:
-        text: The output in hexadecimal numbers: a line per step with the bits of y and the number of updated neurons,
-            then a line with the counter's ticks over all steps, the instructions per 256 ticks, and the bytes of stack.
-        steps: Number of steps that ran.
-        code: Size of the model's code in bytes.
-        files: C files of the model, with the sizes of its weights and state in bytes.
-
-    Returns:
-        Outputs and costs.
-
-    Raises:
-        EdgernnError: The output does not have `steps` + 1 lines, or the last line does not have three numbers.
-    """
+    """Parse the output of the test program measure_steps.c."""
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
         raise EdgernnError(

@@ -155,10 +155,7 @@ def _number(us: float) -> str:
 
 
 def _left_out(cases: list[dict[str, Any]]) -> str:
-    """List, in Markdown, why runtimes were not timed and in how many cases; then list the cases that failed.
-
-    Reasons that differ only in the size of an error share a line.
-    """
+    """List, in Markdown, why runtimes were not timed and in how many cases; then list the cases that failed."""
     reasons: dict[tuple[str, ...], list[list[str]]] = {}
     for case in cases:
         for name, why in case.get("left_out", {}).items():

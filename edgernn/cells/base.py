@@ -383,10 +383,7 @@ class Cell(nn.Module, abc.ABC):
             p[name] = p[name] + term if name in p else term
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
-        """Multiply `factor` by a weight matrix, normalise the product if the cell has a `norm`, and add the bias.
-
-        `key` is the name of the matrix: W, R, C or V. `t` is the index (B, 1) of the step, for the normalisation.
-        """
+        """Multiply `factor` by a weight matrix, normalise the product if the cell has a `norm`, and add the bias."""
         if key not in self.norms:
             return nn.functional.linear(factor, weight, bias)
         product: Tensor = self.norms[key](nn.functional.linear(factor, weight), t)

@@ -45,16 +45,6 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
     The values of task, cell, network, rule, seed, data and devices are replaced in the dict `options`, and that of
     device unless the user gave it. The device is the one that the run started on, as `auto` may mean another one on
     this machine.
-
-    Args:
-        options: Dict from the name of each option of `edgernn train` to its value.
-
-    Returns:
-        The KEY=VALUE words of that command line.
-
-    Raises:
-        UsageError: options["out"] is None, or the run began on a GPU and there is none.
-        EdgernnError: The run's config.json cannot be read, or lacks the command.
     """
     from edgernn.cell_files import copy_of, is_cell_file
     from edgernn.errors import EdgernnError, UsageError

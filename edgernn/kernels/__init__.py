@@ -111,16 +111,7 @@ def _graphs(layer: "RecurrentLayer") -> "Unroller | None":
 
 
 def _unroller(layer: "RecurrentLayer", device: str, backend: str) -> "Unroller | str":
-    """Build the fused kernels of a layer.
-
-    Args:
-        layer: The layer.
-        device: Device type, such as "cuda".
-        backend: "fused", or "auto" for kernels only where they are faster than the Python loop.
-
-    Returns:
-        The kernels, or a text with the reason why there are none.
-    """
+    """Build the fused kernels of a layer."""
     auto, size = backend == "auto", layer.cell.hidden_size
     # building them may draw random numbers, which must not change those of the training
     with torch.random.fork_rng(devices=[]):

@@ -272,18 +272,7 @@ class Unrolled(torch.autograd.Function):
 
 
 def _likelihoods(rule: Scored, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
-    """Compute the likelihoods of updates (`Scored.likelihood`) at all steps, for the penalty on updates.
-
-    Args:
-        rule: The update rule.
-        named: The inputs of `Unrolled`, as the dict that `_Plan.named` returns.
-        memories: The rule's own states after each step, each (T, B, H), or (T, B, 1) if the rule makes one decision for
-            a whole sample.
-        y: The cell's first state after each step (T, B, H).
-
-    Returns:
-        The likelihoods (T, B, H), or (T, B, 1) for one decision per sample.
-    """
+    """Compute the likelihoods of updates (T, B, H), or (T, B, 1) for one decision per sample, for the penalty."""
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
     state = (torch.cat([named["start"][0][None], y[:-1]]),)

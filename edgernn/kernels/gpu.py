@@ -133,10 +133,7 @@ def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dic
 
 
 def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the outputs of `Sequence`, as a dict from name to shape.
-
-    `keep` is True if the backward pass needs the pre-activations p. Otherwise the output p is empty.
-    """
+    """Return the shapes of the outputs of `Sequence`, as a dict from name to shape."""
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
     shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
@@ -313,18 +310,7 @@ class GpuUnroller:
     def _decisions(
         self, layer: "RecurrentLayer", e: Tensor, memory: State, blend: Tensor | None, results: Mapping[str, Tensor]
     ) -> tuple[State, Trace]:
-        """Compute the rule's own states after the sequence and the trace, for a rule of any kind but COLUMN.
-
-        Args:
-            layer: The layer.
-            e: Part of the rule's score that depends on the input alone (T, B, E), from `RecurrentLayer.projected`.
-            memory: The rule's own states before the first step.
-            blend: Update masks (T, B, H) of a rule of the kind TIME; None if they are all 1, or of any other rule.
-            results: Dict from name to output of `Sequence`.
-
-        Returns:
-            The rule's own states after the last step, and the trace.
-        """
+        """Compute the rule's own states after the sequence and the trace, for a rule of any kind but COLUMN."""
         layout, rule = self._layout, layer.rule
         if layout.selects:
             u = results["u"]

@@ -57,10 +57,7 @@ def make_layout(layer: "RecurrentLayer") -> Layout:
 
 
 def _make_rule(rule: UpdateRule, cell: Cell) -> Rule:
-    """Translate an update rule of a layer with a cell for the Triton kernels.
-
-    ProgramError is raised if its equations cannot be traced.
-    """
+    """Translate an update rule of a layer with a cell for the Triton kernels."""
     if rule.schedules:
         return TimeRule(blend_grad=any(p.requires_grad for p in rule.parameters()))
     if isinstance(rule, ByGate):

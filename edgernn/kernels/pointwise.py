@@ -85,18 +85,7 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
 
 
 def _function(name: str, parameters: list[str], program: Program, known: Mapping[int, str]) -> str:
-    """Generate the source of one Triton function that computes a program.
-
-    Args:
-        name: Name of the function.
-        parameters: Names of its parameters, in order.
-        program: The program, a list of elementary operations.
-        known: Name of the parameter that holds each argument of the program. The keys are the integers that stand for
-            the arguments in the program.
-
-    Returns:
-        The source.
-    """
+    """Generate the source of one Triton function that computes a program."""
     printer = _Printer(program, [known[key] for key in program.arguments])
     results = ", ".join(printer.results())
     lines = [f"    {line}" for line in printer.lines]

@@ -152,31 +152,14 @@ def _without_unread_vectors(equations: Equations) -> Equations:
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
-    """Return the symbol of the size of a cell's parameter vector, from the equations that read it.
-
-    Args:
-        equations: Traced equations of the cell.
-        i: Index of the vector in `equations.vectors`.
-        mid_is_input: True if the result of `Cell.mid` has size I, False if it has size H.
-
-    Returns:
-        "1", "I" or "H", for one value, one value per input, or one per neuron.
-    """
+    """Return the symbol of the size of a cell's parameter vector, from the equations that read it."""
     if list(equations.vectors.values())[i] == 1:
         return "1"
     return "I" if mid_is_input and VECTOR + i not in equations.update.arguments else "H"
 
 
 def _both_ways(program: Program, *, with_results: bool) -> tuple[ProgramNumbers, ProgramNumbers]:
-    """Serialise a program and the program of its gradients.
-
-    Args:
-        program: The program, a list of elementary operations.
-        with_results: True if the second program also returns the results of the first.
-
-    Returns:
-        The serialised program, and its serialised gradients.
-    """
+    """Serialise a program and the program of its gradients."""
     grads = range(RESULT_GRAD, RESULT_GRAD + len(program.results))
     back = gradient(program, grads, with_results=with_results)
     forward = program.serialise()

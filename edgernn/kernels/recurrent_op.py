@@ -171,10 +171,7 @@ def _as_op(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
 
 
 def _as_node(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
-    """Return the results of the node of ONNX that stands for a layer in torch.onnx.export.
-
-    Its metadata names the layer, for `edgernn.export.add_functions`.
-    """
+    """Return the results of the node of ONNX that stands for a layer in torch.onnx.export."""
     shapes = [(*x.shape[:2], layer.cell.hidden_size), x.shape[:2], x.shape[1:2], *(s.shape for s in state)]
     y, _, _, *last = torch.onnx.ops.symbolic_multi_out(
         "ai.edgernn::Recurrent",
@@ -291,22 +288,7 @@ def _backward(
     slope: float,
     needed: Sequence[bool],
 ) -> list[Tensor]:
-    """Compute the gradients of `edgernn::recurrent`.
-
-    Args:
-        tensors: As in the forward pass.
-        y: Output of the forward pass.
-        kept: Values that the forward pass kept; if there are none, the layer runs again.
-        grads: Gradients of y, the last state and the fields of `Trace`.
-        step_weights: As in the forward pass.
-        layer: As in the forward pass.
-        training: As in the forward pass.
-        slope: As in the forward pass.
-        needed: Which of `tensors` need a gradient.
-
-    Returns:
-        A gradient of each tensor; an empty one where none is needed.
-    """
+    """Compute the gradients of `edgernn::recurrent`."""
     known = _known(layer)
     leaves = [t.detach().requires_grad_(need) for t, need in zip(tensors, needed, strict=True)]
     values = Kept(y, list(kept)) if kept else None

@@ -220,12 +220,7 @@ class KernelSource:
         self.put(f"{name} = tl.load({at} + {size.lower()}_col, {limit}, 0.0)")
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
-        """List the parameter vectors with more than one value: those of the cell, the biases, and those of the rule.
-
-        The result is a dict from the name of the variable to a pair: the symbol of its size, and its address as a
-        Triton expression. The size is "H", "M" (size of the vector m that `Cell.mid` computes), or "U" (one value per
-        group of neurons).
-        """
+        """List the parameter vectors with more than one value: those of the cell, the biases, and those of the rule."""
         layout = self.layout
         vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
         for gate in layout.gates:
@@ -259,18 +254,7 @@ class KernelSource:
         self.put(f"tl.store({self._place(size, pointer, at, width, offset)}, {name}, {size.lower()}_mask)")
 
     def _place(self, size: str, pointer: str, at: str, width: str, offset: int) -> str:
-        """Return the addresses of a tile as a Triton expression.
-
-        Args:
-            size: Symbol of the tile's number of columns, such as "H".
-            pointer: Name of the array, without the suffix _ptr.
-            at: Triton expression for the row indices.
-            width: Number of columns of the array. "" stands for `size`.
-            offset: Index of the tile's first column in the array.
-
-        Returns:
-            The expression.
-        """
+        """Return the addresses of a tile as a Triton expression."""
         width = width or (str(self.layout.groups) if size == "U" else size)
         return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
 
