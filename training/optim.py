@@ -195,10 +195,7 @@ def copy_weights(model: nn.Module, source: Path) -> str:
 
 
 def _read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors of a trained model by name, and the settings of its audio front end.
-
-    The tensors of a run include buffers. The settings are empty if the model has no audio front end.
-    """
+    """Return the tensors of a trained model by name, and the settings of its audio front end."""
     # imports onnxscript, which other trainings do not need
     from edgernn.export.exported_model import read_exported
 

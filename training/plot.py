@@ -215,11 +215,7 @@ def _kept(runs: list[Path], *, allow_code: bool) -> Callable[[Path], None]:
 
 
 def _load_stepwise(run: Path, allow_code: bool) -> tuple[SequenceModel, Tensor]:
-    """Load the model of a finished run and its test sequences (T, B, I), for a plot that runs the model step by step.
-
-    Raise NothingToDrawError in the cases of `load_run`, and for a model with an imputer. An imputer fills in missing
-    values, and a model with one cannot be run step by step.
-    """
+    """Load the model of a finished run and its test sequences (T, B, I), for plots that run it step by step."""
     model, x = load_run(run, allow_code=allow_code)
     if model.imputer_type is not None:
         raise NothingToDrawError(

@@ -310,10 +310,7 @@ def _frame(ax: Any, reach: float, title: str) -> None:
 
 
 def _trail(ax: Any, track: Array) -> None:
-    """Draw the trail of a cobweb diagram, from a rhombus at the first state to a circle at the last; see `cobweb`.
-
-    `track` has the successive states of one neuron.
-    """
+    """Draw the trail of a cobweb diagram, from a rhombus at the first state to a circle at the last; see `cobweb`."""
     x = np.repeat(track, 2)
     ax.plot(x[:-1], x[1:], color="tab:blue", linewidth=1, linestyle=":")
     ax.plot(track[:1], track[:1], "D", color="tab:blue", markersize=5)

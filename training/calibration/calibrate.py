@@ -275,23 +275,6 @@ def _search(
 
     Each threshold is a multiple of the mean change of x or h per step in the first layer. `search_thresholds` searches
     the multiples, which are the same in all layers at first.
-
-    Args:
-        model: The dense model.
-        sample: Inputs from which the mean changes are measured.
-        measure: Function that returns the mean multiply-adds of a model's recurrent layers per step, and its `value`
-            (see `CalibrationPoint`).
-        dense: The `value` of the dense model.
-        good: Function that returns True if a `value` is within the allowed loss.
-        loss: The allowed loss, for error messages.
-        progress: Progress bar.
-
-    Returns:
-        The model with the best thresholds, and all measured points.
-
-    Raises:
-        UsageError: `loss` is not above 0, or the model is not dense.
-        EdgernnError: Even the smallest thresholds lose more than the allowed loss.
     """
     units = _mean_changes(model, sample)
     dense_macs = sum(layer.macs() for layer in model.recurrent_layers())

@@ -163,11 +163,7 @@ class Resuming:
             path.unlink(missing_ok=True)
 
     def _start_and_size(self, answer: Any, have: int) -> tuple[int, int | None]:
-        """Return the byte offset in the file at which the server's answer starts, and the file's size in bytes.
-
-        The size is None if it is unknown. `answer` is the HTTP response, and `have` the number of bytes received before
-        it. ConnectionError is raised if the answer is a part of the file that does not start at the offset `have`.
-        """
+        """Return the byte offset in the file at which the server's answer starts, and the file's size in bytes."""
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
@@ -224,10 +220,7 @@ class Resuming:
 
 
 def _version(answer: Any) -> str | None:
-    """Return an identifier of the file's version on the server: a strong ETag, else the date of the last change.
-
-    None is returned if the server sends neither.
-    """
+    """Return an identifier of the file's version on the server: a strong ETag, else the date of the last change."""
     tag: str = answer.headers.get("ETag", "")
     date: str | None = answer.headers.get("Last-Modified")
     return tag if tag.startswith('"') else date

@@ -161,11 +161,7 @@ def _matches(path: Path, file: File) -> bool:
 def _fetch_or_check(
     download: Download, folder: Path, root: Path | None, progress: Progress, pause: float
 ) -> list[dict[str, Any]]:
-    """Verify the files of a download if they exist, else download them from the first URL that works.
-
-    Returns a list with the result of `_check` for each file: a dict with its name, size and checksum. EdgernnError is
-    raised if an existing file is invalid, or if all URLs fail. If all fail, it is the error of the last URL.
-    """
+    """Verify the files of a download if they exist, else download them from the first URL that works."""
     paths = _locate(download.gives, folder, root)
     if None not in paths:
         return [_check(path, file) for file, path in zip(download.gives, paths, strict=True) if path and path.is_file()]
@@ -203,17 +199,7 @@ def _download(url: str, download: Download, folder: Path, progress: Progress, pa
 
 
 def _install(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
-    """Unpack and verify a download in a temporary folder, then move its files to the folder of the data set.
-
-    Args:
-        url: Address that the download came from.
-        path: The downloaded file or archive.
-        download: Its entry in the registry.
-        folder: Folder of the data set.
-
-    Returns:
-        A list with the result of `_check` for each file: a dict with its name, size and checksum.
-    """
+    """Unpack and verify a download in a temporary folder, then move its files to the folder of the data set."""
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         staged = Path(name)
         unpack(path, download.gives, staged)
@@ -242,19 +228,7 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
-    """Verify a file's unpacked content, or raise EdgernnError if its size or checksum is not the expected one.
-
-    Args:
-        path: The file, plain, .gz or .xz.
-        file: Its entry in the registry, with the expected size and checksum if they are known.
-        known: Checksums of earlier downloads, the content of fetched.json: a dict from the name of a file to a dict
-            with its url, bytes and sha256. Default: read from the folder of the file.
-        url: Address that the file was just downloaded from, for errors. None if the file was not downloaded now.
-
-    Returns:
-        A dict with file (its name), bytes (its unpacked size), sha256, and known (true if there was a checksum to
-        compare).
-    """
+    """Verify a file's unpacked content, or raise EdgernnError if its size or checksum is not the expected one."""
     first = (_record(path.parent) if known is None else known).get(file.name, {})
     expected = file.sha256 or first.get("sha256")
     size, digest = 0, hashlib.sha256()

@@ -100,10 +100,7 @@ def _matches(name: PurePosixPath, file: File) -> bool:
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Iterate over the members of a tar archive, as pairs of path in the archive and stream (None for a folder).
-
-    EdgernnError is raised for a link or a device.
-    """
+    """Iterate over the members of a tar archive, as pairs of path in the archive and stream (None for a folder)."""
     with gzip.open(path) as file, _tar(_BoundedReader(path, file)) as archive:
         for member in archive:
             if not (member.isreg() or member.isdir()):

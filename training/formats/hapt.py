@@ -102,19 +102,7 @@ def _labels(path: Path, exp_user: Array, offset: Array) -> npt.NDArray[np.uint8]
 
 
 def _table(path: Path, columns: int, *, whole: bool = False) -> npt.NDArray[np.float64]:
-    """Read the lines of a text as numbers separated by spaces.
-
-    Args:
-        path: The file.
-        columns: Number of numbers in each line.
-        whole: Whether they must be whole numbers.
-
-    Returns:
-        The numbers (lines, columns).
-
-    Raises:
-        EdgernnError: The file is missing or has other lines; the message names the first of them.
-    """
+    """Read the lines of a text as numbers separated by spaces."""
     text = read_text(path, _LARGEST)
     lines = text.splitlines()
     if not lines:

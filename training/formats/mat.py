@@ -172,19 +172,7 @@ class _Matrix:
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read the 32-bit integers in the next data element of the MATLAB file.
-
-        Args:
-            kind: Number that the file format defines for the expected data type of the element.
-            count: Expected number of integers. None: up to 32.
-            form: Format character of the module struct for one integer, such as "i".
-
-        Returns:
-            The integers.
-
-        Raises:
-            EdgernnError: The element has another data type or size.
-        """
+        """Read the 32-bit integers in the next data element of the MATLAB file."""
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
             raise _corrupt(self._path)
@@ -206,12 +194,7 @@ class _Matrix:
         return data
 
     def _read_head(self) -> tuple[int, int, bytearray]:
-        """Read the tag (header of 8 bytes) of the next data element of the MATLAB file.
-
-        Returns:
-            The number of the element's data type; the size of its data in bytes; and its data, padded to 4 bytes, if
-            they are in the tag. Otherwise the third value is empty, and the data follow the tag in the file.
-        """
+        """Read the tag (header of 8 bytes) of the next data element of the MATLAB file."""
         tag = take(self._stream, 8)
         kind, size = _tag(self._path, self._order, tag)
         if kind >> 16:

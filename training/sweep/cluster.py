@@ -247,21 +247,7 @@ class RayWorkers(Workers):
 
 
 def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, folder: Path, version: str) -> Outcome:
-    """Run a training in a Ray worker, after a check of the version of edgernn and the shared folder on its machine.
-
-    Args:
-        job: The training.
-        out: Folder of the runs, relative to `folder` or absolute.
-        threads: Threads of the training.
-        data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
-        device: cpu or cuda.
-        folder: Working directory of the process that started the sweep.
-        version: Version of edgernn in that process.
-
-    Returns:
-        The outcome of the training. It is an outcome with an error message, and nothing is trained, if this machine has
-        another version of edgernn or cannot see the folder of the runs.
-    """
+    """Run a training in a Ray worker, after a check of the version of edgernn and the shared folder on its machine."""
     where = socket.gethostname()
     if edgernn.__version__ != version:
         return Outcome(f"{where}: expected edgernn {version}, got {edgernn.__version__}; install {version} there")

@@ -285,16 +285,6 @@ def _groups(file: _SweepFile, path: Path) -> list[_Part]:
 
     The first group has the `cells` at the top of the file, if any. Each table [[parts]] is a further group. The table
     [vary] at the top of the file applies to all groups.
-
-    Args:
-        file: Content of the sweep file.
-        path: Path of the sweep file, for errors.
-
-    Returns:
-        The groups.
-
-    Raises:
-        EdgernnError: Cells are missing, or a setting is in two tables.
     """
     groups = [] if file.cells is None else [_Part(cells=file.cells, rules=file.rules, vary=file.vary)]
     parts = [parse(_Part, part, f"{path}: parts: table {i + 1}") for i, part in enumerate(file.parts)]
@@ -317,16 +307,6 @@ def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
     """Return the places where a sweep keeps copies of the users' own cell files.
 
     Nothing is copied. EdgernnWarning is issued if an existing copy differs from the user's file.
-
-    Args:
-        cells: Names of cells; only those of the form FILE.py:CLASS are used.
-        out: Folder of the runs.
-
-    Returns:
-        Dict from each name FILE.py:CLASS to the name of its copy, OUT/cells/FILE.py:CLASS.
-
-    Raises:
-        UsageError: Two different cell files have the same file name.
     """
     copies: dict[str, str] = {}
     sources: dict[str, Path] = {}

@@ -166,19 +166,7 @@ def _points(report: dict[str, Any]) -> list[Point]:
 
 
 def _export(report: dict[str, Any], out: Path, allow_code: bool = False) -> list[Path]:
-    """Export the best run of each row on a Pareto front, and copy its model files to the folder front/ROW of `out`.
-
-    Args:
-        report: Content of the sweep's table.json.
-        out: Folder of the sweep.
-        allow_code: True if the cell.py of a run with a user-defined cell may be executed.
-
-    Returns:
-        The copies of the ONNX files.
-
-    Raises:
-        EdgernnError: No row is on a Pareto front, because no run is finished.
-    """
+    """Export the best run of each row on a Pareto front, and copy its model files to the folder front/ROW of `out`."""
     models = []
     for row in report["rows"]:
         if not row["front"]:
@@ -195,10 +183,7 @@ def _export(report: dict[str, Any], out: Path, allow_code: bool = False) -> list
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove the models that an earlier call exported to `folder`, except those in the subfolders `names`.
-
-    Other files of the user in these subfolders stay.
-    """
+    """Remove the models that an earlier call exported to `folder`, except those in the subfolders `names`."""
     for model in folder.glob("*/model*.onnx"):
         if model.parent.name not in names:
             for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):

@@ -126,16 +126,7 @@ def _weight_bytes(result: Mapping[str, Any]) -> int:
 
 
 def _command(row: SweepRow, repeat: Repeat) -> str:
-    """Return a shell command that trains all seeds of a row again, with run directories in a new folder named "again".
-
-    Args:
-        row: The row.
-        repeat: Values of the options --device and --data of the command: "cpu" or "cuda", and the user's data folder
-            or None (without --data).
-
-    Returns:
-        The command: one call of `edgernn train`, or a loop over the seeds.
-    """
+    """Return a shell command that trains all seeds of a row again, with run directories in the folder "again"."""
     job = row.jobs[0]
     again = Path("again") / job.out.name
     option = "--network" if is_network(job.cell) else "--cell"

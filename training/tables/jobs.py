@@ -142,10 +142,7 @@ def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Return all settings of a training as a flat dict from short name, such as "lr", to value.
-
-    `train` and `model` are the entries of these names in the training's config.json. `task` has the task's settings.
-    """
+    """Return all settings of a training as a flat dict from short name, such as "lr", to value."""
     if "layer" not in model:
         own = {"network": model["name"], "network_options": model["options"]}
         return {**flat(fields_of(TrainConfig), train), **flat(fields_of(NetworkConfig), model), **task, **own}

@@ -129,20 +129,7 @@ class Activity(Folds, Task):
 
 
 def _read(paths: Sequence[Path]) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Read and check the arrays of HAPT, which `Activity` describes.
-
-    Args:
-        paths: hapt.npz, or the publisher's files, see `read_hapt`.
-
-    Returns:
-        Six arrays: x (N, 6), the inputs of all N steps of all streams; the target of each step (N,), from 0 to 5, or -1
-        (`IGNORED`) without a label and -2 (`UNCOUNTED`) in a transition between postures; the first row of each stream
-        and, at the end, N (streams + 1,); the number of each stream's user (streams,); the numbers of the training
-        users; the numbers of the test users.
-
-    Raises:
-        EdgernnError: An array is missing or contradicts the others.
-    """
+    """Read x (N, 6), targets (N,), the first row and the user of each stream, and the users of each part."""
     names = ("x", "label", "offset", "exp_user", "train_users", "test_users")
     path, arrays = paths[0], read_hapt(paths)
     for name, kinds, rank in zip(names, ("iuf", *["iu"] * 5), (2, 1, 1, 2, 1, 1), strict=True):

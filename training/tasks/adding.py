@@ -114,15 +114,7 @@ class Adding(Synthetic):
         return self.T - round((self.silence or 0) * self.T)
 
     def _with_silence(self, rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Insert a silent stretch, in which value and marker are 0, at a random step of each sequence.
-
-        Args:
-            rng: Random generator.
-            x: Sequences without the stretch (`_heard`, count, 2): value and marker.
-
-        Returns:
-            Sequences with the stretch (T, count, 2).
-        """
+        """Insert a silent stretch, in which value and marker are 0, at a random step of each sequence."""
         heard, count, _ = x.shape
         if heard == self.T:
             return x

@@ -53,19 +53,7 @@ class Detection(Task, ABC):
         return super().baselines() | {"threshold on the mean magnitude": metrics}
 
     def _split(self, source: Path, x: Array, event: Array, seed: int, groups: Array | None = None) -> None:
-        """Split all sequences at random, and set `train`, `validation`, `test`, `mean` and `std`.
-
-        Args:
-            source: The data file or folder, for errors.
-            x: Sequences (N, T, I).
-            event: Booleans (N,), true for a sequence with an event.
-            seed: Random seed.
-            groups: Number of the recording that each sequence is from (N,); all sequences of a recording are in the
-                same part. None: the sequences are split one by one.
-
-        Raises:
-            EdgernnError: A class has fewer than 3 sequences or recordings.
-        """
+        """Split all sequences at random, and set `train`, `validation`, `test`, `mean` and `std`."""
         members = "sequences" if groups is None else "recordings"
         recordings = None if groups is None else torch.from_numpy(groups.astype(np.int64))
         groups = np.arange(len(x)) if groups is None else groups

@@ -91,13 +91,7 @@ class BeatTally(Tally):
         return [self._figures(np.sum(counts, 0) - of_record) for of_record in counts]
 
     def _counts(self) -> list[npt.NDArray[np.int64]]:
-        """Count the beats of the split by true and detected class.
-
-        Returns:
-            A list of matrices (4, 4): one per record if the model detects beats, else one for all sequences. Row and
-            column 0 stand for no beat, the others for the classes N, S and V. A row is the true class, a column the
-            detected class.
-        """
+        """Count beats by true class (rows) and detected class (columns): a (4, 4) for each record, or one for all."""
         scores, target = np.concatenate(self._scores), np.concatenate(self._targets)
         if self._records is None:
             counts = np.zeros((1 + len(CLASSES), 1 + len(CLASSES)), np.int64)

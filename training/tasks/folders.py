@@ -125,15 +125,7 @@ def fingerprint(source: Path, paths: Iterable[Path]) -> str:
 
 
 def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
-    """Read labels.csv, and return the name of the class of each file.
-
-    Args:
-        table: Path of labels.csv.
-        paths: The files.
-
-    Returns:
-        The name of the class of each file, in the order of `paths`.
-    """
+    """Read labels.csv, and return the name of the class of each file."""
     rows, _ = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
@@ -145,15 +137,7 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
 
 
 def _numbers(table: Path, paths: Sequence[Path]) -> NDArray[np.float64]:
-    """Read targets.csv, and return the target numbers of each file.
-
-    Args:
-        table: Path of targets.csv.
-        paths: The F files.
-
-    Returns:
-        The O target numbers of each file (F, O), in the order of `paths`.
-    """
+    """Read targets.csv, and return the O target numbers of each of F files (F, O), in the order of `paths`."""
     rows, dialect = _rows_by_file(table, paths)
     width = len(rows[paths[0].name][1]) if paths else 0
     for name, (line, cells) in rows.items():
@@ -176,18 +160,7 @@ def _number(table: Path, line: int, column: int, cell: str, dialect: Dialect) ->
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> tuple[dict[str, tuple[int, list[str]]], Dialect]:
-    """Read labels.csv or targets.csv, tables in which each row has the name of a file and its targets.
-
-    Args:
-        table: Path of the table.
-        paths: The files.
-
-    Returns:
-        Dict from the name of each file to the line number of its row and the cells after the name; and the format.
-
-    Raises:
-        EdgernnError: The table does not have exactly one row for each file.
-    """
+    """Read labels.csv or targets.csv, tables in which each row has the name of a file and its targets."""
     rows: dict[str, tuple[int, list[str]]] = {}
     known = {path.name for path in paths}
     content, begins = read_text(table), True

@@ -128,21 +128,7 @@ def _checked(
     samples: npt.NDArray[np.int64],
     symbols: Sequence[str],
 ) -> HeartRecord:
-    """Create a record from its signal in mV and its annotations.
-
-    Args:
-        path: The file or folder, for errors.
-        name: Name of the record.
-        signal: Samples (S,) in mV.
-        samples: Sample number of each annotation (A,).
-        symbols: Symbol of each annotation (A,).
-
-    Returns:
-        The record.
-
-    Raises:
-        EdgernnError: The sample numbers are not ascending or not in the signal, or there is no beat.
-    """
+    """Create a record from its signal in mV and its annotations."""
     if len(samples) and (np.any(np.diff(samples) < 0) or samples[0] < 0 or samples[-1] >= len(signal)):
         raise EdgernnError(
             f"{path}: record {name}: expected ascending sample numbers below {len(signal)} in ann_sample; get the file "

@@ -66,10 +66,7 @@ class LabelledImages(Task):
         self.std = (WHITE * self.pixel_std,) * self.input_size
 
     def _check_data_set(self, labels_file: Path) -> None:
-        """Raise EdgernnError if the labels are those of Fashion-MNIST instead of MNIST, or vice versa.
-
-        The files of both data sets have the same names.
-        """
+        """Refuse labels of Fashion-MNIST for MNIST, or vice versa, as the files of both have the same names."""
         digest = hashlib.sha256(read_all(labels_file)).hexdigest()
         for key, other in SETS.items():
             if key != self.folder and digest in {file.sha256 for file in other.files.values()}:

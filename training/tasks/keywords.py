@@ -222,12 +222,7 @@ class Words(Task, ABC):
         write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
     def _load(self, root: Path, seed: int) -> None:
-        """Read all clips and the noise, and set `train`, `validation`, `test`, `classes` and `output_size`.
-
-        Args:
-            root: Folder with one subfolder of wav files per word.
-            seed: Random seed of the split and of the order of the clips.
-        """
+        """Read all clips and the noise, and set `train`, `validation`, `test`, `classes` and `output_size`."""
         parts = word_files(root, seed, self._rate)
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)
@@ -257,18 +252,7 @@ class Words(Task, ABC):
         return length, noise_parts(noise_folder, length, self._rate)
 
     def _chosen_words(self, root: Path, recorded: Sequence[str]) -> list[str]:
-        """Return the words that are classes of their own: those of the setting `words`, or all recorded words.
-
-        Args:
-            root: Folder of the data, for errors.
-            recorded: Names of all subfolders; those other than `_unknown_` and `_silence_` are words.
-
-        Returns:
-            The words.
-
-        Raises:
-            UsageError: The setting has a word without a subfolder, or names a word twice.
-        """
+        """Return the words that are classes of their own: those of the setting `words`, or all recorded words."""
         folders = [name for name in recorded if name not in NOT_WORDS]
         if self.words is None:
             return folders

@@ -137,13 +137,6 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
     """Split recordings into parts by train.csv, val.csv and test.csv in `root`.
 
     Each csv file may have a header. The other rows have two columns: dataset/WORD/FILE.wav, and the word.
-
-    Args:
-        root: The folder of the csv files.
-        by_name: Dict from WORD/FILE.wav to the recording.
-
-    Returns:
-        A dict from "train", "validation" and "test" to the recordings of this part.
     """
     listed = {}
     for name in TABLES:
@@ -158,13 +151,6 @@ def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[
     """Split recordings into parts by validation_list.txt and testing_list.txt in `root`.
 
     Each line of these files is WORD/FILE.wav. All recordings that they do not name are for training.
-
-    Args:
-        root: The folder of the two lists.
-        by_name: Dict from WORD/FILE.wav to the recording.
-
-    Returns:
-        A dict from "train", "validation" and "test" to the recordings of this part.
     """
     listed = _listed(root, {name: read_text(root / name).split("\n") for name in LISTS}, by_name)
     held_out = dict(zip(PARTS[1:], listed, strict=True))
@@ -173,16 +159,7 @@ def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[
 
 
 def _listed(root: Path, lists: Mapping[str, Iterable[str]], by_name: dict[str, WordFile]) -> Iterator[list[WordFile]]:
-    """Find the recordings that lists name; an unknown name, or one that is listed twice, raises EdgernnError.
-
-    Args:
-        root: The folder of the lists.
-        lists: Dict from the file name of each list to its lines.
-        by_name: Dict from WORD/FILE.wav to the recording.
-
-    Yields:
-        The recordings of each list.
-    """
+    """Find the recordings that lists name; an unknown name, or one that is listed twice, raises EdgernnError."""
     stripped = {str(root / name): [line.strip() for line in lines if line.strip()] for name, lines in lists.items()}
     check_apart("file", stripped, "remove one of the two lines")
     for table, names in stripped.items():
@@ -199,16 +176,6 @@ def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[W
 
     The speaker is the text before _nohash_ in the name of a file. If the name does not contain _nohash_, the speaker is
     the whole name without .wav. A tenth of the speakers, at least one, is for validation, and as many are for the test.
-
-    Args:
-        files: The files.
-        seed: Random seed of the split.
-
-    Returns:
-        A dict from "train", "validation" and "test" to the files of this part.
-
-    Raises:
-        EdgernnError: There are fewer than 3 speakers.
     """
     speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
     order = sorted(set(speakers))

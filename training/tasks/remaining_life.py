@@ -123,10 +123,7 @@ class RemainingLife(Folds, Task):
         return {"mean of the targets": self.score(self.constant(mean), self.test)}
 
     def _windows(self, engines: list[Array], seed: int) -> Sequences:
-        """Return all windows of the engines (cycles, 24) as sequences, which training shuffles by `seed`.
-
-        The target of a window is the number of cycles that are left after its last step, divided by `cap`.
-        """
+        """Return all windows of the engines (cycles, 24) as sequences, which training shuffles by `seed`."""
         x = [np.lib.stride_tricks.sliding_window_view(engine, self.window, 0).swapaxes(1, 2) for engine in engines]
         left = [np.arange(len(windows) - 1, -1, -1, dtype=np.float32)[:, None] for windows in x]
         target = torch.from_numpy(np.concatenate(left) / np.float32(self.cap))
@@ -134,10 +131,7 @@ class RemainingLife(Folds, Task):
 
 
 def _table(path: Path, columns: int) -> Array:
-    """Read a text file of `columns` numbers per line, separated by spaces, as (lines, columns) float32.
-
-    EdgernnError is raised for any other content.
-    """
+    """Read a text file of `columns` numbers per line, separated by spaces, as (lines, columns) float32."""
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not (cells := line.split()):
@@ -158,18 +152,7 @@ def _table(path: Path, columns: int) -> Array:
 
 
 def _engines(path: Path, table: Array) -> list[Array]:
-    """Split the table of a file into an array (cycles, 24) for each engine, without the columns 0 and 1.
-
-    Args:
-        path: The file, for errors.
-        table: Rows (rows, 26). Column 0 is the number of the engine, and column 1 the number of the cycle.
-
-    Returns:
-        The arrays, in the order of the engines.
-
-    Raises:
-        EdgernnError: The engines, or the cycles of an engine, are not numbered 1, 2, 3 and so on.
-    """
+    """Split the table of a file into an array (cycles, 24) for each engine, without the columns 0 and 1."""
     starts = np.flatnonzero(table[:, 1] == 1)
     engines = np.split(table, starts[1:])
     for i, engine in enumerate(engines, 1):

@@ -152,10 +152,7 @@ class Room:
             yield Recording(np.concatenate(samples), places)
 
     def _words(self, rng: np.random.Generator) -> Iterator[tuple[int, Audio]]:
-        """Yield the class and the samples (S,) of one word after another, in endless random passes over the clips.
-
-        EdgernnError is raised if no clip has an audible word.
-        """
+        """Yield the class and the samples (S,) of one word after another, in endless random passes over the clips."""
         audible = True
         while audible:
             audible = False

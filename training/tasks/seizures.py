@@ -78,18 +78,7 @@ class Seizures(Detection):
 
 
 def _recordings(table: CsvTable, seizure: Array) -> Array:
-    """Number the recordings of a table, to tell which rows are from the same recording.
-
-    Args:
-        table: The table, with a column "recording" or a column of ids, such as X21.V1.791 for recording V1.791.
-        seizure: True for each row (N,) that shows a seizure.
-
-    Returns:
-        The number of the recording that each row is from (N,).
-
-    Raises:
-        EdgernnError: Both columns are missing, an id has another form, or a recording has rows of both classes.
-    """
+    """Number the recording of each row (N,) of a table, which must have rows of one class alone."""
     if _RECORDING in table.text:
         names = table.text[_RECORDING]
     else:
