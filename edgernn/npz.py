@@ -29,12 +29,15 @@ _LENGTH = {1: "<H", 2: "<I", 3: "<I"}
 _LONGEST_HEADER = 10_000
 
 
-def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMIT) -> dict[str, Array]:
+def read_npz(
+    path: Path, names: Collection[str] | None = None, limit: int = LIMIT, *, optional: Collection[str] = ()
+) -> dict[str, Array]:
     """Read the arrays of an npz archive; arrays of Python objects are refused.
 
     Args:
         path: The file: .npz, .npz.gz or .npz.xz.
         names: Names of the arrays to read, all required. Default: all arrays of the file.
+        optional: Names of further arrays, which are read if the file has them.
         limit: Maximal unpacked size in bytes, of the archive and of all arrays together. If the file on disk is already
             larger, the size of the file is the limit instead. The limit is never above the memory of the machine.
 
@@ -65,7 +68,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
                     f"{path}: expected the arrays {', '.join(names or ())}, got {got}; {missing[0]} is missing, add it"
                 )
             arrays = {}
-            for name in names or members:
+            for name in [*names, *(name for name in optional if name in members)] if names is not None else members:
                 arrays[name] = _member(f"{path}: {name}", archive, members[name], limit)
                 limit -= arrays[name].nbytes
             return arrays

@@ -17,6 +17,7 @@ from edgernn.runtime.answers import class_names, probabilities
 from edgernn.runtime.csv_table import Dialect, OtherNames, TimeNames, channel_values, decode, parse_csv
 from edgernn.runtime.info import frontend
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
+from edgernn.runtime.lengths import checked_lengths
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -46,7 +47,8 @@ def run_file(
     Args:
         model: The exported file.
         source: File with x: one sequence (T, I) or N sequences (N, T, I). A model with a vocabulary reads integer word
-            indices (T,) or (N, T); a csv file then has one index per row.
+            indices (T,) or (N, T); a csv file then has one index per row. An npz file may have the number of steps of
+            each sequence as `lengths` (N,); later steps of x are padding.
         target: File to write, with the O outputs y: (T, O) or (N, T, O), without the axis T if the model has an output
             at the last step only. None or "-": no file.
         backend: "native" for edgernn's native library, "portable" for standard ONNX operators, or "auto" for native if
@@ -86,6 +88,10 @@ def run_file(
         )
     if x.dtype.kind not in ("iu" if words else "fiub"):
         raise UsageError(f"{source}: expected {'whole ' * words}numbers, got dtype {x.dtype}; convert x")
+    lengths = _lengths(source, x) if axes == 2 else None
+    if lengths is not None:
+        present = np.arange(x.shape[1]) < lengths[:, None]
+        x = np.where(present.reshape(*present.shape, *[1] * (x.ndim - 2)), x, np.zeros(1, x.dtype))
     if not words:
         warn_of_rounding(str(source), x, channels)
     # the index in the error message is that of the file, (N, T, I); the session reads (T, B, I)
@@ -95,7 +101,8 @@ def run_file(
     per_step = session.info["model"]["head"]["output"] != "last"
     parts, updates = [], []
     for start in range(0, len(batches), CHUNK):
-        y = session.run(batches[start : start + CHUNK].swapaxes(0, 1))
+        some_lengths = None if lengths is None else lengths[start : start + CHUNK]
+        y = session.run(batches[start : start + CHUNK].swapaxes(0, 1), some_lengths)
         parts.append(y.swapaxes(0, 1) if per_step else y)
         if session.updates is not None:
             updates.append(session.updates)
@@ -197,6 +204,14 @@ def read(path: Path, channels: Sequence[str] | None = None, count: int | None = 
     others = OtherNames(channels) if channels else TimeNames()
     table = parse_csv(path, text, text=others, dialect=Dialect.of(text))
     return channel_values(table, channels=channels, count=count)
+
+
+def _lengths(path: Path, x: NDArray[Any]) -> NDArray[np.int64] | None:
+    """Return the array `lengths` of the sequences x (N, T, ...) in an npz file, or None if it has none."""
+    if path.suffix.lower() != ".npz":
+        return None
+    lengths = read_npz(path, (), optional=("lengths",)).get("lengths")
+    return None if lengths is None else checked_lengths(lengths, x.shape[1], len(x))
 
 
 def _warn_of_recording(session: Session, source: Path, steps: int) -> None:
