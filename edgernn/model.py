@@ -24,6 +24,7 @@ with needed_by("edgernn.model"):
     from edgernn.layer import RecurrentLayer, Trace
     from edgernn.names import resolve_imputer
     from edgernn.padding import (
+        check_lengths,
         checked_lengths,
         last_steps,
         present_steps,
@@ -90,12 +91,16 @@ class RecurrentModel(nn.Module):
             UsageError: The network cannot run sequences of unequal lengths.
         """
         if lengths is not None:
-            raise UsageError(
-                f"lengths: expected sequences of one length for {type(self).__name__}, as only SequenceModel leaves "
-                "padding out; cut them to one length"
-            )
+            self.check_lengths()
         y: Tensor = self(x)[0]
         return y
+
+    def check_lengths(self) -> None:
+        """Raise UsageError if the network cannot run sequences of unequal lengths."""
+        raise UsageError(
+            f"lengths: expected sequences of one length for {type(self).__name__}, as only SequenceModel leaves "
+            "padding out; cut them to one length"
+        )
 
     @property
     def update_rate(self) -> float:
@@ -371,7 +376,12 @@ class SequenceModel(RecurrentModel):
             raise UsageError(f"state: expected {expected}, got {len(state)} tensors; pass the last state, or None")
         y, heard, counts = self._inputs(x, state, lengths)
         if counts is not None:
-            self._check_padding(needs_state)
+            self.check_lengths()
+            if self.frontend is not None and needs_state:
+                raise UsageError(
+                    "lengths: expected a model without an audio front end, whose last state is that after the padding; "
+                    "call outputs(x, lengths), which returns no state"
+                )
         if state is None:
             state = self.initial_state(y.shape[1], y)
         state, last = state[len(heard) :], list(heard)
@@ -410,13 +420,9 @@ class SequenceModel(RecurrentModel):
             y = y if block is None else block.leave(u, y)
         return y, tuple(last) if needs_state else ()
 
-    def _check_padding(self, needs_state: bool) -> None:
-        """Raise UsageError if the model cannot run sequences of unequal lengths."""
-        if self.frontend is not None and needs_state:
-            raise UsageError(
-                "lengths: expected a model without an audio front end, whose last state is that after the padding; "
-                "call outputs(x, lengths), which returns no state"
-            )
+    def check_lengths(self) -> None:
+        for layer in self.recurrent_layers():
+            check_lengths(layer)
         if self.training and any(isinstance(module, RecurrentBatchNorm) for module in self.modules()):
             raise UsageError(
                 "lengths: expected sequences of one length with norm=recurrent-batch, whose statistics of a batch "

@@ -53,6 +53,15 @@ def last_steps(y: Tensor, lengths: Tensor | None) -> Tensor:
     return y.gather(0, (lengths - 1).view(1, -1, 1).expand(1, *y.shape[1:])).squeeze(0)
 
 
+def check_lengths(layer: RecurrentLayer) -> None:
+    """Raise UsageError if the steps of a layer's cell depend on the length of the whole sequence."""
+    if not layer.cell.streaming:
+        raise UsageError(
+            "lengths: expected a cell that does not depend on the length of the whole sequence, got "
+            f"{layer.cell.name}; set its option length, or use another cell"
+        )
+
+
 def run_padded(
     layer: RecurrentLayer,
     run: Runs,
@@ -83,11 +92,7 @@ def run_padded(
         UsageError: A cell whose steps depend on the length of the sequence. In an exported or compiled graph, a layer
             with other states than h.
     """
-    if not layer.cell.streaming:
-        raise UsageError(
-            "lengths: expected a cell that does not depend on the length of the whole sequence, got "
-            f"{layer.cell.name}; set its option length, or use another cell"
-        )
+    check_lengths(layer)
     if needs_state and layer.states != ("h",):
         if torch.compiler.is_compiling():
             names = ", ".join(layer.states)

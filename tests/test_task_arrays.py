@@ -14,13 +14,15 @@ import torch
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime import Session
+from edgernn.runtime.run_file import run_file
 from edgernn.store import load_model
 from edgernn.training import find_task, train
 from edgernn.training.evaluate import scorer
+from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.tables import Tables
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
-from tests.training_helpers import without_pictures
+from tests.training_helpers import Stop, snapshot, without_pictures
 
 # the task of a path
 
@@ -351,3 +353,117 @@ def test_a_file_without_its_extension_is_named(tmp_path):
     np.savez(tmp_path / "mine.npz", x=np.ones((8, 5, 2)), y=np.arange(8) % 2)
     with pytest.raises(UsageError, match=r"mine; to train on your file, give --task .*mine\.npz"):
         find_task(str(tmp_path / "mine"))
+
+
+# sequences of unequal lengths
+
+
+def unequal(N=60, T=9, seed=0):
+    """Return sequences with garbage in their padding, the sign of their first channel as labels, and their lengths."""
+    rng = np.random.default_rng(seed)
+    x, lengths = rng.normal(size=(N, T, 2)), rng.integers(2, T + 1, N)
+    y = (x[..., 0] > 0.5).astype(np.int64)
+    y[rng.random((N, T)) < 0.1] = -1
+    padding = np.arange(T) >= lengths[:, None]
+    x[padding], y[padding] = np.nan, 77
+    return {"x": x, "y": y, "lengths": lengths}
+
+
+def test_sequences_of_unequal_lengths_from_file_to_packed_model(tmp_path, monkeypatch, capsys):
+    without_pictures(monkeypatch)
+    path = save(tmp_path, **unequal(), classes=["low", "high"])
+    settings = {"steps": 30, "hidden_size": 6, "batch_size": 8, "lr": 0.05, "checkpoint_every": 4, "balance": True}
+    result = train(path, "sarnn", out=tmp_path / "whole", settings=settings)
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        train(path, "sarnn", out=tmp_path / "cut", settings=settings, progress=Stop(10))
+    train(path, "sarnn", out=tmp_path / "cut", settings=settings, resume=True)
+    assert snapshot(tmp_path / "cut") == snapshot(tmp_path / "whole")
+    table = (tmp_path / "whole/confusion.csv").read_text().splitlines()
+    assert table[0] == "true class,low,high,precision,recall,f1"
+    (a, b), (c, d) = (map(int, line.split(",")[1:3]) for line in table[1:])
+    assert result["accuracy"] == pytest.approx((a + d) / (a + b + c + d))
+    shares = [a / (a + c), a / (a + b), 2 * a / (2 * a + b + c)]
+    assert table[1].split(",")[3:] == [f"{share:.4f}" for share in shares]
+
+    new = unequal(N=20, seed=1)
+    right, labels, updates = 0, 0, []
+    model, _ = load_model(tmp_path / "whole")
+    for x, y, length in zip(*new.values(), strict=True):
+        scores = model(torch.from_numpy(x[:length, None]).float())[0][:, 0]
+        counted = y[:length] >= 0
+        right += int((scores.argmax(-1).numpy() == y[:length])[counted].sum())
+        labels += int(counted.sum())
+        updates += [model.update_rate] * int(length)
+    np.savez(tmp_path / "new.npz", **new, classes=["low", "high"])
+    scored = evaluate_model(tmp_path / "whole", data=tmp_path / "new.npz")["metrics"]
+    assert scored["accuracy"] == pytest.approx(right / labels)
+    assert scored["accuracy"] > 0.8
+    assert scored["skip_percent"] == pytest.approx(100 * (1 - np.mean(updates)))
+    assert result["macs_executed"] < result["macs"]
+
+    assert main(["export", str(tmp_path / "whole")]) == 0
+    session = Session(tmp_path / "whole/model.onnx")
+    clean = np.nan_to_num(new["x"]).astype(np.float32).transpose(1, 0, 2)
+    y = session.run(clean, new["lengths"])
+    expected = model.outputs(torch.from_numpy(clean), torch.from_numpy(new["lengths"])).detach().numpy()
+    present = np.arange(9)[:, None] < new["lengths"]
+    np.testing.assert_allclose(y[present], expected[present], rtol=0, atol=1e-5)
+    answers = np.array(run_file(tmp_path / "whole/model.onnx", tmp_path / "new.npz")["y"]).swapaxes(0, 1)
+    np.testing.assert_allclose(answers[present], y[present], rtol=0, atol=1e-6)
+
+
+def test_padding_changes_neither_statistics_nor_class_weights(tmp_path):
+    arrays = unequal()
+    task = opened(Arrays(balance=True), save(tmp_path, **arrays))
+    train_part = task.train
+    steps = [train_part.x[i, :n] for i, n in enumerate(train_part.lengths)]
+    assert task.mean == pytest.approx(torch.cat(steps).double().mean(0).tolist(), rel=1e-6)
+    counts = torch.bincount(train_part.y[train_part.y >= 0])
+    assert task.class_weights == pytest.approx((counts.sum() / (2 * counts)).tolist())
+    y, target = torch.randn(4, 2), torch.tensor([0, 1, 1, -1])
+    entropy = -y.log_softmax(-1)[torch.arange(3), target[:3]]
+    weighted = (entropy * torch.tensor(task.class_weights)[target[:3]]).sum() / 3
+    assert task.objective.loss(y, target).item() == pytest.approx(weighted.item(), rel=1e-6)
+    assert not task.divides
+    after = opened(Arrays(predict="next"), save(tmp_path, **arrays))
+    batch = after.train.batch(0, 5)
+    for i, length in enumerate(batch.lengths):
+        assert torch.equal(batch.target[: length - 1, i], batch.x[1:length, i])
+        assert batch.target[length:, i].isnan().all()
+
+
+def test_numbers_to_ignore_are_nan(tmp_path):
+    y = np.random.default_rng(1).normal(size=(40, 5, 2))
+    y[:, 0] = np.nan
+    task = opened(Arrays(), save(tmp_path, x=inputs(), y=y))
+    assert task.train.batch(0, 4).target[0].isnan().all()
+    (mean,) = task.baselines().values()
+    known = task.test.y[:, 1:].double()
+    expected = (known - task.train.y[:, 1:].double().mean((0, 1))).square().mean()
+    assert mean["mse"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": np.ones(59, int)}, "lengths: expected whole numbers of shape (60,), one for each sequence of x"),
+        ({"lengths": np.ones(60)}, "lengths: expected whole numbers of shape (60,), one for each sequence of x, got f"),
+        ({"lengths": np.arange(60) % 9}, "lengths: expected numbers of steps from 1 to 9, those of x, got 0 at index "),
+        ({"y": np.full((60, 9), -1)}, "train part: expected a target, got none that counts; add targets"),
+        ({"y": np.full((60, 9), -2)}, "y: expected labels of at least 0, or -1 at steps to ignore, got -2 at index"),
+    ],
+)
+def test_wrong_lengths_and_labels_are_refused(changes, message, tmp_path):
+    with pytest.raises(EdgernnError, match=re.escape(message)):
+        opened(Arrays(), save(tmp_path, **unequal() | changes))
+
+
+@pytest.mark.parametrize(
+    ("cell", "settings", "message"),
+    [("lstm", {"norm": "recurrent-batch"}, "use norm=layer"), ("decaynet", {}, "set its option length")],
+)
+def test_models_that_cannot_leave_padding_out_are_refused(cell, settings, message, tmp_path):
+    path = save(tmp_path, **unequal())
+    with pytest.raises(UsageError, match=message):
+        train(path, cell, out=tmp_path / "run", settings={"steps": 1, **settings})
+    assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION
 from edgernn.training.tasks.keywords import OwnWords
-from edgernn.training.tasks.sources import Sequences, random_split
+from edgernn.training.tasks.sources import IGNORED, Batch, Sequences, random_split
 from edgernn.training.tasks.tables import Tables
 
 # every task
@@ -67,6 +67,27 @@ def test_a_batch_is_padded_to_its_longest_sequence_and_padding_is_ignored(y):
         assert batch.x[~padding].isnan().all()
         ignored = batch.target < 0 if y.ndim == 2 else batch.target.isnan().all(-1)
         assert torch.equal(ignored, padding)
+
+
+@pytest.mark.parametrize("objective", [CLASSIFICATION, REGRESSION], ids=["labels", "numbers"])
+def test_ignored_targets_count_neither_in_the_loss_nor_in_metrics(objective):
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(rng.normal(size=(5, 4, 3))).requires_grad_()
+    ignored = torch.from_numpy(rng.random((5, 4)) < 0.4)
+    if objective is CLASSIFICATION:
+        target = torch.from_numpy(rng.integers(3, size=(5, 4))).masked_fill(ignored, IGNORED)
+    else:
+        target = torch.from_numpy(rng.normal(size=(5, 4, 3))).masked_fill(ignored[..., None], math.nan)
+    batch = Batch(torch.zeros(5, 4, 1), target, per_step=True)
+    assert batch.counted == pytest.approx(int((~ignored).sum()))
+    kept, kept_target = y[~ignored], target[~ignored]
+    gradients = [torch.autograd.grad(objective.loss(*pair), y)[0] for pair in ((y, target), (kept, kept_target))]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-14)
+    expected = {name: value.item() for name, value in objective.metrics(kept, kept_target).items()}
+    assert {name: value.item() for name, value in objective.metrics(y, target).items()} == pytest.approx(expected)
+    none = objective.loss(y, torch.full_like(target, IGNORED if objective is CLASSIFICATION else math.nan))
+    assert none.item() == 0
+    assert not torch.autograd.grad(none, y)[0].any()
 
 
 def test_an_epoch_has_every_sequence_once_and_the_next_another_order():

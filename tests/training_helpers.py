@@ -62,6 +62,7 @@ def without_pictures(monkeypatch):
     """Write empty pictures: drawing takes longer than a small run."""
     for name in ("learning_curve", "update_pattern"):
         monkeypatch.setattr(f"edgernn.training.api.{name}", lambda path, *_: path.touch())
+    monkeypatch.setattr("edgernn.training.pictures.confusion_matrix", lambda path, *_: path.touch())
 
 
 class Stop(Silent):

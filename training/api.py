@@ -265,11 +265,13 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
     with delaying():
         learning_curve(run.path / LEARNING, {plan.cell: lines}, task.objective.metric, task.solved, plan.can_skip)
     if isinstance(model, SequenceModel | OwnNetwork):
-        example = next(task.test.chunks(_EXAMPLES)).x
-        write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
+        batch = next(task.test.chunks(_EXAMPLES))
+        write_arrays(run.path / EXAMPLE, {"x": batch.x.transpose(0, 1).numpy()})
         if plan.can_skip and isinstance(model, SequenceModel):
             with delaying():
-                update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
+                first = batch.part(0, len(batch.x[0]))
+                steps = first.x if first.lengths is None else first.x[: int(first.lengths)]
+                update_pattern(run.path / PATTERN, model, steps.to(plan.device))
     task.pictures(model, run.path, plan.device)
     with torch.no_grad():
         save_series(run.path, task.series(model, plan.device))

@@ -100,8 +100,8 @@ def _groups(model: SequenceModel, split: Split) -> list[Group]:
     size = math.ceil(len(split) / count)
     with torch.no_grad():
         if next(split.chunks(1)).per_step:
-            return [[(model(batch.x)[0], batch)] for batch in split.chunks(size)]
-        outputs = [(model(batch.x)[0], batch.target) for batch in split.chunks()]
+            return [[(model.outputs(batch.x, batch.lengths), batch)] for batch in split.chunks(size)]
+        outputs = [(model.outputs(batch.x, batch.lengths), batch.target) for batch in split.chunks()]
     y, target = torch.cat([y for y, _ in outputs], -2), torch.cat([target for _, target in outputs])
     if split.origins is None:
         parts = torch.randperm(len(target), generator=torch.Generator().manual_seed(0)).chunk(count)
@@ -128,7 +128,7 @@ def _metric(task: Task, split: Split, groups: list[Group]) -> tuple[float, list[
     metric = task.objective.metric
     means, tally = Means(), task.tally(split)
     for y, batch in (part for group in groups for part in group):
-        means.add(batch.x.shape[1], task.objective.metrics(y, batch.target))
+        means.add(batch.counted, task.objective.metrics(y, batch.target))
         if tally is not None:
             tally.add(y, batch)
     if tally is None:

@@ -182,6 +182,32 @@ class OperatingPoint:
     interval: tuple[float, float] | None = None
 
 
+def confusion_matrix(path: Path, counts: Tensor, classes: Sequence[str]) -> None:
+    """Plot a confusion matrix, as percentages of each true class.
+
+    Args:
+        path: The image file to write.
+        counts: Number of targets of each true class (row) that were predicted as each class (column).
+        classes: Names of the classes.
+    """
+    from matplotlib.figure import Figure
+
+    percent = (100 * counts.double() / counts.sum(1, keepdim=True).clamp(min=1)).numpy()
+    side = max(3.0, 0.45 * len(classes) + 1.5)
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    ax = figure.subplots()
+    image = ax.imshow(percent, cmap="Blues", vmin=0, vmax=100)
+    for row, column in zip(*percent.round().nonzero(), strict=True):
+        value = percent[row, column]
+        ax.text(column, row, f"{value:.0f}", ha="center", va="center", color="white" if value > 50 else "black")
+    ax.set_xticks(range(len(classes)), classes, rotation=90)
+    ax.set_yticks(range(len(classes)), classes)
+    ax.set_xlabel("predicted class")
+    ax.set_ylabel("true class")
+    figure.colorbar(image, ax=ax, label="% of the true class")
+    save(figure, path)
+
+
 def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> None:
     """Plot a metric over λ and over the percentage of skipped updates, as in Figure 4 of the SA-RNN paper.
 

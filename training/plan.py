@@ -20,6 +20,7 @@ from edgernn.machine import processor
 from edgernn.model import RecurrentModel
 from edgernn.names import resolve
 from edgernn.own_network import FROM_TASK, OwnNetwork
+from edgernn.padding import present_steps
 from edgernn.settings import Values, bind, build, fields_of, options_of, record
 from edgernn.steering import check_steerable
 from edgernn.training.config import TrainConfig, resolve_config
@@ -112,6 +113,7 @@ class Plan:
             "fingerprint": self.task.fingerprint or self.task.train.fingerprint,
             "classes": self.task.classes,
             "channels": self.task.channels,
+            **({} if self.task.class_weights is None else {"class_weights": self.task.class_weights}),
         }
         content = {
             "edgernn": edgernn.__version__,
@@ -368,8 +370,11 @@ def _feature_statistics(
     features = []
     with torch.no_grad():
         for step in range(min(_STATISTICS_BATCHES, train.steps_per_epoch(batch_size))):
-            x = train.batch(step, batch_size).x.float()
-            features.append(frontend(x, frontend.initial_state(x.shape[1], x))[0].flatten(0, 1))
+            batch = train.batch(step, batch_size)
+            x = batch.x.float()
+            heard, _ = frontend(x, frontend.initial_state(x.shape[1], x))
+            lengths = batch.lengths
+            features.append(heard.flatten(0, 1) if lengths is None else heard[present_steps(lengths, heard)])
     mean, std = standardisation(torch.cat(features)[None])
     # rounded, so that a resumed run has the same numbers with another number of threads
     return tuple(float(f"{number:.4g}") for number in mean), tuple(float(f"{number:.4g}") for number in std)

@@ -20,6 +20,8 @@ samples.txt        sentences that the network of the task sentence-vae completed
 detections.png     DET curve of a keyword model that was trained on streams
 room.wav           the first minute of the recording on which a keyword model is tested at detecting words;
                    room.csv lists the words in it
+confusion.png      the confusion matrix of the test part of a user's own data with labels; confusion.csv has its counts
+                   and the precision, recall and F1 of each class
 series.json        the task's series (`Task.series`) of the trained network, for pictures
 result.json        the result, written last: it marks the run as finished
 latency.json       latency of the exported model, measured afterwards (`edgernn.training.papers.run_latency`)
@@ -59,12 +61,12 @@ from edgernn.model import RecurrentModel
 from edgernn.steering import SteeringState
 from edgernn.store import WEIGHTS, load_weights, read_config, resume_command, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference, with_defaults
-from edgernn.training.tasks.base import DETECTIONS, ROOM, ROOM_WORDS, SAMPLES
+from edgernn.training.tasks.base import CONFUSION, CONFUSION_TABLE, DETECTIONS, ROOM, ROOM_WORDS, SAMPLES
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 BEST = "best.safetensors"
 LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
-_PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS)
+_PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS, CONFUSION, CONFUSION_TABLE)
 _FILES = (CONFIG, SPLIT, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
+from edgernn.training.tasks.sources import IGNORED, is_counted
 
 _MAX_LABEL = 2**31 - 1
 # floats that are whole numbers are probably class labels if each stands for this many sequences on average
@@ -33,6 +35,10 @@ class Arrays(OwnData):
       entropy, the main metric is the accuracy.
     - Floats are target numbers. y has shape (N,) for one number per sequence, (N, O) for O numbers per sequence, or
       (N, T, O) for O numbers per step. The loss and the main metric are the mean squared error.
+
+    Sequences of unequal lengths are padded to T steps: an array `lengths` (N,), and lengths_val and lengths_test, has
+    the number of steps of each, and anything may stand in the padding of x and of a y per step. Steps with the label -1
+    (N, T) or the target number NaN (N, T, O) are ignored in the loss and in metrics.
 
     With predict=next y is not needed: the target is the next step of x. The validation part x_val and y_val and the
     test part x_test and y_test are optional. For a part that the file lacks, the seed chooses a tenth of x. An array
@@ -57,12 +63,20 @@ class Arrays(OwnData):
                 hint = "to predict the next step without y, set predict=next" if missing == ["y"] else "add the arrays"
                 wanted = f"arrays {' and '.join(names)}"
                 raise EdgernnError(f"{source}: expected {wanted}, got no {' and '.join(missing)}; {hint}")
-            x[part] = _inputs(source, names[0], arrays[names[0]])
+            array = _shaped(source, names[0], arrays[names[0]])
+            padding = None
+            if (name := f"lengths{suffix}") in arrays:
+                lengths = _lengths(source, name, arrays[name], array)
+                padding = np.arange(array.shape[1]) >= lengths[:, None]
+                array = np.where(padding[:, :, None], np.zeros(1, array.dtype), array)
+                if padding.any():
+                    self._lengths[part] = torch.from_numpy(lengths)
+            x[part] = finite(f"{source}: {names[0]}", array)
             if part == "train":
-                warn_of_rounding(f"{source}: x", arrays["x"])
-                _warn_of_time(source, x[part])
+                warn_of_rounding(f"{source}: x", array)
+                _warn_of_time(source, x[part], padding)
             if self.predict != NEXT:
-                y[part] = _targets(source, names[1], arrays[names[1]], x[part])
+                y[part] = _targets(source, names[1], arrays[names[1]], x[part], padding)
         _check_parts(source, x, y)
         if "classes" in arrays:
             self.classes = _names(source, arrays["classes"], y, self.classes)
@@ -104,9 +118,11 @@ def _names(path: Path, array: Array, y: dict[str, Tensor], trained: Sequence[str
     return names
 
 
-def _warn_of_time(path: Path, x: Tensor) -> None:
+def _warn_of_time(path: Path, x: Tensor, padding: Array | None) -> None:
     """Warn of channels of x (N, T, I) that rise from step to step in all sequences, as a time does."""
-    if rising := (x.diff(dim=1) > 0).flatten(0, 1).all(0).nonzero().flatten().tolist() if x.shape[1] > 1 else []:
+    rises = x.diff(dim=1) > 0
+    rises = rises.flatten(0, 1) if padding is None else rises[torch.from_numpy(~padding[:, 1:])]
+    if rising := rises.all(0).nonzero().flatten().tolist() if len(rises) else []:
         channels = ", ".join(f"x[..., {i}]" for i in rising)
         text = f"{path}: rises from step to step in all sequences, as a time does: {channels}; leave a time out"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
@@ -149,8 +165,8 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     if labels and largest >= max(MANY_CLASSES, y["train"].numel()):
         hint = "number the classes 0, 1, 2 and so on, or store y as float to predict numbers"
         raise EdgernnError(f"{path}: y: expected class labels numbered from 0, got labels up to {largest}; {hint}")
-    if labels and y["train"].numel() > 2 and int(y["train"].max()) == int(y["train"].min()):
-        text = f"y: every label is {int(y['train'].max())}, so there is nothing to tell apart"
+    if labels and y["train"].numel() > 2 and len(distinct := y["train"][is_counted(y["train"])].unique()) == 1:
+        text = f"y: every label is {int(distinct)}, so there is nothing to tell apart"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
@@ -186,7 +202,7 @@ def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
     return ""
 
 
-def _inputs(path: Path, name: str, array: Array) -> Tensor:
+def _shaped(path: Path, name: str, array: Array) -> Array:
     if array.ndim != 3:
         hint = f"for one channel, store {name}[:, :, None]" if array.ndim == 2 else "reshape it"
         raise EdgernnError(
@@ -196,10 +212,28 @@ def _inputs(path: Path, name: str, array: Array) -> Tensor:
         raise EdgernnError(
             f"{path}: {name}: expected at least one sequence, step and channel, got shape {array.shape}; add data"
         )
-    return finite(f"{path}: {name}", array)
+    return array
 
 
-def _targets(path: Path, name: str, array: Array, x: Tensor) -> Tensor:
+def _lengths(path: Path, name: str, array: Array, x: Array) -> npt.NDArray[np.int64]:
+    """Return the numbers of steps (N,) of sequences x (N, T, I), or raise EdgernnError."""
+    N, T, _ = x.shape
+    if array.dtype.kind not in "iu" or array.shape != (N,):
+        raise EdgernnError(
+            f"{path}: {name}: expected whole numbers of shape ({N},), one for each sequence of x, got {array.dtype} of "
+            f"shape {array.shape}; correct {name}"
+        )
+    wrong = (array < 1) | (array > T)
+    if wrong.any():
+        index = first(wrong)
+        raise EdgernnError(
+            f"{path}: {name}: expected numbers of steps from 1 to {T}, those of x, got {array[index]} at index "
+            f"{index}; correct {name}"
+        )
+    return array.astype(np.int64)
+
+
+def _targets(path: Path, name: str, array: Array, x: Tensor, padding: Array | None) -> Tensor:
     N, T, _ = x.shape
     labels = array.dtype.kind in "iub"
     if labels:
@@ -214,13 +248,21 @@ def _targets(path: Path, name: str, array: Array, x: Tensor) -> Tensor:
     if array.dtype.kind in "US":
         hint = f"number the classes: np.unique({name}, return_inverse=True)[1]"
         raise EdgernnError(f"{path}: {name}: expected numbers, got text; {hint}")
+    per_step = array.ndim == (2 if labels else 3)
+    if padding is not None and per_step:
+        fill = (padding, IGNORED, array.astype(np.int64)) if labels else (padding[:, :, None], np.nan, array)
+        array = np.where(*fill)
     if not labels:
-        target = finite(f"{path}: {name}", array)
+        ignored = np.isnan(array) if per_step and array.dtype.kind == "f" else np.zeros(array.shape, bool)
+        target = finite(f"{path}: {name}", np.where(ignored, np.zeros(1, array.dtype), array))
+        target[torch.from_numpy(ignored)] = np.nan
         return target[:, None] if target.ndim == 1 else target
-    if int(array.min()) < 0:
-        index = first(array < 0)
+    least = IGNORED if per_step else 0
+    if int(array.min()) < least:
+        index = first(array < least)
+        wanted = f"labels of at least 0, or {IGNORED} at steps to ignore" if per_step else "labels of at least 0"
         raise EdgernnError(
-            f"{path}: {name}: expected labels of at least 0, got {array[index]} at index {index}; number classes from 0"
+            f"{path}: {name}: expected {wanted}, got {array[index]} at index {index}; number classes from 0"
         )
     if int(array.max()) > _MAX_LABEL:
         raise EdgernnError(

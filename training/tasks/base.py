@@ -15,12 +15,13 @@ from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.training.tasks.sources import Batch, MarkedBatch, Source, Split
+from edgernn.training.tasks.sources import IGNORED, Batch, MarkedBatch, Source, Split, is_counted
 from edgernn.training.tasks.trivial import log_counts
 
-# files that `Task.pictures` writes into the run's directory: samples, or the DET curve of detected words and a minute
-# of the test room with its words
+# files that `Task.pictures` writes into the run's directory: samples; the DET curve of detected words and a minute of
+# the test room with its words; or a confusion matrix
 SAMPLES, DETECTIONS, ROOM, ROOM_WORDS = "samples.png", "detections.png", "room.wav", "room.csv"
+CONFUSION, CONFUSION_TABLE = "confusion.png", "confusion.csv"
 # name of a metric: percentage of updates skipped at the steps that are not background
 FOREGROUND = "skip_percent_foreground"
 
@@ -65,6 +66,9 @@ class Means:
         self._weight = 0.0
 
     def add(self, weight: float, figures: Mapping[str, Tensor | float]) -> None:
+        if not weight:
+            # the metrics of no targets are NaN
+            return
         self._weight += weight
         for name, value in figures.items():
             self._sums[name] = self._sums.get(name, 0.0) + weight * float(value)
@@ -110,22 +114,49 @@ class Tally(abc.ABC):
         return None
 
 
-def _cross_entropy(y: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(y.flatten(0, -2), target.flatten())
+def cross_entropy(y: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Compute the mean cross entropy over the labels that are not ignored; 0 if all are.
+
+    Args:
+        y: Scores before softmax (..., classes).
+        target: Labels (...) int64; `IGNORED` does not count.
+        weight: Weights of the classes (classes,), by which the entropies are multiplied. Default: 1.
+
+    Returns:
+        The loss, a scalar tensor.
+    """
+    scores, labels = y.flatten(0, -2), target.flatten()
+    count = int(is_counted(labels).sum())
+    if weight is None and count:
+        return functional.cross_entropy(scores, labels, ignore_index=IGNORED)
+    return functional.cross_entropy(scores, labels, weight, ignore_index=IGNORED, reduction="sum") / max(1, count)
 
 
 def _classification(y: Tensor, target: Tensor) -> dict[str, Tensor]:
-    return {"accuracy": (y.argmax(-1) == target).double().mean(), "cross_entropy": _cross_entropy(y, target)}
+    right = (y.argmax(-1) == target)[is_counted(target)]
+    return {"accuracy": right.double().mean(), "cross_entropy": cross_entropy(y, target)}
+
+
+def _known(y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs and target numbers without those that are ignored, NaN."""
+    known = is_counted(target)
+    return (y, target) if known.all() else (y[known], target[known])
+
+
+def _squared_error(y: Tensor, target: Tensor) -> Tensor:
+    y, target = _known(y, target)
+    return functional.mse_loss(y, target) if target.numel() else y.sum()
 
 
 def _regression(y: Tensor, target: Tensor) -> dict[str, Tensor]:
+    y, target = _known(y, target)
     return {"mse": functional.mse_loss(y, target), "mae": functional.l1_loss(y, target)}
 
 
 # target (...) int64, y (..., classes)
-CLASSIFICATION = Objective("accuracy", True, _cross_entropy, _classification)
+CLASSIFICATION = Objective("accuracy", True, cross_entropy, _classification)
 # target and y (..., O) float32
-REGRESSION = Objective("mse", False, functional.mse_loss, _regression)
+REGRESSION = Objective("mse", False, _squared_error, _regression)
 
 
 class Task(abc.ABC):
@@ -139,11 +170,12 @@ class Task(abc.ABC):
         limits: Sentence for cards and pages: what trained models must not be used for, and on which data they were
             trained. Empty by default.
         card_metrics: Names of metrics that the card of a trained model states beside the main metric.
-        divides: True if the sequences of a batch can be divided among processes. Set it only if the loss is a mean
-            over sequences, and the state that `loss` returns has the batch as its first axis.
         repeats_layers: True if the network runs a recurrent layer several times in a training step.
 
     Set by the class or by `open`:
+        divides: True if the sequences of a batch can be divided among processes: the loss is a mean over sequences, and
+            the state that `loss` returns has the batch as its first axis.
+        class_weights: Weights of the classes in the loss, or None if they count alike.
         objective: Main metric, a `Score`; for a supervised task an `Objective`, which adds loss and further metrics.
         input_size, output_size: Numbers of input channels I and outputs O of the model.
         output: "last" for one target per sequence, "all" for one target per step.
@@ -172,9 +204,10 @@ class Task(abc.ABC):
     without: ClassVar[frozenset[str]] = frozenset()
     limits: ClassVar[str] = ""
     card_metrics: ClassVar[tuple[str, ...]] = ()
-    divides: ClassVar[bool] = True
     repeats_layers: ClassVar[bool] = False
 
+    divides: bool = True
+    class_weights: Sequence[float] | None = None
     objective: Score
     input_size: int
     output_size: int
@@ -265,8 +298,7 @@ class Task(abc.ABC):
             if nothing is carried.
         """
         assert isinstance(self.objective, Objective)
-        y, _ = model(batch.x)
-        return self.objective.loss(y, batch.target), None
+        return self.objective.loss(model.outputs(batch.x, batch.lengths), batch.target), None
 
     def tally(self, split: Split) -> Tally | None:
         """Return an empty `Tally` for the metrics of a split that are not means, or None if all metrics are means."""
@@ -283,7 +315,8 @@ class Task(abc.ABC):
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         """Return the metrics of a whole split as a dict, with those of the function `work`.
 
-        The metrics of `objective` are means over sequences. The metrics of `tally` are added, and replace those of the
+        The metrics of `objective` are means over sequences, or over steps with one target per step; those with an
+        ignored target do not count, as in `Batch`. The metrics of `tally` are added, and replace those of the
         same name. If the task marks background steps (at which nothing happens), the metric skip_percent_foreground is
         the percentage of skipped updates at all other steps. The method is called without gradients and with torch's
         random generator seeded.
@@ -293,9 +326,9 @@ class Task(abc.ABC):
         def predict(batch: Batch) -> Tensor:
             background = self.background(batch)
             with model.marked(background):
-                y: Tensor = model(batch.x)[0]
-            costs.add(batch.x.shape[1], work(model))
-            if background is not None and (count := int((~background).sum())):
+                y = model.outputs(batch.x, batch.lengths)
+            costs.add(batch.steps, work(model))
+            if background is not None and (count := round(model.foreground * batch.steps)):
                 foreground.add(count, {FOREGROUND: 100 * (1 - model.foreground_rate)})
             return y
 
@@ -310,14 +343,14 @@ class Task(abc.ABC):
             device: Device of the batches.
 
         Returns:
-            Dict from metric to value: means of the metrics of `objective` over sequences, and those of `tally`.
+            Dict from metric to value: means of the metrics of `objective`, and those of `tally`.
         """
         assert isinstance(self.objective, Objective)
         means, tally = Means(), self.tally(split)
         for batch in split.chunks():
             moved = batch.to(device)
             y = predict(moved)
-            means.add(batch.x.shape[1], self.objective.metrics(y, moved.target))
+            means.add(moved.counted, self.objective.metrics(y, moved.target))
             if tally is not None:
                 tally.add(y, moved)
         return means.result() | ({} if tally is None else tally.result())
@@ -335,7 +368,7 @@ class Task(abc.ABC):
         """
         targets = self.train.targets()
         if targets.is_floating_point():
-            name, y = "mean of the targets", targets.double().flatten(0, -2).mean(0)
+            name, y = "mean of the targets", targets.double().flatten(0, -2).nanmean(0)
         else:
             name, y = "majority class", log_counts(targets, self.output_size)
         return {name: self.score(self.constant(y), self.test)}

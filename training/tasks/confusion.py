@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Confusion matrices, and the recall, precision and F1 of each class that follow from them."""
 
+import csv
+import io
 from collections.abc import Sequence
 
 import torch
@@ -58,6 +60,16 @@ class Confusion(Tally):
     def f1(self) -> list[float]:
         """Return the F1 score of each class, the harmonic mean of recall and precision, in the order of `classes`."""
         return _shares(2 * self.counts.diagonal(), self.counts.sum(0) + self.counts.sum(1))
+
+    def table(self) -> str:
+        """Return the confusion matrix and the precision, recall and F1 of each class as text in csv format."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["true class", *self.classes, "precision", "recall", "f1"])
+        shares = zip(self.precision(), self.recall(), self.f1(), strict=True)
+        for name, counts, row in zip(self.classes, self.counts.tolist(), shares, strict=True):
+            writer.writerow([name, *counts, *(f"{share:.4f}" for share in row)])
+        return text.getvalue()
 
 
 def _shares(part: Tensor, whole: Tensor) -> list[float]:

@@ -4,7 +4,7 @@
 import abc
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -13,14 +13,28 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.files import write_text
+from edgernn.model import RecurrentModel
 from edgernn.settings import Expected
-from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Task
+from edgernn.training import pictures
+from edgernn.training.tasks.base import (
+    CLASSIFICATION,
+    CONFUSION,
+    CONFUSION_TABLE,
+    REGRESSION,
+    Objective,
+    Task,
+    cross_entropy,
+)
+from edgernn.training.tasks.confusion import Confusion
 from edgernn.training.tasks.parts import HELD_OUT, standardisation
-from edgernn.training.tasks.sources import Batch, Sequences, random_split
+from edgernn.training.tasks.sources import Batch, Sequences, is_counted, random_split
 
 TARGETS, NEXT = "targets", "next"
 # integer labels are refused if the largest reaches both this and the number of labels: they are hardly class labels
 MANY_CLASSES = 1000
+# most classes of a confusion matrix in the run directory
+_SHOWN_CLASSES = 50
 
 
 @dataclass
@@ -37,10 +51,13 @@ class OwnData(Task):
       error, and targets in the data are ignored.
     - `background_label`: Label of steps at which nothing happens (background steps), for data with one label per step.
       The penalty on neuron updates is multiplied by the training setting `background` at these steps. Default: none.
+    - `balance`: Weight the classes in the loss, inversely to their number of labels in the training part, so that each
+      class counts as much as every other one. config.json has the weights; a label has the weight 1 on average.
     """
 
     predict: Annotated[str, Expected(f"{TARGETS} or {NEXT}")] = TARGETS
     background_label: Annotated[int | None, Field(ge=0)] = None
+    balance: bool = False
 
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 20, "hidden_size": 64, "batch_size": 32, "lr": 1e-3}
 
@@ -58,6 +75,9 @@ class OwnData(Task):
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Read the user's data; set `fingerprint` (a hash of the data), and `classes` if the labels have names.
+
+        The dict `_lengths` gets the lengths (N,) int64, from 1 to T, of the parts whose sequences differ in length;
+        later steps of x and of a y per step are padding. Targets to ignore are -1 or NaN (`Batch`).
 
         Args:
             source: The user's file or folder.
@@ -77,15 +97,38 @@ class OwnData(Task):
             self.output_size = len(self.classes or ()) or max(int(part.max()) for part in y.values()) + 1
         else:
             self.output_size = y["train"].shape[-1]
-        _hold_out(source, x, y, seed)
+        _hold_out(source, x, y, self._lengths, seed)
+        parts = {part: self._sequences(source, part, x[part], y[part], seed) for part in x}
+        self.train, self.validation, self.test = (parts[part] for part in ("train", "validation", "test"))
         if labels and self.output_size <= MANY_CLASSES:
-            self._warn_of_rare_classes(source, y)
-        self._warn_of_constant_channels(source, x["train"])
-        self.mean, self.std = standardisation(x["train"])
-        per_step = self.output == "all"
-        self.train = Sequences(x["train"], y["train"], seed=seed, per_step=per_step)
-        self.validation = Sequences(x["validation"], y["validation"], per_step=per_step)
-        self.test = Sequences(x["test"], y["test"], per_step=per_step)
+            self._warn_of_rare_classes(source, {part: sequences.y for part, sequences in parts.items()})
+        steps = parts["train"].every_step()
+        self._warn_of_constant_channels(source, steps)
+        self.mean, self.std = standardisation(steps)
+        if self.balance:
+            self._weigh_classes(source, parts["train"].y)
+
+    def _sequences(self, source: Path, part: str, x: Tensor, y: Tensor, seed: int = 0) -> Sequences:
+        """Return the sequences of a part, or raise EdgernnError if all of its targets are ignored."""
+        data = Sequences(x, y, seed=seed, per_step=self.output == "all", lengths=self._lengths.get(part))
+        if not is_counted(data.y).any():
+            raise EdgernnError(f"{source}: {part} part: expected a target, got none that counts; add targets")
+        # the loss of a batch is a mean over the targets that count, not over sequences
+        self.divides = self.divides and (self.output == "last" or bool(is_counted(data.y).all()))
+        return data
+
+    def _weigh_classes(self, source: Path, labels: Tensor) -> None:
+        """Set the weights of the classes in the loss, from the labels of the training part."""
+        if labels.is_floating_point():
+            raise EdgernnError(f"{source}: expected labels with balance=true, got numbers; leave balance out")
+        counts = torch.bincount(labels[is_counted(labels)], minlength=self.output_size).double()
+        weights = torch.where(counts > 0, counts.sum() / (counts * int((counts > 0).sum())), 0.0).float()
+        self.class_weights = weights.tolist()
+        self.objective = replace(CLASSIFICATION, loss=lambda y, target: cross_entropy(y, target, weights.to(y)))
+
+    def check_network(self, network: RecurrentModel) -> None:
+        if self._lengths:
+            network.check_lengths()
 
     def open_test(self, source: Path, output_size: int) -> None:
         x, y = self._examples(source)
@@ -100,13 +143,14 @@ class OwnData(Task):
             )
         else:
             self.output_size = output_size
-        self.test = Sequences(x[part], target, per_step=self.output == "all")
+        self.test = self._sequences(source, part, x[part], target)
 
     def _examples(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the inputs and targets of each part as `_read` does, and set `objective`, `output`, `input_size`."""
+        self._lengths: dict[str, Tensor] = {}
         x, y = self._read(source)
         if self.predict == NEXT:
-            x, y = _next(source, x)
+            x, y = _next(source, x, self._lengths)
         labels = not y["train"].is_floating_point()
         self.objective = CLASSIFICATION if labels else REGRESSION
         self.output = "all" if y["train"].ndim == (2 if labels else 3) else "last"
@@ -120,7 +164,9 @@ class OwnData(Task):
 
     def _warn_of_rare_classes(self, source: Path, y: dict[str, Tensor]) -> None:
         """Warn of classes without a training sequence, and of those of one sequence; `y` has the labels by part."""
-        counts = {part: torch.bincount(labels.flatten(), minlength=self.output_size) for part, labels in y.items()}
+        counts = {
+            part: torch.bincount(labels[is_counted(labels)], minlength=self.output_size) for part, labels in y.items()
+        }
         total = torch.stack(list(counts.values())).sum(0)
         names = self.classes or [str(i) for i in range(self.output_size)]
         if missing := [name for name, count in zip(names, counts["train"], strict=True) if not count]:
@@ -140,6 +186,19 @@ class OwnData(Task):
             text = f"{source}: constant in float32 in all sequences for training: {', '.join(names)}"
             warnings.warn(text, EdgernnWarning, stacklevel=3)
 
+    def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
+        """Write the confusion matrix of the test part, with the precision, recall and F1 of each class."""
+        assert isinstance(self.objective, Objective)
+        if self.objective.metric != CLASSIFICATION.metric or self.output_size > _SHOWN_CLASSES:
+            return
+        confusion = Confusion(self.classes or [str(i) for i in range(self.output_size)])
+        with torch.no_grad():
+            for batch in self.test.chunks():
+                moved = batch.to(device)
+                confusion.add(model.outputs(moved.x, moved.lengths), moved)
+        write_text(folder / CONFUSION_TABLE, confusion.table())
+        pictures.confusion_matrix(folder / CONFUSION, confusion.counts, confusion.classes)
+
     def baselines(self) -> dict[str, dict[str, float]]:
         """Add, with predict=next, the last value: the next step equals this one."""
         if self.predict != NEXT:
@@ -147,12 +206,15 @@ class OwnData(Task):
         return super().baselines() | {"last value": self.score(lambda batch: batch.x, self.test)}
 
 
-def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _next(
+    source: Path, x: dict[str, Tensor], lengths: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Make inputs and targets for the setting predict=next: the target of a step is the next step.
 
     Args:
         source: The user's file or folder, for errors.
         x: Dict from the name of a part, such as "train", to its sequences (N, T, I).
+        lengths: Dict from the name of a part to the lengths of its sequences, if they differ; changed in place.
 
     Returns:
         Two dicts from the name of a part to a tensor (N, T - 1, I). The inputs are all steps except the last, and the
@@ -161,21 +223,24 @@ def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[s
     Raises:
         EdgernnError: The sequences of a part have only one step.
     """
-    if short := [part for part, values in x.items() if values.shape[1] < 2]:
+    shortest = {part: int(lengths[part].min()) if part in lengths else values.shape[1] for part, values in x.items()}
+    if short := [part for part, steps in shortest.items() if steps < 2]:
         raise EdgernnError(
             f"{source}: {short[0]} part: expected sequences of at least 2 steps with predict=next, got 1; use longer "
             "sequences"
         )
+    lengths.update({part: steps - 1 for part, steps in lengths.items()})
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
 
-def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
+def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], lengths: dict[str, Tensor], seed: int) -> None:
     """Move a random tenth of the training sequences, at least one, to each part that is missing: validation or test.
 
     Args:
         source: The user's file or folder, for errors.
         x: Dict from the name of a part to its inputs (N, T, I); changed in place.
         y: Dict from the name of a part to its targets; changed in place.
+        lengths: Dict from the name of a part to the lengths of its sequences, if they differ; changed in place.
         seed: Random seed of the choice.
 
     Raises:
@@ -191,4 +256,5 @@ def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: in
         )
     indices = random_split(count, [held_out] * len(missing), seed)
     for part, chosen in zip([*missing, "train"], [*indices[1:], indices[0]], strict=True):
-        x[part], y[part] = x["train"][chosen], y["train"][chosen]
+        for tensors in (x, y, lengths) if lengths.get("train") is not None else (x, y):
+            tensors[part] = tensors["train"][chosen]

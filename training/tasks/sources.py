@@ -53,6 +53,12 @@ class Batch:
         """Number of steps of all sequences."""
         return self.x.shape[0] * self.x.shape[1] if self.lengths is None else int(self.lengths.sum())
 
+    @property
+    def counted(self) -> float:
+        """Number of sequences, or of steps if `per_step`, whose targets are not ignored."""
+        places = self.x.shape[1] * (len(self.target) if self.per_step else 1)
+        return places * float(is_counted(self.target).double().mean())
+
 
 @dataclass(frozen=True)
 class MarkedBatch(Batch):
@@ -192,6 +198,7 @@ class Sequences(Source, Split):
                 y = _filled(y, padding, math.nan) if y.is_floating_point() else _filled(y.long(), padding, IGNORED)
         self.x, self.y, self.seed, self.per_step, self.symbols = x, y, seed, per_step, symbols
         self.background, self.origins, self.lengths = background, origins, lengths
+        self.varies_steps = lengths is not None
         self._order = EpochOrder(len(x), (_SHUFFLE, seed), lambda rng: rng.permutation(len(x)))
 
     def __len__(self) -> int:
@@ -217,6 +224,10 @@ class Sequences(Source, Split):
 
     def targets(self) -> Tensor:
         return self.y if self.y.is_floating_point() else self.y.long()
+
+    def every_step(self) -> Tensor:
+        """Return x without padding as (N, T, I), or as one sequence of all steps (1, n, I) if lengths differ."""
+        return self.x if self.lengths is None else self.x[torch.arange(self.x.shape[1]) < self.lengths[:, None]][None]
 
     def _batch(self, chosen: Tensor | slice) -> Batch:
         lengths = None if self.lengths is None else self.lengths[chosen]
@@ -258,6 +269,11 @@ class Generated(Source):
 def _filled(values: Tensor, where: Tensor, value: float) -> Tensor:
     """Return values (N, T, ...) with one value in the places that `where` (N, T) marks."""
     return values.masked_fill(where.view(*where.shape, *[1] * (values.ndim - 2)), value)
+
+
+def is_counted(target: Tensor) -> Tensor:
+    """Return a mask of the targets that are not ignored."""
+    return ~target.isnan() if target.is_floating_point() else target != IGNORED
 
 
 def one_hot(symbols: Tensor, count: int) -> Tensor:
