@@ -80,7 +80,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
+def _poison() -> None:
     """Fill uninitialised memory with NaN, so that an unwritten element fails the test."""
     if POISON:
         torch.use_deterministic_algorithms(True)
@@ -112,6 +112,19 @@ def _exporter_is_read_once() -> None:
             return registry
 
         ONNXRegistry.from_torchlib = staticmethod(copied)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _traces_are_shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Trace each built-in layer for an export once in all workers."""
+    if "edgernn.export.trace" in sys.modules:
+        from edgernn.export import trace
+        from tests.shared_traces import SharedTraces
+
+        base = tmp_path_factory.getbasetemp()
+        folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "traces"
+        folder.mkdir(exist_ok=True)
+        trace._CACHE, trace._CACHE_SIZE = SharedTraces(folder), sys.maxsize
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,8 @@ class Selective(Always):
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         # sarnn.md section 3.2: hard sigmoid of the coordinator above one half
-        firsts = range(0, self.H, self.group_size)
-        h = np.stack([state[0][:, first : first + self.group_size].mean(-1) for first in firsts], -1)
+        firsts = np.arange(0, self.H, self.group_size)
+        h = np.add.reduceat(state[0], firsts, -1) / np.diff(firsts, append=self.H)
         v = x @ self.p["rule_W"].T + self.p["rule_b"] + self.p["rule_d"] * h
         return np.repeat(v > 0, self.group_size, -1)[:, : self.H], float(np.nanmin(np.abs(v)))
 
@@ -110,19 +111,26 @@ class Timed(Always):
         return (np.full((self.B, 1), self.t, np.float64),)
 
 
+_MODULUS = 2**31 - 1
+
+
+@cache
+def _random_key(t: int, neuron: int, seed: int) -> int:
+    key = (7919 * t + 104729 * neuron + 15485863 * seed) % _MODULUS
+    for _ in range(2):
+        key = (key**5 + 12345) % _MODULUS
+    return key
+
+
 class Random(Timed):
     """The definition of the rule, in Python's unbounded integers."""
 
     blocks = "active"
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
-        u, M = [], 2**31 - 1
-        for j in range(self.H):
-            k = (7919 * self.t + 104729 * j + 15485863 * int(self.p["rule_seed"][0])) % M
-            for _ in range(2):
-                k = (k**5 + 12345) % M
-            u.append(k < self.p["rule_rate"][0] * M)
-        return np.broadcast_to(np.array(u), (self.B, self.H)), np.inf
+        keys = [_random_key(self.t, j, int(self.p["rule_seed"][0])) for j in range(self.H)]
+        u = np.array(keys) < self.p["rule_rate"][0] * _MODULUS
+        return np.broadcast_to(u, (self.B, self.H)), np.inf
 
 
 class Clockwork(Timed):
