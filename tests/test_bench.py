@@ -20,10 +20,7 @@ from benchmarks.skip_curve import main as skip_curve
 from benchmarks.skip_streams import SKIPS as STREAM_SKIPS
 from benchmarks.skip_streams import main as skip_streams
 from benchmarks.skip_streams import table as streams_table
-from benchmarks.skip_work import DENSE
-from benchmarks.skip_work import main as skip_work
 from benchmarks.suite import CASES, OWN_CASES
-from benchmarks.worst_steps import main as worst_steps
 from edgernn.bench import Settings, bench, markdown, save
 from edgernn.bench.baseline import parameters
 from edgernn.cli.frame import main
@@ -38,7 +35,6 @@ from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
 from edgernn.runtime.timing import Rounds
 from edgernn.settings import fields_of
-from tests.kernel_builds import ISA, need
 from tests.models import exported
 from tests.use_mutants import MODELS
 
@@ -309,40 +305,6 @@ def test_the_table_of_streams_has_a_speed_for_every_batch_and_share(tmp_path):
     rows = [line for line in streams_table(report).splitlines() if line.startswith("| gru")]
     assert len(rows) == len(report["layers"]) * len(GROUP_SIZES)
     assert all(row.count("(4.5)") == 2 for row in rows)
-
-
-@pytest.mark.slow
-def test_skipped_updates_save_instructions_and_bytes(tmp_path, monkeypatch):
-    need("valgrind")
-    for name, values in (("SKIPS", (0.0, 0.75)), ("GROUP_SIZES", (16,))):
-        monkeypatch.setattr(f"benchmarks.skip_work.{name}", values)
-    skip_work(["--steps", "20", "--layers", "1", "--out", str(tmp_path)], standalone_mode=False)
-    (layer,) = json.loads((tmp_path / "skip-work.json").read_text())["layers"]
-    dense, (none, most) = layer[DENSE], layer["points"]
-    assert dense["instruction_set"] == ISA
-    # W and R of a gru (2, 128), which a step reads once
-    assert layer["weight_bytes"] == 4 * 3 * 128 * 130
-    assert 1 <= dense["bytes"] / layer["weight_bytes"] < 1.1
-    # a vector of AVX2 holds 8 multiply-adds, and one of SSE 4
-    assert 1 / 8 < dense["instructions"] / (layer["weight_bytes"] / 4) < 2
-    assert most["instructions"] < 0.7 * none["instructions"]
-    assert most["bytes"] < 0.3 * dense["bytes"]
-    assert none["bytes"] < 1.1 * dense["bytes"]
-    assert (tmp_path / "skip-work.png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_the_worst_step_is_counted_beside_the_mean(tmp_path):
-    need("valgrind")
-    words = ["--steps", "10", "--rules", "always,skip", "--out", str(tmp_path)]
-    worst_steps(words, standalone_mode=False)
-    report = json.loads((tmp_path / "worst-steps.json").read_text())
-    assert report["instruction_set"] == ISA
-    always, skip = (report["rules"][rule] for rule in ("always", "skip"))
-    # every step of a dense cell takes the same instructions; one step in five updates
-    assert always["worst"] == always["median"] > 128 * 130 * 3 / 8
-    assert 2 * skip["median"] < skip["mean"] + always["mean"]
-    assert skip["worst"] > 2 * skip["mean"]
 
 
 @pytest.mark.parametrize("case", ["gru (2, 128), T=500, int8", "gru (2, 128), T=1, from C", "gru (2, 128), load"])

@@ -70,7 +70,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_every_form_of_a_model_is_close_to_float64(name, tmp_path):
     cell, options = MODELS[name]
-    model = contractive(cell, hidden_size=9, output_size=None, output="all", **options)
+    model = contractive(cell, output_size=None, output="all", **options)
     x = streams(model.input_size)
     if "imputer" in options:
         # masks
@@ -93,9 +93,9 @@ def test_every_form_of_a_model_is_close_to_float64(name, tmp_path):
         assert_close(np.stack(y), expected, "packed")
 
 
-def assert_training_is_close(layer, trained):
-    _, state = inputs(layer, STEPS, len(SCALES))
-    x = torch.from_numpy(streams(layer.input_size)).requires_grad_()
+def assert_training_is_close(layer, trained, steps=STEPS):
+    _, state = inputs(layer, steps, len(SCALES))
+    x = torch.from_numpy(streams(layer.input_size)[:steps]).requires_grad_()
     with torch.no_grad():
         expected = copy.deepcopy(layer).double()(x.double(), tuple(s.double() for s in state))[0]
     y = trained(x, state)[0]
@@ -125,7 +125,8 @@ def test_training_on_a_gpu_is_close_to_float64(cell, monkeypatch):
     layer = make(cell, "always", 3, 5)
     # the exponential in a sigmoid may be infinite, where the sigmoid is 0
     with torch.backends.cudnn.flags(allow_tf32=False), np.errstate(over="ignore"):
-        assert_training_is_close(layer, fused_on_gpu(layer))
+        # interpreted kernels take a tenth of a second a step
+        assert_training_is_close(layer, fused_on_gpu(layer), steps=3)
 
 
 def test_minlstm_takes_the_limit_where_both_gates_underflow():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the instruction counts of three kernels with stored counts, which do not depend on load as times do.
+"""Instruction counts, which do not depend on load as times do: three kernels against stored counts, and two benchmarks.
 
 Callgrind counts one call of 100 steps at (I, H) = (2, 128) with the AVX2 kernels, which valgrind can run. After an
 intended change, `python -m tests.checks.instruction_counts` stores new counts.
@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.skip_work import DENSE
+from benchmarks.skip_work import main as skip_work
+from benchmarks.worst_steps import main as worst_steps
 from tests.kernel_builds import ISA, build, compiler, need
 
 STORED = Path(__file__).with_name("instruction_counts.json")
@@ -72,6 +75,38 @@ def test_kernels_take_the_instructions_that_are_stored(tmp_path, add_summary_lin
     if version() != stored["compiler"]:
         pytest.skip(f"counts are NOT compared: stored with compiler {stored['compiler']}, this one is {version()}")
     assert worst <= TOLERANCE, "kernels changed: store the counts with python -m tests.checks.instruction_counts"
+
+
+def test_skipped_updates_save_instructions_and_bytes(tmp_path, monkeypatch) -> None:
+    need("cmake", "valgrind", compiler())
+    for name, values in (("SKIPS", (0.0, 0.75)), ("GROUP_SIZES", (16,))):
+        monkeypatch.setattr(f"benchmarks.skip_work.{name}", values)
+    skip_work(["--steps", "20", "--layers", "1", "--out", str(tmp_path)], standalone_mode=False)
+    (layer,) = json.loads((tmp_path / "skip-work.json").read_text())["layers"]
+    dense, (none, most) = layer[DENSE], layer["points"]
+    assert dense["instruction_set"] == ISA
+    # W and R of a gru (2, 128), which a step reads once
+    assert layer["weight_bytes"] == 4 * 3 * 128 * 130
+    assert 1 <= dense["bytes"] / layer["weight_bytes"] < 1.1
+    # a vector of AVX2 holds 8 multiply-adds, and one of SSE 4
+    assert 1 / 8 < dense["instructions"] / (layer["weight_bytes"] / 4) < 2
+    assert most["instructions"] < 0.7 * none["instructions"]
+    assert most["bytes"] < 0.3 * dense["bytes"]
+    assert none["bytes"] < 1.1 * dense["bytes"]
+    assert (tmp_path / "skip-work.png").stat().st_size > 10_000
+
+
+def test_the_worst_step_is_counted_beside_the_mean(tmp_path) -> None:
+    need("cmake", "valgrind", compiler())
+    words = ["--steps", "10", "--rules", "always,skip", "--out", str(tmp_path)]
+    worst_steps(words, standalone_mode=False)
+    report = json.loads((tmp_path / "worst-steps.json").read_text())
+    assert report["instruction_set"] == ISA
+    always, skip = (report["rules"][rule] for rule in ("always", "skip"))
+    # every step of a dense cell takes the same instructions; one step in five updates
+    assert always["worst"] == always["median"] > 128 * 130 * 3 / 8
+    assert 2 * skip["median"] < skip["mean"] + always["mean"]
+    assert skip["worst"] > 2 * skip["mean"]
 
 
 def main() -> None:
