@@ -304,9 +304,9 @@ class RecurrentCell(_Recurrent):
         if x.ndim != 2 or x.shape[1] != self.input_size or not x.is_floating_point():
             got = f"{x.dtype} {tuple(x.shape)}"
             raise UsageError(f"x: expected floats (B, {self.input_size}), got {got}; pass one step of each sequence")
-        (layer,) = self.recurrent_layers()
-        before = _tuple(self.initial_state(len(x), x) if state is None else state)
-        widths = [(len(x), width) for width in layer.widths.values()]
+        (layer,), batch = self.recurrent_layers(), x.shape[0]
+        before = _tuple(self.initial_state(batch, x) if state is None else state)
+        widths = [(batch, width) for width in layer.widths.values()]
         if (shapes := [tuple(s.shape) for s in before]) != widths:
             raise UsageError(f"state: expected shapes {widths}, got {shapes}; pass the last state, or None")
         after: tuple[Tensor, ...]

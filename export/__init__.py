@@ -44,8 +44,10 @@ def to_onnx(
     `macs` (B,), the number of executed multiply-adds. All commands of edgernn read such a file.
 
     The file of any other module has the inputs and outputs of its forward(), and a node of edgernn for each recurrent
-    layer. torch.onnx.export traces it. All axes have variable sizes, unless the module fixes them or they are 1 in
-    `example`. A state is an input NAME and an output NAME.next.
+    layer. torch.onnx.export traces it. All axes have variable sizes, except those on which the module's Python code
+    depends, and those of size 1 that it broadcasts; they keep the size in `example`. Where the code only asks whether a
+    size is below or above a limit, the metadata `sizes` has the limits, which `NetworkSession` checks. A state is an
+    input NAME and an output NAME.next.
 
     Args:
         model: The model, or a module on the CPU. It is not changed.

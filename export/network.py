@@ -2,8 +2,10 @@
 """Export of any torch module with recurrent layers, by torch.onnx.export and the functions of the layers."""
 
 import copy
+import inspect
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from edgernn import __version__
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.axes import name_axes
 from edgernn.export.check import Check, check_numbers, recorded_margins
 from edgernn.export.graph import IR_VERSION, define_functions, describe_functions, fold, layer_functions
 from edgernn.export.trace import call_exporter, op_attributes
@@ -48,6 +51,10 @@ def export_network(
     leaves = [leaf for leaf in pytree.tree_leaves(arguments) if leaf is not None]
     if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise UsageError("example: expected the tensors that the module is called with, got others; pass a tuple")
+    if empty := [tuple(leaf.shape) for leaf in leaves if not leaf.numel()]:
+        raise UsageError(
+            f"example: expected tensors with no empty axis, got shape {empty[0]}; pass one sequence or more"
+        )
     converted = convert(module) if convert_layers else None
     network = copy.deepcopy(module) if converted is None else converted.module
     network.eval()
@@ -61,7 +68,9 @@ def export_network(
     program = traced(network, arguments, names_in, names_out, dynamic_shapes)
     proto = add_functions(program)
     states = [name for name in names_in if f"{name}.next" in names_out]
-    _name_axes(proto, states, {name: leaf.shape for name, leaf in zip(names_in, leaves, strict=True)})
+    shapes = {name: leaf.shape for name, leaf in zip(names_in, leaves, strict=True)}
+    fits = partial(_fits, network, proto, arguments, names_in, names_out)
+    sizes = name_axes(proto, program.exported_program, states, shapes, fits)
     info = {
         "version": __version__,
         "schema": SCHEMA,
@@ -69,6 +78,7 @@ def export_network(
         "inputs": names_in,
         "outputs": names_out,
         "states": states,
+        "sizes": sizes,
         "parameters": sum(p.numel() for p in network.parameters()),
         "left": {} if converted is None else converted.left,
         **describe_functions(layer_functions([layer_of(key) for key in layer_keys(program.model_proto)])),
@@ -170,14 +180,16 @@ def _names(kind: str, names: Sequence[str] | None, default: str, count: int) -> 
     """Return the names of a module's inputs or outputs, or raise UsageError if they do not fit."""
     if names is None:
         return [default] if count == 1 else [f"{default}{i}" for i in range(count)]
-    if len(names) != count or len(set(names)) != count:
-        got = ", ".join(names)
+    if len(names) != count or len(set(names)) != count or not all(isinstance(name, str) and name for name in names):
+        got = ", ".join(map(repr, names))
         raise UsageError(f"{kind}: expected {count} different names, one for each tensor, got {got}; pass as many")
     return list(names)
 
 
 def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Module) -> None:
     """Raise UsageError for a state that is not carried, and for a network that cannot run in parts."""
+    if both := [name for name in outputs if name in inputs]:
+        raise UsageError(f"outputs: expected other names than the inputs, got {', '.join(both)}; rename the output")
     ends = [name.removesuffix(".next") for name in outputs if name.endswith(".next")]
     lacking = [name for name in ends if name not in inputs]
     if lacking:
@@ -205,52 +217,39 @@ def traced(
     network: nn.Module, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str], dynamic_shapes: Any
 ) -> Any:
     """Trace a module by torch.onnx.export, with any size on every axis where the module allows it."""
-    auto: Any = torch.export.Dim.AUTO
+    shapes = [dynamic_shapes]
     if dynamic_shapes is None:
-        dynamic_shapes = pytree.tree_map(
-            lambda leaf: dict.fromkeys(range(leaf.ndim), auto) if isinstance(leaf, Tensor) else None, arguments
-        )
-    try:
-        return call_exporter(
-            network, arguments, input_names=inputs, output_names=outputs, dynamic_shapes=dynamic_shapes
-        )
-    except torch.onnx.OnnxExporterError as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None and isinstance(cause, torch.onnx.OnnxExporterError):
-            cause = cause.__cause__
-        if isinstance(cause, EdgernnError):
-            raise cause from None
-        reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
-        raise UsageError(
-            f"module: {type(network).__name__} cannot be exported: {reason}; use torch operators in place of "
-            "Python branches and loops on values, such as torch.where"
-        ) from error
+        # a size 1 that the module broadcasts cannot vary
+        shapes = [_variable_axes(network, arguments, least) for least in (0, 2)]
+        shapes = shapes[: 1 + (shapes[0] != shapes[1])]
+    for variable in shapes:
+        try:
+            return call_exporter(network, arguments, input_names=inputs, output_names=outputs, dynamic_shapes=variable)
+        except torch.onnx.OnnxExporterError as error:
+            failure = error
+    cause: BaseException = failure
+    while cause.__cause__ is not None and isinstance(cause, torch.onnx.OnnxExporterError):
+        cause = cause.__cause__
+    if isinstance(cause, EdgernnError):
+        raise cause from None
+    reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+    raise UsageError(
+        f"module: {type(network).__name__} cannot be exported: {reason}; use torch operators in place of "
+        "Python branches and loops on values, such as torch.where"
+    ) from failure
 
 
-def _name_axes(proto: onnx.ModelProto, states: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give the variable axes of inputs and outputs short names: axis0, axis1, ...
+def _variable_axes(network: nn.Module, arguments: tuple[Any, ...], least: int) -> tuple[Any, ...]:
+    """Return dynamic shapes for torch.export: all axes of at least this size in the arguments."""
+    auto: Any = torch.export.Dim.AUTO
 
-    An axis of a state that no other input has keeps its size in the example, `shapes`.
-    """
-    free = {axis.dim_param for v in proto.graph.input if v.name not in states for axis in _axes(v)}
-    sizes = {
-        axis.dim_param: size
-        for value in proto.graph.input
-        if value.name in states
-        for axis, size in zip(_axes(value), shapes[value.name], strict=True)
-        if axis.dim_param and axis.dim_param not in free
-    }
-    names: dict[str, str] = {}
-    for value in (*proto.graph.input, *proto.graph.output):
-        for axis in _axes(value):
-            if axis.dim_param in sizes:
-                axis.dim_value = sizes[axis.dim_param]
-            elif axis.dim_param.isidentifier():
-                axis.dim_param = names.setdefault(axis.dim_param, f"axis{len(names)}")
+    def axes(leaf: Any) -> dict[int, Any] | None:
+        return {i: auto for i, size in enumerate(leaf.shape) if size >= least} if isinstance(leaf, Tensor) else None
 
-
-def _axes(value: onnx.ValueInfoProto) -> Any:
-    return value.type.tensor_type.shape.dim
+    # arguments of *args become one tuple
+    bound = inspect.signature(network.forward).bind(*arguments).arguments
+    variable: tuple[Any, ...] = pytree.tree_map(axes, tuple(bound.values()))
+    return variable
 
 
 def _call(network: nn.Module, arguments: Any) -> Any:
@@ -291,6 +290,58 @@ def _without_ties(network: nn.Module, arguments: tuple[Any, ...], generator: tor
     return tried
 
 
+def _fits(
+    network: nn.Module,
+    proto: onnx.ModelProto,
+    example: tuple[Any, ...],
+    inputs: list[str],
+    outputs: list[str],
+    axes: Mapping[str, Sequence[int]],
+) -> bool:
+    """Return True if a file computes what torch does where these axes of the inputs in the example have other sizes."""
+    leaves, spec = pytree.tree_flatten(example)
+    named = zip(inputs, [leaf for leaf in leaves if leaf is not None], strict=True)
+    (size,) = {leaf.shape[axis] for name, leaf in named for axis in axes.get(name, ())}
+    content, largest = proto.SerializeToString(), 2 * size + 1
+    for other in (largest, size + 1, 5, 3, 2, 1):
+        names, places = iter(inputs), torch.arange(other) % size
+        resized = [
+            leaf if leaf is None else reduce(lambda y, i: y.index_select(i, places), axes.get(next(names), ()), leaf)
+            for leaf in leaves
+        ]
+        arguments = spec.unflatten(resized)
+        try:
+            expected = _values(network, arguments)
+        except Exception:  # whatever a module raises for sizes that it cannot have
+            if other == largest:
+                return False
+            continue
+        try:
+            got = _run(content, False, arguments, inputs, outputs)
+        except Exception:  # the classes of ONNX Runtime's exceptions have no common base
+            return False
+        for value, y in zip(got, expected, strict=True):
+            if not _distance(value, y.numpy()) <= TOLERANCE * max(1.0, float(y.abs().max())):
+                return False
+    return True
+
+
+def _run(
+    model: str | bytes, native: bool, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str]
+) -> list[Any]:
+    """Run a file, or its content, in stock ONNX Runtime or with the native library."""
+    options = onnxruntime().SessionOptions()
+    options.log_severity_level = 3 if native else 4
+    if native:
+        register(options, library_path())
+    session = onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    # torch drops an input that has no effect
+    read = {value.name for value in session.get_inputs()}
+    feed = dict(zip(inputs, _arrays(arguments), strict=True))
+    results: list[Any] = session.run(outputs, {name: value for name, value in feed.items() if name in read})
+    return results
+
+
 def _compare(
     network: nn.Module,
     path: Path,
@@ -309,16 +360,8 @@ def _compare(
     runs = [expected] + [_values(network, _changed(arguments, _CHANGE, generator)) for _ in range(2)]
     results = []
     backends = ["portable"] + (["native"] if no_native(kernels) is None else [])
-    feed = dict(zip(inputs, _arrays(arguments), strict=True))
     for backend in backends:
-        options = onnxruntime().SessionOptions()
-        options.log_severity_level = 3
-        if backend == "native":
-            register(options, library_path())
-        session = onnxruntime().InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        # torch drops an input that has no effect
-        read = {value.name for value in session.get_inputs()}
-        got = session.run(outputs, {name: value for name, value in feed.items() if name in read})
+        got = _run(str(path), backend == "native", arguments, inputs, outputs)
         worst = 0.0
         for i, (name, value) in enumerate(zip(outputs, got, strict=True)):
             rounding = max((_distance(run[i].numpy(), exact[i].numpy()) for run in runs), default=0.0)

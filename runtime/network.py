@@ -24,6 +24,7 @@ Array = NDArray[Any]
 _TYPES = {
     "tensor(float)": np.float32,
     "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
     "tensor(double)": np.float64,
 }
@@ -83,6 +84,7 @@ class NetworkSession:
                     f"{path}: state {name:.50}: expected axes with a name or a size, and at most {_MOST_NUMBERS} "
                     f"numbers, got {self._inputs[name].shape}; export the network again"
                 )
+        self._sizes: dict[str, tuple[int, int | None]] = self.info["sizes"]
         self._results = [name for name in outputs if name not in self._next.values()]
         self.states = {}
         self._lock = threading.Lock()
@@ -91,7 +93,7 @@ class NetworkSession:
     def state_names(self) -> tuple[str, ...]:
         return tuple(self._next)
 
-    def run(self, *arrays: ArrayLike, **named: ArrayLike) -> dict[str, Array]:
+    def run(self, /, *arrays: ArrayLike, **named: ArrayLike) -> dict[str, Array]:
         """Run the network from the initial state, or from states that are passed by name.
 
         Args:
@@ -106,7 +108,7 @@ class NetworkSession:
         """
         return self._compute(self._feed(arrays, named), {})[0]
 
-    def step(self, *arrays: ArrayLike, **named: ArrayLike) -> dict[str, Array]:
+    def step(self, /, *arrays: ArrayLike, **named: ArrayLike) -> dict[str, Array]:
         """Run the network from the states after the call before, and keep the new ones.
 
         Args:
@@ -152,7 +154,20 @@ class NetworkSession:
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         axes: dict[str, int] = {}
         for name, value in feed.items():
-            axes |= {n: size for n, size in zip(self._inputs[name].shape, value.shape, strict=True) if type(n) is str}
+            for axis, size in zip(self._inputs[name].shape, value.shape, strict=True):
+                if type(axis) is not str:
+                    continue
+                if axes.setdefault(axis, size) != size:
+                    raise UsageError(
+                        f"{name}: expected {axis} = {axes[axis]} as in the inputs before, got {size}; reshape it"
+                    )
+                least, most = self._sizes.get(axis, (0, None))
+                if size < least or (most is not None and size > most):
+                    expected = f"{least} or more" if most is None else f"{least} to {most}"
+                    raise UsageError(
+                        f"{name}: expected {axis} = {expected}, as the network branches on this size, got {size}; "
+                        "pass another, or export the network with an example of this one"
+                    )
         for name in self._next:
             if name in feed:
                 continue
@@ -191,7 +206,11 @@ def _read_info(text: str | None, path: Path) -> dict[str, Any]:
     try:
         info = json.loads(text or "null")
         names = (info["network"], *info["kernels"], *info["programs"].values())
-        if info["schema"] == SCHEMA and type(info["kernels"]) is list and all(isinstance(name, str) for name in names):
+        # files of earlier versions have no sizes
+        sizes = info.setdefault("sizes", {})
+        limits = all(type(least) is int and type(most) in (int, type(None)) for least, most in sizes.values())
+        texts = all(isinstance(name, str) for name in names)
+        if info["schema"] == SCHEMA and type(info["kernels"]) is list and limits and texts:
             return dict(info)
     except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
         pass

@@ -2,6 +2,7 @@
 """Export of networks of one's own: nodes of edgernn, names, states, and a check that judges itself."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 import edgernn
 from edgernn.export import add_functions, to_onnx
-from edgernn.nn import CausalConv1d, Recurrent, convert
+from edgernn.nn import CausalConv1d, Recurrent, RecurrentCell, convert
 from edgernn.runtime import NetworkSession
 from edgernn.runtime.library import register
 from tests.native import library
@@ -166,6 +167,67 @@ class Stateful(nn.Module):
         return self.rnn(x, state)
 
 
+class Sized(nn.Module):
+    """A layer whose input depends on the sizes of x (T, B, I) in Python."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.rnn, self.change = Recurrent("gru", 3, 4), change
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.rnn(self.change(x))[0]
+        return y
+
+
+class Loop(nn.Module):
+    """A loop in Python over the steps of x (T, B, I)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = RecurrentCell("gru", 3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, y = None, []
+        for x_t in x.unbind(0):
+            h = self.cell(x_t, h)
+            y.append(h)
+        return torch.stack(y)
+
+
+def pooled(x: Tensor) -> Tensor:
+    return nn.functional.max_pool1d(x.permute(1, 2, 0), 2).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "limits"),
+    [
+        (Sized(pooled), ["axis0", "axis1", 3], {}),
+        (Loop(), [6, "axis0", 3], {}),
+        (Sized(lambda x: x if len(x) > 3 else -x), [6, "axis0", 3], {}),
+        (Sized(lambda x: x if x.shape[0] % 2 == 0 else -x), [6, "axis0", 3], {}),
+        (Sized(lambda x: x if x.shape[0] > x.shape[1] else -x), [6, 2, 3], {}),
+        (Sized(lambda x: x if 3 < x.shape[0] < 100 else -x), ["axis0", "axis1", 3], {"axis0": [4, 99]}),
+    ],
+)
+def test_file_takes_no_size_for_which_the_module_computes_something_else(
+    module: nn.Module, shape: list[int | str], limits: dict[str, list[int]], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    path = tmp_path / "net.onnx"
+    to_onnx(module, path, torch.randn(6, 2, 3))
+    session = NetworkSession(path)
+    assert session.onnx.get_inputs()[0].shape == shape
+    assert session.info["sizes"] == limits
+    low, high = limits.get("axis0", [2, 120])
+    for steps, batch in ((6, 2), (6, 5), (9, 2), (3, 2), (120, 2)):
+        x = torch.randn(steps, batch, 3)
+        if shape[0] in ("axis0", steps) and shape[1] in ("axis0", "axis1", batch) and low <= steps <= high:
+            np.testing.assert_allclose(session.run(x)["y"], module.eval()(x).detach(), rtol=0, atol=2e-6)
+        else:
+            with pytest.raises(edgernn.UsageError, match=r"x: expected (shape|axis0 = 4 to 99)"):
+                session.run(x)
+
+
 X, BOTH = torch.ones(5, 2, 3), torch.zeros(2, 2, 4)
 STATE = {"inputs": ["x", "h"], "outputs": ["y", "h.next"]}
 
@@ -195,6 +257,14 @@ STATE = {"inputs": ["x", "h"], "outputs": ["y", "h.next"]}
         ),
         (nn.Linear(3, 4), X, {}, "program: expected a module with a recurrent layer of edgernn, got none"),
         (Recurrent("gru", 3, 4).double(), X.double(), {}, "dtype: expected float32 weights, got float64 in layers.0"),
+        (Recurrent("gru", 3, 4), X[:, :0], {}, r"example: expected tensors with no empty axis, got shape \(5, 0, 3\)"),
+        (
+            Recurrent("gru", 3, 4),
+            X,
+            {"inputs": [""]},
+            "inputs: expected 1 different names, one for each tensor, got ''",
+        ),
+        (Recurrent("gru", 3, 4), X, {"outputs": ["x", "h"]}, "outputs: expected other names than the inputs, got x"),
         (Recurrent("gru", 3, 4), None, {}, r"example: expected the arguments of forward\(\), got none"),
         (Recurrent("gru", 3, 4), (X, 3), {}, "example: expected the tensors that the module is called with"),
         (Recurrent("gru", 3, 4), X, {"weights": "int8"}, "weights: expected float32 for Recurrent, got int8"),
@@ -252,6 +322,7 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
         (lambda: NetworkSession(path, backend="cuda"), "backend: expected auto, native or portable, got 'cuda'"),  # type: ignore[arg-type]
         (lambda: NetworkSession(path, threads=0), "threads: expected at least 1, got 0"),
         (lambda: session.run(x.to(torch.complex64)), r"x: expected tensor\(float\), got complex64; convert it"),
+        (lambda: session.run(x, conv=torch.zeros(2, 3, 4)), r"conv: expected axis0 = 3 as in the inputs before, got 2"),
         (lambda: session.step(x[:2]), r"conv: expected shape \(3, 3, 4\) as in the last step, got \(2, 3, 4\); call"),
     ):
         with pytest.raises(edgernn.UsageError, match=message):
@@ -262,11 +333,11 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
         onnx.save(damaged, tmp_path / "damaged.onnx")
         with pytest.raises(edgernn.EdgernnError, match=r"state conv: expected axes with a name or a size, and at most"):
             NetworkSession(tmp_path / "damaged.onnx")
-    with pytest.raises(edgernn.EdgernnError, match=r"network of one's own; open it with edgernn\.runtime\.N"):
+    with pytest.raises(edgernn.EdgernnError, match="network of one's own; open it with NetworkSession"):
         edgernn.runtime.Session(path)
     damaged = onnx.load(path)
     (entry,) = (entry for entry in damaged.metadata_props if entry.key == "edgernn")
-    for part in ({"programs": {"gru": 5}}, {"programs": []}, {"kernels": "gru"}):
+    for part in ({"programs": {"gru": 5}}, {"programs": []}, {"kernels": "gru"}, {"sizes": {"axis0": [1, "2"]}}):
         entry.value = json.dumps({**session.info, **part})
         onnx.save(damaged, tmp_path / "damaged.onnx")
         with pytest.raises(edgernn.EdgernnError, match=r"expected a file that edgernn\.export\.to_onnx wrote of a n"):
@@ -284,21 +355,22 @@ class Padded(nn.Module):
         super().__init__()
         self.rnn = Recurrent(cell, 3, 5, bidirectional=True, batch_first=True)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        return self.rnn(x, lengths=lengths)
+    def forward(self, x: Tensor, lengths: Tensor, *masks: Tensor) -> tuple[Tensor, Tensor]:
+        return self.rnn(x * masks[0], lengths=lengths)
 
 
 def test_lengths_are_an_input_of_the_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net, path = Padded("gru").eval(), tmp_path / "net.onnx"
-    to_onnx(net, path, (torch.randn(3, 7, 3), torch.tensor([7, 2, 4])), inputs=["x", "lengths"], outputs=["y", "h"])
-    x, lengths = torch.randn(4, 9, 3), torch.tensor([3, 9, 1, 8])
+    example = torch.randn(3, 7, 3), torch.tensor([7, 2, 4], dtype=torch.int32), torch.ones(3, 7, 1)
+    to_onnx(net, path, example, inputs=["x", "lengths", "self"], outputs=["y", "h"])
+    x, lengths, mask = torch.randn(4, 9, 3), torch.tensor([3, 9, 1, 8], dtype=torch.int32), torch.rand(4, 9, 1)
     with torch.no_grad():
-        y, h = net(x, lengths)
+        y, h = net(x, lengths, mask)
     for backend in ("portable", "native"):
-        got = NetworkSession(path, backend=backend).run(x, lengths)  # type: ignore[arg-type]
+        got = NetworkSession(path, backend=backend).run(x, lengths, **{"self": mask})  # type: ignore[arg-type]
         np.testing.assert_allclose(got["y"], y, rtol=0, atol=2e-6)
         np.testing.assert_allclose(got["h"], h, rtol=0, atol=2e-6)
     with pytest.raises(edgernn.UsageError, match="lengths: expected a layer with the state h alone in an exported"):
-        to_onnx(Padded("lstm"), tmp_path / "lstm.onnx", (x, lengths))
+        to_onnx(Padded("lstm"), tmp_path / "lstm.onnx", (x, lengths, mask))
     assert not (tmp_path / "lstm.onnx").exists()
