@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots of runs: the plots of each kind of run, and their contents."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from matplotlib import image
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.model import SequenceModel
 from edgernn.training import train
-from edgernn.training.pictures import OperatingPoint, tradeoff, update_patterns
+from edgernn.training.pictures import OperatingPoint, save, tradeoff, update_patterns
 from edgernn.training.plot import plot
 
 SMALL = {"T": 8, "hidden_size": 6, "batch_size": 10, "steps": 6, "eval_every": 2}
@@ -57,6 +59,19 @@ def test_runs_give_all_the_pictures_they_can(runs, tmp_path, names, kinds):
 
 def test_pictures_of_one_run_lie_beside_it(runs):
     assert {path.parent for path in plot([runs / "gru"], kinds=["learning"])} == {runs / "gru"}
+
+
+def test_names_of_runs_are_drawn_as_they_stand(runs, tmp_path, monkeypatch):
+    names = ["_first", "a$b$c", b"caf\xe9".decode(errors="surrogateescape")]
+    for name in names:
+        shutil.copytree(runs / "gru", tmp_path / name)
+    legends = []
+    monkeypatch.setattr(
+        "edgernn.training.pictures.save",
+        lambda figure, path: legends.append(figure.axes[0].get_legend_handles_labels()[1]) or save(figure, path),
+    )
+    plot([tmp_path / name for name in names], tmp_path / "plots", kinds=["learning"])
+    assert legends == 2 * [[" _first", r"a\$b\$c", r"caf\udce9"]]
 
 
 def test_what_cannot_be_drawn_says_why(runs, tmp_path):

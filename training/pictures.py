@@ -53,6 +53,16 @@ _LOGARITHMIC_RATIO = 4
 _WIDE_RATIO = 12
 
 
+def caption(name: str) -> str:
+    """Return the name of a run or class as text that matplotlib draws as it stands.
+
+    Matplotlib reads what lies between dollar signs as mathematics, leaves a label with a leading underscore out of
+    legends, and cannot draw the bytes of a file name that is not UTF-8.
+    """
+    text = name.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def learning_curve(
     path: Path, runs: Mapping[str, list[dict[str, Any]]], metric: str, solved: float | None, can_skip: bool
 ) -> None:
@@ -196,12 +206,13 @@ def confusion_matrix(path: Path, counts: Tensor, classes: Sequence[str]) -> None
     side = max(3.0, 0.45 * len(classes) + 1.5)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     ax = figure.subplots()
+    captions = [caption(name) for name in classes]
     image = ax.imshow(percent, cmap="Blues", vmin=0, vmax=100)
     for row, column in zip(*percent.round().nonzero(), strict=True):
         value = percent[row, column]
         ax.text(column, row, f"{value:.0f}", ha="center", va="center", color="white" if value > 50 else "black")
-    ax.set_xticks(range(len(classes)), classes, rotation=90)
-    ax.set_yticks(range(len(classes)), classes)
+    ax.set_xticks(range(len(classes)), captions, rotation=90)
+    ax.set_yticks(range(len(classes)), captions)
     ax.set_xlabel("predicted class")
     ax.set_ylabel("true class")
     figure.colorbar(image, ax=ax, label="% of the true class")

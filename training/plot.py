@@ -19,6 +19,7 @@ from edgernn.store import load_model, resume_command
 from edgernn.training.pictures import (
     NothingToDrawError,
     OperatingPoint,
+    caption,
     learning_curve,
     tradeoff,
     update_pattern,
@@ -107,8 +108,10 @@ def _results(runs: list[Path]) -> list[dict[str, Any]]:
 
 def _names(runs: list[Path]) -> list[str]:
     """Return a name for each run in a plot: the last part of its path if these parts differ, else the whole path."""
-    short = [run.resolve().name for run in runs]
-    return short if len(set(short)) == len(runs) else [str(run) for run in runs]
+    names = [run.resolve().name for run in runs]
+    if len(set(names)) < len(runs):
+        names = list(map(str, runs))
+    return [caption(name) for name in names]
 
 
 def _learning(runs: list[Path]) -> Callable[[Path], None]:
