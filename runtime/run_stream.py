@@ -29,8 +29,8 @@ def run_stream(
 
     Args:
         model: The exported file of a model that reads audio samples and has names of its classes.
-        source: The recording, a wav file with one channel of 16-bit samples. A remainder at its end that is shorter
-            than one step of the model is ignored.
+        source: The recording, a wav file; see `read_wav` for its kinds. A remainder at its end that is shorter than one
+            step of the model is ignored.
         settings: Settings of the word detection: smoothing, threshold and refractory time.
         backend: "native" for edgernn's native library, "portable" for standard ONNX operators, or "auto" for native if
             it is available, else portable.

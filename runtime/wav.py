@@ -1,25 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader and writer of wav files, also RF64 files: one channel of 16-bit samples."""
+"""Reader of wav files, also RF64 files, as one channel of 16-bit samples, and writer of such files."""
 
 import io
+import math
 import struct
+import warnings
 import wave
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.files import check_content, check_regular, write_bytes
 
 _BYTES = 2
 # formats of samples in a chunk "fmt "; an extensible one has the format in its first two bytes after 24 others
-_PCM, _EXTENSIBLE = 1, 0xFFFE
-_KINDS = {3: "floating-point", 6: "A-law", 7: "mu-law", 17: "ADPCM", 85: "MP3"}
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_KINDS = {_FLOAT: "floating-point", 6: "A-law", 7: "mu-law", 17: "ADPCM", 85: "MP3"}
 _SUBFORMAT = 24
 # size of the longest chunk "fmt " that is known, an extensible one
 _FORMAT = 40
+# lowest and highest sample rate in Hz; a damaged header may claim others
+_RATES = 1_000, 384_000
 # the 16-bit sample that stands for 1.0
 FULL_SCALE = 2**15
 # a program that streams a wav file does not know its size, and claims this many bytes of samples or more
@@ -28,21 +33,23 @@ UNKNOWN_SIZE = 0x7FFF0000
 LIMIT = 1 << 31
 
 
-def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.int16]:
-    """Read a wav file of one channel with 16-bit PCM samples.
+def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
+    """Read a wav file as one channel of 16-bit samples at a given rate.
 
-    If its header claims UNKNOWN_SIZE bytes of samples or more, the samples end with the file.
+    Samples of 8, 16, 24 or 32 bits and floats are read. Several channels are averaged, and another rate is resampled
+    with scipy; a warning says so. If the header claims UNKNOWN_SIZE bytes of samples or more, the samples end with the
+    file.
 
     Args:
         path: The file.
-        rate: The sample rate that the file must have, in Hz.
-        setting: Name of the setting that changes this rate; the error message suggests it. Default: no suggestion.
+        rate: Sample rate of the result in Hz.
 
     Returns:
         The S samples (S,), from -32768 to 32767.
 
     Raises:
-        EdgernnError: The file is missing, truncated, empty, above 2 GiB, or not a wav file of this kind and rate.
+        EdgernnError: The file is missing, truncated, empty, above 2 GiB, or not a wav file of this kind, or has another
+            rate and scipy is not installed.
     """
     try:
         check_regular(path, "a wav file")
@@ -60,31 +67,82 @@ def read_wav(path: Path, rate: int, setting: str | None = None) -> NDArray[np.in
             f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({error}); "
             f"{conversion(rate)}"
         ) from None
-    if header.kind != _PCM:
+    _check_kind(path, header, rate)
+    frame = header.channels * header.bits // 8
+    present = len(content) - header.begin
+    size = present if header.size >= UNKNOWN_SIZE else header.size
+    if size > present:
+        # the last bytes of an odd size count as a missing sample
+        expected = -(-size // frame)
+        raise EdgernnError(
+            f"{path}: expected {expected} samples as its header says, got {present // frame}; the file is truncated: "
+            "copy or record it again"
+        )
+    count = size // frame
+    if not count:
+        raise EdgernnError(f"{path}: expected samples, got none; record it again")
+    if (header.kind, header.bits, header.channels, header.rate) == (_PCM, 8 * _BYTES, 1, rate):
+        return np.frombuffer(content, "<i2", count, header.begin).astype(np.int16)
+    channels = "one channel" if header.channels == 1 else f"{header.channels} channels"
+    form = f"{header.rate:,} Hz, {channels} and {header.bits} bits"
+    text = f"sound of {form} is read as one channel of 16 bits at {rate:,} Hz"
+    warnings.warn(text, EdgernnWarning, stacklevel=2)
+    samples = _decoded(content, header, count).mean(1)
+    if not np.isfinite(samples).all():
+        raise EdgernnError(f"{path}: expected finite samples, got NaN or infinity; record it again")
+    samples = _resampled(path, samples, header.rate, rate)
+    return np.clip(np.rint(samples), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
+
+
+def _check_kind(path: Path, header: "_Header", rate: int) -> None:
+    """Raise EdgernnError for samples, channels or a rate that cannot be read."""
+    widths = {_PCM: (8, 16, 24, 32), _FLOAT: (32, 64)}.get(header.kind, ())
+    if not widths or (header.kind == _FLOAT and header.bits not in widths):
         raise EdgernnError(
             f"{path}: expected 16-bit PCM samples, got {_KINDS.get(header.kind, 'unknown')} samples of {header.bits} "
             f"bits; {conversion(rate)}"
         )
-    if header.bits != 8 * _BYTES:
+    if header.bits not in widths:
         raise EdgernnError(f"{path}: expected samples of 16 bits, got {header.bits}; {conversion(rate)}")
-    if header.channels != 1:
-        raise EdgernnError(f"{path}: expected one channel, got {header.channels}; {conversion(rate)}")
-    if header.rate != rate:
-        hint = "" if setting is None else f", or set {setting}={header.rate}"
-        raise EdgernnError(f"{path}: expected {rate} samples per second, got {header.rate}; {conversion(rate)}{hint}")
-    present = len(content) - header.begin
-    size = present if header.size >= UNKNOWN_SIZE else header.size
-    if size > present:
-        # the last byte of an odd size counts as a missing sample
-        expected = -(-size // _BYTES)
+    if not header.channels:
+        raise EdgernnError(f"{path}: expected one channel, got 0; {conversion(rate)}")
+    if not _RATES[0] <= header.rate <= _RATES[1]:
+        wanted = f"{_RATES[0]:,} to {_RATES[1]:,} samples per second"
+        raise EdgernnError(f"{path}: expected {wanted}, got {header.rate:,}; {conversion(rate)}")
+
+
+def _decoded(content: bytes, header: "_Header", count: int) -> NDArray[np.float32]:
+    """Decode `count` samples of each channel to the range of 16-bit samples (count, channels)."""
+    numbers, scale = count * header.channels, 2.0 ** (header.bits - 16)
+    samples: NDArray[Any]
+    if header.kind == _FLOAT:
+        samples, scale = np.frombuffer(content, f"<f{header.bits // 8}", numbers, header.begin), 1 / FULL_SCALE
+    elif header.bits == 8:
+        # the only unsigned samples
+        samples = np.frombuffer(content, np.uint8, numbers, header.begin) - np.float32(2**7)
+    elif header.bits == 24:
+        # the upper bytes of 32 bits
+        octets = np.zeros((numbers, 4), np.uint8)
+        octets[:, 1:] = np.frombuffer(content, np.uint8, 3 * numbers, header.begin).reshape(-1, 3)
+        samples, scale = octets.view("<i4"), 2.0**16
+    else:
+        samples = np.frombuffer(content, f"<i{header.bits // 8}", numbers, header.begin)
+    with np.errstate(over="ignore"):
+        return samples.astype(np.float32).reshape(count, header.channels) / np.float32(scale)
+
+
+def _resampled(path: Path, samples: NDArray[np.float32], old: int, new: int) -> NDArray[np.float32]:
+    if old == new:
+        return samples
+    try:
+        from scipy.signal import resample_poly
+    except ImportError:
         raise EdgernnError(
-            f"{path}: expected {expected} samples as its header says, got {present // _BYTES}; the file is truncated: "
-            "copy or record it again"
-        )
-    count = size // _BYTES
-    if not count:
-        raise EdgernnError(f"{path}: expected samples, got none; record it again")
-    return np.frombuffer(content, "<i2", count, header.begin).astype(np.int16)
+            f"{path}: expected {new} samples per second, got {old}; install scipy to resample it, or {conversion(new)}"
+        ) from None
+    common = math.gcd(old, new)
+    resampled: NDArray[np.float32] = resample_poly(samples, new // common, old // common)
+    return resampled
 
 
 @dataclass(frozen=True)

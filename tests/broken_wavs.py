@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wav files that no program here reads, by their fault, and the error that Python's reader raises for each."""
+"""Wav files that a program here does not read, by their fault, and the error of its reader."""
 
 import struct
 
@@ -40,10 +40,13 @@ def broken_wav(kind, path):
 # errors of the reader of wav files, by fault
 _CONVERT = "convert it with ffmpeg -i FILE -ac 1 -ar 16000 -c:a pcm_s16le NEW.wav"
 _ANOTHER = "expected a wav file with 16-bit PCM samples, got another or a damaged one"
-BROKEN = {
+# Python converts these, the apps refuse them
+CONVERTED = {
     "rate": f"expected 16000 samples per second, got 44100; {_CONVERT}",
     "stereo": f"expected one channel, got 2; {_CONVERT}",
     "24 bits": f"expected samples of 16 bits, got 24; {_CONVERT}",
+}
+BROKEN = {
     "truncated": "expected 16000 samples as its header says, got 15500; the file is truncated: copy or record it again",
     "half a sample": "expected 16001 samples as its header says, got 16000; the file is truncated: copy or record it "
     "again",

@@ -18,6 +18,7 @@ from edgernn.training.tasks.parts import split_units
 from edgernn.training.tasks.tables import Tables
 from tests.task_helpers import opened, parts
 from tests.training_helpers import without_pictures
+from tests.words import write_wav
 
 ACTIVITIES = ["sit", "walk", "climb stairs"]
 HZ = 50
@@ -125,6 +126,35 @@ def test_a_table_with_ids_becomes_a_packed_model_of_numbers(tmp_path, monkeypatc
     for a, b in zip(*map(parts, tasks), strict=True):
         np.testing.assert_array_equal(a.x.numpy(), b.x.numpy())
         np.testing.assert_array_equal(a.y.numpy(), b.y.numpy())
+
+
+@pytest.mark.filterwarnings("default::edgernn.errors.EdgernnWarning")
+def test_clips_of_another_rate_become_a_model_that_hears_them(tmp_path, monkeypatch, capsys):
+    without_pictures(monkeypatch)
+    source, run = tmp_path / "words", tmp_path / "run"
+    rate, pitches = 44_100, {"low": 300.0, "high": 900.0}
+
+    def stereo(word, seed):
+        rng = np.random.default_rng(seed)
+        t = np.arange(rate) / rate
+        tone = rng.uniform(2000, 8000) * np.sin(2 * np.pi * pitches[word] * t) * ((t > 0.3) & (t < 0.7))
+        return np.stack([tone, 0.5 * tone], 1)
+
+    for word in pitches:
+        for i in range(10):
+            write_wav(source / word / f"{i}.wav", stereo(word, i), rate, channels=2)
+    said = "sound of 44,100 Hz, 2 channels and 16 bits is read as one channel of 16 bits at 16,000 Hz"
+    train(source, run, {"steps": 60, "batch_size": 16, "hidden_size": 16})
+    assert capsys.readouterr().err.count(said) == 1
+    assert main(["export", str(run)]) == 0
+    pack_file(run / "model.onnx", tmp_path / "words.edgernn")
+    recording = write_wav(tmp_path / "r.wav", np.tile(stereo("high", 99), (2, 1)), rate, channels=2)
+    capsys.readouterr()
+    assert main(["run", str(run / "model.onnx"), "--stream", str(recording), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["seconds"] == pytest.approx(2)
+    assert max(json.loads(out)["detections"], key=lambda word: word["score"])["word"] == "high"
+    assert err.count(said) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))

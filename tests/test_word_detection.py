@@ -5,7 +5,9 @@ import contextlib
 import json
 import shutil
 import struct
+import sys
 import tracemalloc
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +177,78 @@ def test_an_extensible_wav_file_is_read(tmp_path):
     path = write_extensible_wav(tmp_path / "float.wav", samples, kind=3)
     with pytest.raises(
         EdgernnError, match="expected 16-bit PCM samples, got floating-point samples of 16 bits; convert"
+    ):
+        read_wav(path, RATE)
+
+
+def sine(rate, hertz=440.0):
+    return 0.5 * np.sin(2 * np.pi * hertz * np.arange(rate) / rate)
+
+
+# type of the samples, of which int24 are the upper bytes of int32, and the value of full scale
+SAMPLES = {
+    "uint8": lambda x: np.rint(x * 2**7 + 2**7).astype(np.uint8),
+    "int16": lambda x: np.rint(x * 2**15).astype(np.int16),
+    "int24": lambda x: np.rint(x * 2**31).astype("<i4").view(np.uint8).reshape(*x.shape, 4)[..., 1:],
+    "int32": lambda x: np.rint(x * 2**31).astype(np.int32),
+    "float32": lambda x: x.astype(np.float32),
+    "float64": lambda x: x,
+}
+
+
+def write_samples(path, kind, rate, channels):
+    """Write a wav file of the samples (S, channels) of a kind."""
+    samples = SAMPLES[kind](channels)
+    width = samples.shape[-1] if kind == "int24" else samples.dtype.itemsize
+    frame = width * channels.shape[1]
+    form = struct.pack("<HHIIHH", 3 if "float" in kind else 1, channels.shape[1], rate, rate * frame, frame, 8 * width)
+    data = samples.tobytes()
+    body = b"WAVEfmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", len(data)) + data
+    path.write_bytes(b"RIFF" + struct.pack("<I", len(body)) + body)
+    return path
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.parametrize(("rate", "count"), [(RATE, 1), (44_100, 2), (8000, 3), (48_000, 1)])
+def test_sound_of_any_kind_is_mixed_down_and_resampled(tmp_path, kind, rate, count):
+    # the channels add to the tone, and a part of each cancels
+    other = 0.2 * sine(rate, 1000.0)
+    channels = np.stack([sine(rate) + other * (k - (count - 1) / 2) for k in range(count)], 1)
+    path = write_samples(tmp_path / "r.wav", kind, rate, channels)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        samples = read_wav(path, RATE)
+    assert len(caught) == ((kind, rate, count) != ("int16", RATE, 1))
+    if caught:
+        bits = {"uint8": 8, "int24": 24}.get(kind, 8 * np.dtype("i4" if kind == "int24" else kind).itemsize)
+        number = "one channel" if count == 1 else f"{count} channels"
+        wanted = f"sound of {rate:,} Hz, {number} and {bits} bits is read as one channel of 16 bits at 16,000 Hz"
+        assert str(caught[0].message) == wanted
+    assert samples.dtype == np.int16
+    assert len(samples) == RATE
+    # the edges have no samples beyond them
+    error = (samples / 2**15 - sine(RATE))[400:-400]
+    assert np.abs(error).max() < (0.02 if kind == "uint8" else 0.005)
+
+
+def test_sound_that_cannot_be_converted(tmp_path, monkeypatch):
+    path = write_samples(tmp_path / "r.wav", "float32", RATE, np.full((9, 1), np.nan))
+    with pytest.warns(EdgernnWarning), pytest.raises(EdgernnError, match=r"r\.wav: expected finite samples, got NaN"):
+        read_wav(path, RATE)
+    for begin, content, message in (
+        (24, struct.pack("<I", 2**31), "expected 1,000 to 384,000 samples per second, got 2,147,483,648; convert"),
+        (22, b"\0\0", "expected one channel, got 0; convert it"),
+    ):
+        replace_header(write_samples(path, "int16", RATE, np.zeros((9, 1))), begin, content)
+        with pytest.raises(EdgernnError, match=message):
+            read_wav(path, RATE)
+    write_samples(path, "int16", 8000, np.zeros((9, 1)))
+    monkeypatch.setitem(sys.modules, "scipy.signal", None)
+    with (
+        pytest.warns(EdgernnWarning, match="sound of 8,000 Hz"),
+        pytest.raises(
+            EdgernnError, match="expected 16000 samples per second, got 8000; install scipy to resample"
+        ),
     ):
         read_wav(path, RATE)
 

@@ -27,7 +27,7 @@ from tests.apps import (
     run,
     serving,
 )
-from tests.broken_wavs import BROKEN, broken_wav
+from tests.broken_wavs import BROKEN, CONVERTED, broken_wav
 from tests.test_word_detection import random_scores
 from tests.tone_model import CLASSES, tones, write_tone_model
 from tests.words import RATE, tone, write_extensible_wav, write_rf64, write_wav
@@ -164,7 +164,7 @@ def test_a_word_is_printed_before_the_audio_ends(model):
         process.stdin.close()
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("kind", [*BROKEN, *CONVERTED])
 def test_a_bad_recording_is_one_sentence_in_c(kind, model, tmp_path):
     path = write_wav(tmp_path / "r.wav", tone("left"))
     broken_wav(kind, path)
@@ -173,7 +173,7 @@ def test_a_bad_recording_is_one_sentence_in_c(kind, model, tmp_path):
     (line,) = process.stderr.decode().splitlines()
     assert line.startswith(f"words: {path}: ")
     # the reason why a header cannot be read is in other words
-    assert re.sub(r" \(.*", "", BROKEN[kind]) in line
+    assert re.sub(r" \(.*", "", (BROKEN | CONVERTED)[kind]) in line
 
 
 def test_an_extensible_wav_file_is_read_in_c(model, tmp_path):

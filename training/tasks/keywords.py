@@ -295,8 +295,8 @@ class Keywords(Words):
 
     x (T, B, hop): audio samples from -1 to 1, `hop` samples per step. The model computes features from them itself
     (`frontend=logmel`), by default 50 times a second from windows of 32 ms. target (B,): the class, which the output of
-    the last step predicts. Files are wav with 16 bits and one channel. Their sample rate is the model setting
-    `sample_rate`, 16 kHz by default.
+    the last step predicts. Files are wav of any rate; they are mixed down to one channel and resampled to the
+    model setting `sample_rate`, 16 kHz by default.
 
     Two classes are not words. `_unknown_` has the words that the setting `words` leaves out, and the files of a folder
     of this name; it exists only if there are such files. `_silence_` has clips of noise at -70 to -10 dB of full scale,

@@ -49,7 +49,7 @@ def wav_files(folder: Path, rate: int) -> list[Path]:
 
     Args:
         folder: The folder, whose subfolders are left out, and files whose names begin with a dot.
-        rate: Samples per second that the files must have, for the error.
+        rate: Samples per second of the model, for the error.
 
     Returns:
         The paths of the files whose names end in .wav or .WAV.
@@ -81,7 +81,7 @@ def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
     Args:
         root: The folder. Subfolders with a name that begins with a dot, and _background_noise_, are left out.
         seed: Random seed of the split.
-        rate: Samples per second that the files must have, for errors.
+        rate: Samples per second of the model, for errors.
 
     Returns:
         A dict from "train", "validation" and "test" to the files of this part.
@@ -213,17 +213,17 @@ def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray
     Args:
         files: The N files.
         length: Number of samples of a clip.
-        rate: Samples per second that the files must have.
+        rate: Samples per second, to which files of another rate are resampled.
 
     Returns:
-        The samples (N, length), 16-bit integers as in the files.
+        The samples (N, length), 16-bit integers.
 
     Raises:
-        EdgernnError: A file is not a wav file of 16 bits, one channel and this rate.
+        EdgernnError: A file is no wav file, or damaged.
     """
     clips = np.zeros((len(files), length), np.int16)
     for clip, file in zip(clips, files, strict=True):
-        samples = read_wav(file.path, rate, "sample_rate")
+        samples = read_wav(file.path, rate)
         if len(samples) > length:
             energy = np.concatenate([[0], np.cumsum(samples.astype(np.float64) ** 2)])
             begin = int(np.argmax(energy[length:] - energy[:-length]))
