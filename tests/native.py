@@ -3,7 +3,7 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -224,3 +224,35 @@ def assert_equal(
     if RULES[rule.partition("/")[0]].can_skip:
         np.testing.assert_array_equal(got[-2], want.updates)
         np.testing.assert_array_equal(got[-1], want.macs)
+
+
+def assert_steps_equal_sequence(
+    run: ort.InferenceSession, states: Sequence[str], feed: Inputs, length: int = 1
+) -> None:
+    """Assert that calls of some steps each, with the states carried over, return the bits of a call of all steps."""
+    whole = run.run(None, feed)
+    carried = [feed[name] for name in states]
+    for first in range(0, len(feed["X"]), length):
+        part = {"X": feed["X"][first : first + length], **dict(zip(states, carried, strict=True))}
+        got = run.run(None, part)
+        np.testing.assert_array_equal(got[0], whole[0][first : first + length])
+        carried = got[1 : 1 + len(states)]
+    for a, b in zip(carried, whole[1:], strict=False):
+        np.testing.assert_array_equal(a, b)
+
+
+def sample(name: str, array: np.ndarray, batch: slice) -> np.ndarray:
+    """Return the part of an input or output of the op that belongs to some samples of its batch."""
+    return array[:, batch] if name in ("X", "Y", "updates") else array[batch]
+
+
+def assert_batch_equals_samples(run: ort.InferenceSession, names: Sequence[str], feed: Inputs) -> None:
+    """Assert that each sample alone has the outputs, called `names`, that it has in the batch."""
+    whole = run.run(None, feed)
+    for b in range(feed["X"].shape[1]):
+        one = slice(b, b + 1)
+        alone = run.run(None, {name: sample(name, a, one) for name, a in feed.items()})
+        for name, a, part in zip(names, whole, alone, strict=True):
+            # samples share the decision whether W x is computed for several steps at once
+            if name != "macs":
+                np.testing.assert_allclose(part, sample(name, a, one), rtol=0, atol=FLOAT32)

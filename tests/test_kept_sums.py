@@ -16,7 +16,17 @@ from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import Stepper
 from tests.models import packed_alone
-from tests.native import Inputs, assert_equal, draw, draw_call, layer, oracle_result, session
+from tests.native import (
+    Inputs,
+    assert_equal,
+    assert_steps_equal_sequence,
+    draw,
+    draw_call,
+    layer,
+    oracle_result,
+    sample,
+    session,
+)
 from tests.tolerances import FLOAT32
 
 # cells whose first stage reads h: with one and two gates, of the size of the states and of the input
@@ -58,19 +68,13 @@ def test_outputs_and_counts_equal_the_oracle(cell: str, rule: str) -> None:
 def test_bits_do_not_depend_on_calls_and_batches(cell: str) -> None:
     weights = few_updates(cell)
     run = session(cell, "selective", weights, sizes=(H, I))
-    names = layer(cell, "selective", H, I).states
     feed = draw_call(cell, "selective", H, I, STEPS, 3)
-    whole = run.run(None, feed)
     for length in (1, 7):
-        states = [feed[name] for name in names]
-        for first in range(0, STEPS, length):
-            part = {"X": feed["X"][first : first + length], **dict(zip(names, states, strict=True))}
-            outputs = run.run(None, part)
-            np.testing.assert_array_equal(outputs[0], whole[0][first : first + length])
-            states = outputs[1 : 1 + len(names)]
-    for sample in range(3):
-        one = {name: a[:, sample : sample + 1] if name == "X" else a[sample : sample + 1] for name, a in feed.items()}
-        np.testing.assert_array_equal(run.run(None, one)[0], whole[0][:, sample : sample + 1])
+        assert_steps_equal_sequence(run, layer(cell, "selective", H, I).states, feed, length)
+    y = run.run(None, feed)[0]
+    for b in range(3):
+        one = {name: sample(name, a, slice(b, b + 1)) for name, a in feed.items()}
+        np.testing.assert_array_equal(run.run(None, one)[0], y[:, b : b + 1])
 
 
 @pytest.mark.parametrize("cell", ["gru-before", "ihc-lstm"])

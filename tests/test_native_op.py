@@ -25,7 +25,9 @@ from tests.native import (
     OP_IDS,
     OPS,
     VARIANTS,
+    assert_batch_equals_samples,
     assert_equal,
+    assert_steps_equal_sequence,
     draw,
     draw_call,
     in_use,
@@ -33,9 +35,9 @@ from tests.native import (
     library,
     oracle_result,
     output_names,
+    sample,
     session,
 )
-from tests.tolerances import FLOAT32
 
 # H, I and T, B for every op; the longest sequences of a batch are three chunks of steps and a part of one
 SIZES = [(1, 1), (5, 3), (33, 33), (128, 17)]
@@ -85,15 +87,7 @@ def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str) -> 
         weights["length"][:] = 19  # otherwise it is the call's number of steps
     run = session(cell, rule, weights)
     feed = draw_call(cell, rule, 33, 3, 19, 2)
-    whole = run.run(None, feed)
-    names = layer(cell, rule, 33, 3).states
-    states = [feed[n] for n in names]
-    for t in range(19):
-        got = run.run(None, {"X": feed["X"][t : t + 1], **dict(zip(names, states, strict=True))})
-        np.testing.assert_array_equal(got[0][0], whole[0][t])
-        states = got[1 : 1 + len(names)]
-    for a, b in zip(states, whole[1:], strict=False):
-        np.testing.assert_array_equal(a, b)
+    assert_steps_equal_sequence(run, layer(cell, rule, 33, 3).states, feed)
 
 
 @EVERY_OP
@@ -105,16 +99,7 @@ def test_batch_equals_its_samples_one_by_one(cell: str, rule: str) -> None:
         feed["rule_t"] = np.array([[0], [3], [3], [100], [2**20]], np.float32)
     if "rule_pressure" in feed:
         feed["rule_pressure"] = rng.uniform(size=(5, 1)).astype(np.float32)
-    whole = run.run(None, feed)
-    names = output_names(cell, rule)
-    for b in range(5):
-        one = {name: a[:, b : b + 1] if name == "X" else a[b : b + 1] for name, a in feed.items()}
-        for name, a, part in zip(names, whole, run.run(None, one), strict=True):
-            if name == "macs":
-                # samples share the decision whether W x is computed for several steps at once
-                continue
-            same = a[:, b : b + 1] if name in ("Y", "updates") else a[b : b + 1]
-            np.testing.assert_allclose(part, same, rtol=0, atol=FLOAT32)
+    assert_batch_equals_samples(run, output_names(cell, rule), feed)
 
 
 # more samples than a set of them has bits, and steps in two chunks: the first one and one whose activity is known
@@ -131,10 +116,11 @@ def test_samples_that_share_gathered_rows_have_the_same_bits_alone(
     assert counts.sum() / steps > 3 * 33, "too few neurons change for samples to share rows"
     assert ((counts > 0) & (counts < 28)).any(), "whole blocks are computed, not rows"
     for b in (0, batch // 2, batch - 1):
-        one = {name: a[:, b : b + 1] if name == "X" else a[b : b + 1] for name, a in feed.items()}
-        for (name, a), part in zip(whole.items(), run.run(None, one), strict=True):
+        one = slice(b, b + 1)
+        alone = run.run(None, {name: sample(name, a, one) for name, a in feed.items()})
+        for (name, a), part in zip(whole.items(), alone, strict=True):
             if name != "macs":
-                np.testing.assert_array_equal(part, a[:, b : b + 1] if name in ("Y", "updates") else a[b : b + 1])
+                np.testing.assert_array_equal(part, sample(name, a, one))
 
 
 @EVERY_OP

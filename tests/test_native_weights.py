@@ -19,12 +19,14 @@ from tests.native import (
     MARGIN,
     Inputs,
     assert_equal,
+    assert_steps_equal_sequence,
     draw,
     draw_call,
     layer,
     library,
     oracle_result,
     output_names,
+    sample,
     session,
 )
 
@@ -190,13 +192,7 @@ def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str, den
     cell = f"{cell}/5" if density is None else cell
     run = session(cell, rule, weights)
     feed = draw_call(cell, rule, 33, 3, 19, 3)
-    whole = run.run(None, feed)
-    names = layer(cell, rule, 33, 3).states
-    states = [feed[n] for n in names]
-    for t in range(19):
-        got = run.run(None, {"X": feed["X"][t : t + 1], **dict(zip(names, states, strict=True))})
-        np.testing.assert_array_equal(got[0][0], whole[0][t])
-        states = got[1 : 1 + len(names)]
+    assert_steps_equal_sequence(run, layer(cell, rule, 33, 3).states, feed)
 
 
 @pytest.mark.parametrize("weights_of", ["low rank", "sparse"])
@@ -208,7 +204,7 @@ def test_a_sample_has_the_same_bits_alone_and_in_any_batch(cell: str, rule: str,
     run, feed = session(name, rule, weights), draw_call(name, rule, 33, 3, 6, 9)
     whole = run.run(None, feed)
     for batch in (slice(0, 1), slice(2, 5), slice(4, 8)):
-        part = {key: value[:, batch] if key == "X" else value[batch] for key, value in feed.items()}
+        part = {key: sample(key, value, batch) for key, value in feed.items()}
         np.testing.assert_array_equal(run.run(None, part)[0], whole[0][:, batch])
 
 
