@@ -47,10 +47,13 @@ def warn_of_rounding(source: str, x: Array, names: Sequence[str] | None = None) 
 
 
 def as_array(name: str, value: ArrayLike) -> Array:
-    """Convert an argument to an array; raise UsageError, which names the argument, if it has masked entries."""
+    """Convert an argument to an array; raise UsageError, which names it, for masked entries and ragged lists."""
     if _has_masked_entries(value):
         raise UsageError(f"{name}: expected no masked entries, got a masked array; fill them: array.filled(VALUE)")
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise UsageError(f"{name}: expected an array, got {type(value).__name__} ({error}); pass an array") from None
 
 
 def _has_masked_entries(value: object) -> bool:

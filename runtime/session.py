@@ -360,7 +360,10 @@ class Session:
         """
         sequence, parts = self._sequence(x, lengths)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
-        start = {name: as_array(name, value).astype(np.float32, copy=False) for name, value in state.items()}
+        arrays = {name: as_array(name, value) for name, value in state.items()}
+        if bad := [name for name, array in arrays.items() if array.dtype.kind not in "fiub"]:
+            raise UsageError(f"{bad[0]}: expected real numbers, got dtype {arrays[bad[0]].dtype}; convert the state")
+        start = {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
         got = {name: value.shape for name, value in start.items()}
         if got != expected:
             raise UsageError(f"state: expected {expected}, got {got}; start from initial_state(batch)")

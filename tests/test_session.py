@@ -2,6 +2,7 @@
 """The session: whole sequences, single steps, and errors for invalid input."""
 
 import json
+import pathlib
 import threading
 from functools import partial
 from itertools import product
@@ -504,3 +505,12 @@ def test_threads_of_a_session_share_a_batch(cell, rule, batch):
     if rule == "skip":
         # under other rules, samples of a thread share the decision whether W x is computed ahead
         np.testing.assert_array_equal(several.macs, one.macs)
+
+
+def test_ragged_lists_and_complex_states_are_refused(tmp_path: pathlib.Path) -> None:
+    edgernn.export.to_onnx(edgernn.SequenceModel("gru", 3, 4), tmp_path / "model.onnx")
+    session = Session(tmp_path / "model.onnx")
+    with pytest.raises(edgernn.UsageError, match="x: expected an array, got list"):
+        session.run([[1.0, 2.0, 3.0], [1.0, 2.0]])
+    with pytest.raises(edgernn.UsageError, match="h: expected real numbers, got dtype complex128"):
+        session.run_from(np.ones((2, 1, 3)), {session.state_names[0]: np.ones((1, 4)) * 1j})
