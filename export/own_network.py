@@ -23,6 +23,7 @@ from edgernn.export.model_graph import ModelGraph
 from edgernn.export.network import add_functions, layer_keys, traced, write_checked
 from edgernn.export.rounding import check_goes_with, rounded
 from edgernn.kernels.recurrent_op import layer_of
+from edgernn.layer import RecurrentLayer
 from edgernn.nn import Recurrent
 from edgernn.own_network import OwnNetwork
 from edgernn.runtime.library import DOMAIN, SCHEMA
@@ -86,8 +87,8 @@ def export_own_network(
     program = traced(_Whole(inner), (features, states[len(heard) :]), names, outputs, None)
     proto = add_functions(program)
     functions = layer_functions([layer_of(key) for key in layer_keys(program.model_proto)])
-    if all(layer.rule.can_skip for layer in network.recurrent_layers()) and _counts_steps(network, len(x)):
-        _add_counts(proto)
+    if _counts_steps(network, len(other)):
+        _add_counts(proto, [layer_of(key) for key in layer_keys(program.model_proto)])
     if network.frontend is not None:
         _prepend_frontend(proto, network)
     _declare(proto, network, x, states)
@@ -146,23 +147,35 @@ def _check_sizes(network: OwnNetwork, x: Tensor, steps: int) -> None:
 
 
 def _counts_steps(network: OwnNetwork, steps: int) -> bool:
-    """True if every layer decided once at each of the `steps` of the input in the last forward pass."""
+    """True if a layer can skip, and each that can decided at each of the `steps` of x in the last forward pass."""
     if any(isinstance(part, Recurrent) and part.bidirectional for part in network.modules()):
         return False
-    return all(t.decisions is not None and len(t.decisions) == steps for t in network.traces)
+    pairs = zip(network.recurrent_layers(), network.traces, strict=True)
+    counts = [0 if trace.decisions is None else len(trace.decisions) for layer, trace in pairs if layer.rule.can_skip]
+    return set(counts) == {steps}
 
 
-def _add_counts(proto: onnx.ModelProto) -> None:
-    """Add the outputs `updates` (T, B) and `macs` (B,), sums over the layers."""
+def _add_counts(proto: onnx.ModelProto, layers: list[RecurrentLayer]) -> None:
+    """Add the outputs `updates` (T, B) and `macs` (B,), sums over the layers in the order of their nodes."""
     graph = ModelGraph()
-    for i, output in enumerate(("updates", "macs"), 1):
+    nodes = [node for node in proto.graph.node if node.domain == DOMAIN]
+    dense = [layer for layer in layers if not layer.rule.can_skip]
+    sizes = {"updates": sum(layer.cell.hidden_size for layer in dense), "macs": sum(layer.macs() for layer in dense)}
+    for i, (output, size) in enumerate(sizes.items(), 1):
         names = []
-        for node in proto.graph.node:
-            if node.domain == DOMAIN:
+        for node, layer in zip(nodes, layers, strict=True):
+            if layer.rule.can_skip:
                 node.output[i] = f"{node.name}.{output}"
                 names.append(node.output[i])
+        if dense:
+            # a layer that cannot skip does all its work at each step
+            names.append(graph.weight(f"dense.{output}", np.array([size])))
+        if dense and output == "macs":
+            graph.node("Shape", ["x"], "dense.steps", start=0, end=1)
+            names.append(graph.node("Mul", [names.pop(), "dense.steps"], "dense.work"))
         add_sum(graph, names, output)
     proto.graph.node.extend(graph.nodes)
+    proto.graph.initializer.extend(graph.weights)
     for name, shape in (("updates", ("T", "B")), ("macs", ("B",))):
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
 
