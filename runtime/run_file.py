@@ -72,6 +72,8 @@ def run_file(
     for path in (source,) if file is None else (source, file):
         if path.suffix.lower() not in FORMATS:
             remedy = f"convert or rename it{_STREAM if path.suffix.lower() == '.wav' else ''}"
+            if path.is_dir():
+                remedy = "name one of the files in this folder"
             raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; {remedy}")
     if file is not None:
         output_file(file, source, model, option="--output")

@@ -100,6 +100,7 @@ def test_no_verb_shows_the_help_and_fails(capsys):
         ([*TRAIN, "--lr=0.01"], "No such option '?--lr'?.* Did you mean the setting lr=0.01"),
         ([*TRAIN, "--hidden-size", "32"], "Did you mean the setting hidden_size=32"),
         (["evaluate", "run", "--room=10"], "Did you mean the setting room=10"),
+        (["train", "--task", "adding", "--cel", "gru"], "--cell'[^S]*; see edgernn train --help"),
         (["export", "run", "--lr=0.01"], "No such option '?--lr'?[^=]*; see edgernn export --help"),
         ([*TRAIN, "steps"], "expected KEY=VALUE, such as lr=0.01, got 'steps'"),
         ([*TRAIN, "steps=many"], "steps: expected a whole number of at least 1 or none, got 'many'"),

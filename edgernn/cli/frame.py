@@ -7,6 +7,7 @@ function with the decorator `json_command`, or a `CommandGroup`. Modules import 
 """
 
 import contextlib
+import difflib
 import functools
 import importlib
 import json
@@ -93,7 +94,9 @@ class Command(click.Command):
 
 
 def _setting(error: click.NoSuchOption, words: list[str]) -> str | None:
-    """Return the word KEY=VALUE for an unknown option --KEY=VALUE, or --KEY VALUE, among the words of a command."""
+    """Return the word KEY=VALUE for an unknown option --KEY=VALUE, or --KEY VALUE, that resembles no option."""
+    if difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=0.8):
+        return None
     for word, following in zip(words, [*words[1:], "-"], strict=True):
         name, equals, value = word.partition("=")
         if name == error.option_name and (equals or not following.startswith("-")):
