@@ -40,12 +40,6 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("cell", [*CELLS, "eins-forget", "eins-from-x", "eins-from-x-forget"])
-def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_form(RESIDENT, monkeypatch)
-    assert_same(make(cell, "always", 3, 5), 2, 2)
-
-
 @pytest.mark.parametrize("rule", ANY_CELL)
 @both_forms
 def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +48,15 @@ def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: py
 
 
 # groups of a power of two, which the resident form sums in registers, and others; the last with fewer neurons, or none
-@pytest.mark.parametrize(("cell", "G", "H"), [("gru", 2, 5), ("lstm", 4, 10), ("gru-before", 7, 17), ("irc-sru", 7, 7)])
-@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+@pytest.mark.parametrize(
+    ("cell", "G", "H", "budget"),
+    [
+        ("gru", 2, 5, "decisions"),
+        ("lstm", 4, 10, "likelihoods"),
+        ("gru-before", 7, 17, "decisions"),
+        ("irc-sru", 7, 7, "likelihoods"),
+    ],
+)
 @both_forms
 def test_groups_of_neurons_equal_the_loop(
     cell: str, G: int, H: int, budget: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
@@ -79,8 +80,11 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(
     assert_same(make(cell, "skip", 5, 5), 2, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=CELL_RULE_IDS)
+@pytest.mark.parametrize(
+    ("cell", "rule"),
+    [pair if pair[1] == "always" else pytest.param(*pair, marks=pytest.mark.slow) for pair in CELLS_AND_RULES],
+    ids=CELL_RULE_IDS,
+)
 def test_every_cell_under_every_rule_equals_the_loop(cell: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # neighbouring rules of a cell have different forms, and so have neighbouring cells of a rule
     cells = sorted({name for name, _ in CELLS_AND_RULES})
@@ -396,7 +400,7 @@ def test_wrong_shapes_and_other_precisions() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group_size", [1, 16])
+@pytest.mark.parametrize("group_size", [1, pytest.param(16, marks=pytest.mark.check("gpu"))])
 def test_kernels_compile_for_a_gpu(group_size: int) -> None:
     # triton may specialise arguments that are 1
     sizes = ("--steps", "1", "--batch", "1", "--option", f"group_size={group_size}")
@@ -408,7 +412,7 @@ def test_kernels_compile_for_a_gpu(group_size: int) -> None:
         assert kernel["shared"] <= 227 * 1024
 
 
-@pytest.mark.slow
+@pytest.mark.check("gpu")
 @pytest.mark.parametrize(
     ("rule", "precision", "options"),
     [
