@@ -98,6 +98,18 @@ def finished(table, trained, tmp_path):
     return copy.deepcopy(report)
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """A quick table of one row, named twice, whose figures cannot be compared."""
+    folder = tmp_path_factory.mktemp("quick")
+    reported = "reported.mse = { mean = 0.25, interval = 0.01 }\n"
+    path = write_table(folder / "recipes")
+    path.write_text(TABLE.replace(reported, "reported.mse = 0.25\nnot-comparable.mse = 'other data'\n"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "RECIPES", folder / "recipes")
+        return folder / "runs", reproduce("sums", quick=True, out=folder / "runs", rows=["gru", "gru"], jobs=1)
+
+
 def test_a_table_holds_what_its_runs_measured(finished, tmp_path):
     assert [(row["name"], row["variant"]["layers"]) for row in finished["rows"]] == [
         ("gru", 1),
@@ -158,15 +170,28 @@ def test_a_claim_stands_with_its_test(finished, tmp_path):
     assert "(paired t-test, 2 seeds, p = " in page
 
 
-def test_reasons_why_figures_cannot_be_compared_stand_under_the_table(table, tmp_path):
-    reported = "reported.mse = { mean = 0.25, interval = 0.01 }\n"
-    table.write_text(TABLE.replace(reported, "reported.mse = 0.25\nnot-comparable.mse = 'other data'\n"))
-    report = reproduce("sums", quick=True, out=tmp_path / "quick", rows=["gru"])
+def test_reasons_why_figures_cannot_be_compared_stand_under_the_table(quick):
+    _, report = quick
     assert report["rows"][0]["columns"]["mse"]["agreement"] == "not comparable: other data"
     page = markdown(report)
     assert re.search(r"^\| gru \| 1 \| 0\.25 \| [0-9.e-]+ \(1\) \|", page, re.MULTILINE)
     assert "\n1. Not comparable: other data.\n" in page
     assert "2. Not comparable" not in page
+
+
+def test_a_quick_table_says_that_it_is_one(quick):
+    runs, report = quick
+    assert report["quick"]
+    assert "cut-down version" in markdown(report)
+    assert json.loads((runs / "gru-layers=1-seed0/result.json").read_text())["steps"] == 3
+    # the table also has the rows that were not trained
+    assert [row["seeds"] for row in report["rows"]] == [[0], [0], [], []]
+
+
+def test_a_row_named_twice_is_trained_once(quick):
+    runs, report = quick
+    assert len(list(runs.glob("gru-*"))) == 2
+    assert [row["failed"] for row in report["rows"]] == [{}] * 4
 
 
 def test_a_page_says_what_it_does_not_do(finished, tmp_path):
@@ -184,20 +209,11 @@ def test_what_is_finished_is_not_trained_again(finished, table, tmp_path, capfd)
     assert capfd.readouterr().err == ""
 
 
-def test_a_quick_table_says_that_it_is_one(table, tmp_path):
-    report = reproduce("sums", quick=True, out=tmp_path / "quick", rows=["gru"])
-    assert report["quick"]
-    assert "cut-down version" in markdown(report)
-    assert json.loads((tmp_path / "quick/gru-layers=1-seed0/result.json").read_text())["steps"] == 3
-    # the table also has the rows that were not trained
-    assert [row["seeds"] for row in report["rows"]] == [[0], [0], [], []]
-
-
 def test_rows_that_cannot_train_say_why(table, tmp_path):
     row = 'cell = "gru"\nsettings.lambda = '
     table.write_text(TABLE.replace("T = 8\n", "").replace(f"{row}0.5", f'task = "mnist-rows"\n{row}0.0'))
     (tmp_path / "empty").mkdir()
-    report = reproduce("sums", out=tmp_path / "runs", seeds=1, data=tmp_path / "empty")
+    report = reproduce("sums", out=tmp_path / "runs", seeds=1, data=tmp_path / "empty", jobs=1)
     gru, sarnn = report["rows"][0], report["rows"][2]
     assert "train-images-idx3-ubyte" in gru["failed"][0]
     assert gru["columns"]["mse"]["mean"] is None
@@ -213,7 +229,7 @@ def test_nothing_is_trained_for_the_table_alone(table, tmp_path):
 
 
 def test_a_search_tries_every_combination(table, tmp_path):
-    lines = search("sums", out=tmp_path / "search")
+    lines = search("sums", out=tmp_path / "search", jobs=1)
     assert [(line["row"], line["settings"]) for line in lines] == [
         ("sarnn", {"lambda": 0.5}),
         ("sarnn", {"lambda": 0.0}),
@@ -297,12 +313,6 @@ def test_a_file_without_known_runs_is_refused(finished, tmp_path, capsys, change
     assert "expected a table.json of `edgernn reproduce`, got a JSON file without" in capsys.readouterr().err
 
 
-def test_a_row_named_twice_is_trained_once(table, tmp_path):
-    report = reproduce("sums", quick=True, out=tmp_path / "quick", rows=["gru", "gru"])
-    assert len(list((tmp_path / "quick").glob("gru-*"))) == 2
-    assert [row["failed"] for row in report["rows"]] == [{}] * 4
-
-
 def test_the_overview_says_how_far_a_table_is(finished, table, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (line,) = overview()
@@ -355,7 +365,7 @@ def test_an_interrupted_table_goes_on(tmp_path):
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
     assert "Traceback" not in error
-    process = command_line(*words, "--json", cwd=tmp_path)
+    process = command_line(*words, "--jobs", "1", "--json", cwd=tmp_path)
     out, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
     trained = {row["name"]: row["columns"]["mse"]["mean"] for row in json.loads(out)["rows"] if row["seeds"]}
