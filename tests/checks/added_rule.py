@@ -30,7 +30,8 @@ LINES = {
 
 def add_rule(sources: Path) -> None:
     """Copy the native sources and add the rule."""
-    shutil.copytree(ROOT / "runtime" / "csrc", sources / "runtime" / "csrc")
+    for folder in ("csrc", "firmware/engine"):
+        shutil.copytree(ROOT / "runtime" / folder, sources / "runtime" / folder)
     shutil.copytree(ROOT / "cmake", sources / "cmake")
     (sources / "edgernn").mkdir()
     for name in ("CMakeLists.txt", "edgernn/__init__.py"):

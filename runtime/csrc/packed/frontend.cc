@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "packed/read_linear.h"
 
@@ -16,6 +15,8 @@ namespace edgernn {
 namespace {
 
 constexpr double kTwoPi = 6.283185307179586;
+// the front end in C counts in 32 bits
+constexpr std::int64_t kMostHalf = 1 << 24;
 
 // Sets the failure and returns false.
 bool Refuse(Failure* failure, const std::string& message) {
@@ -47,7 +48,7 @@ bool ReadSettings(PackedFile* file, Frontend* to, Failure* failure) {
 void BuildFilters(const Tensor& weights, Frontend* to, Arena* arena) {
   const std::int64_t columns = to->half + 1;
   MelFilter* const filters = arena->Allocate<MelFilter>(to->bands);
-  to->filters = filters;
+  to->mel_filters = filters;
   for (std::int64_t b = 0; b < to->bands; ++b) {
     std::int64_t first = 0, last = columns;
     while (first < columns && weights.values[b * columns + first] == 0.0f) ++first;
@@ -59,92 +60,6 @@ void BuildFilters(const Tensor& weights, Frontend* to, Arena* arena) {
     }
     filters[b] = {static_cast<std::int32_t>(first), static_cast<std::int32_t>(last - first),
                   values};
-  }
-}
-
-struct Complex {
-  float* re;
-  float* im;
-};
-
-// One pass of a transform in radix 4, from `from` to `to`.
-void Radix4(const Frontend& f, std::int64_t size, std::int64_t stride, Complex from, Complex to) {
-  const std::int64_t quarter = size / 4;
-  for (std::int64_t p = 0; p < quarter; ++p) {
-    // the table has the angles of a transform of twice the length
-    const float ur = f.cos[2 * p * stride], ui = -f.sin[2 * p * stride];
-    const float vr = f.cos[4 * p * stride], vi = -f.sin[4 * p * stride];
-    const float wr = ur * vr - ui * vi, wi = ur * vi + ui * vr;
-    const float* const ar = from.re + stride * p;
-    const float* const ai = from.im + stride * p;
-    float* const yr = to.re + stride * 4 * p;
-    float* const yi = to.im + stride * 4 * p;
-    const std::int64_t b = stride * quarter, c = 2 * b, d = 3 * b;
-    for (std::int64_t q = 0; q < stride; ++q) {
-      const float even_sum_re = ar[q] + ar[q + c], even_sum_im = ai[q] + ai[q + c];
-      const float even_re = ar[q] - ar[q + c], even_im = ai[q] - ai[q + c];
-      const float odd_sum_re = ar[q + b] + ar[q + d], odd_sum_im = ai[q + b] + ai[q + d];
-      // times -i
-      const float odd_re = ai[q + b] - ai[q + d], odd_im = ar[q + d] - ar[q + b];
-      const float second_re = even_re + odd_re, second_im = even_im + odd_im;
-      const float third_re = even_sum_re - odd_sum_re, third_im = even_sum_im - odd_sum_im;
-      const float fourth_re = even_re - odd_re, fourth_im = even_im - odd_im;
-      yr[q] = even_sum_re + odd_sum_re;
-      yi[q] = even_sum_im + odd_sum_im;
-      yr[q + stride] = second_re * ur - second_im * ui;
-      yi[q + stride] = second_re * ui + second_im * ur;
-      yr[q + 2 * stride] = third_re * vr - third_im * vi;
-      yi[q + 2 * stride] = third_re * vi + third_im * vr;
-      yr[q + 3 * stride] = fourth_re * wr - fourth_im * wi;
-      yi[q + 3 * stride] = fourth_re * wi + fourth_im * wr;
-    }
-  }
-}
-
-// Computes the FFT of N/2 complex numbers. The passes alternate between the buffers `from` and
-// `to`; returns the one that has the result. Stockham's order needs no bit reversal.
-Complex Fourier(const Frontend& f, Complex from, Complex to) {
-  std::int64_t size = f.half, stride = 1;
-  for (; size >= 4; size /= 4, stride *= 4) {
-    Radix4(f, size, stride, from, to);
-    std::swap(from, to);
-  }
-  if (size == 1) return from;
-  for (std::int64_t q = 0; q < stride; ++q) {
-    to.re[q] = from.re[q] + from.re[q + stride];
-    to.im[q] = from.im[q] + from.im[q + stride];
-    to.re[q + stride] = from.re[q] - from.re[q + stride];
-    to.im[q + stride] = from.im[q] - from.im[q + stride];
-  }
-  return to;
-}
-
-// Computes |X_k|² (N/2 + 1,) of one window of samples: `samples`, then `x`. Even samples are the
-// real parts of a complex transform of half the size, odd samples the imaginary ones.
-void PowerSpectrum(const Frontend& f, const float* samples, const float* x, float* power) {
-  const std::int64_t half = f.half, overlap = f.window_size - f.hop;
-  const Complex even_odd{f.workspace, f.workspace + half};
-  const Complex other{f.workspace + 2 * half, f.workspace + 3 * half};
-  float* const windowed = other.re;  // (N,)
-  for (std::int64_t i = 0; i < overlap; ++i) windowed[i] = f.window[i] * samples[i];
-  for (std::int64_t i = 0; i < f.hop; ++i) windowed[overlap + i] = f.window[overlap + i] * x[i];
-  for (std::int64_t i = f.window_size; i < 2 * half; ++i) windowed[i] = 0.0f;
-  for (std::int64_t i = 0; i < half; ++i) {
-    even_odd.re[i] = windowed[2 * i];
-    even_odd.im[i] = windowed[2 * i + 1];
-  }
-  const Complex z = Fourier(f, even_odd, other);
-  power[0] = (z.re[0] + z.im[0]) * (z.re[0] + z.im[0]);
-  power[half] = (z.re[0] - z.im[0]) * (z.re[0] - z.im[0]);
-  for (std::int64_t k = 1; k < half; ++k) {
-    const std::int64_t mirror = half - k;
-    const float even_re = 0.5f * (z.re[k] + z.re[mirror]);
-    const float even_im = 0.5f * (z.im[k] - z.im[mirror]);
-    const float odd_re = 0.5f * (z.im[k] + z.im[mirror]);
-    const float odd_im = 0.5f * (z.re[mirror] - z.re[k]);
-    const float re = even_re + f.cos[k] * odd_re + f.sin[k] * odd_im;
-    const float im = even_im + f.cos[k] * odd_im - f.sin[k] * odd_re;
-    power[k] = re * re + im * im;
   }
 }
 
@@ -186,8 +101,8 @@ void KeepSamples(const Frontend& f, const float* x, float* samples) {
 
 bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
                    std::vector<Tensor>* starts, Arena* arena, Frontend* to, Failure* failure) {
-  to->hop = hop;
-  to->bands = bands;
+  to->hop = static_cast<std::int32_t>(hop);
+  to->bands = static_cast<std::int32_t>(bands);
   Tensor window, filters;
   if (!ReadSettings(file, to, failure)) return false;
   if (!file->NextTensor(&window) || !file->NextTensor(&filters)) return false;
@@ -195,15 +110,16 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
     return Refuse(failure, "window: expected at least " + std::to_string(hop) + " numbers, got " +
                                Print(window.shape));
   }
-  to->window_size = window.shape[0];
+  const std::int64_t window_size = window.shape[0];
   const bool is_matrix = filters.shape.size() == 2 && filters.shape[0] == bands;
   const std::int64_t half = is_matrix ? filters.shape[1] - 1 : 0;
-  to->half = half;
-  if (half < 1 || (half & (half - 1)) != 0 || 2 * half < to->window_size) {
+  if (half < 1 || (half & (half - 1)) != 0 || half > kMostHalf || 2 * half < window_size) {
     return Refuse(failure, "filters: expected (" + std::to_string(bands) +
                                ", N/2 + 1) for a power of two N from " +
-                               std::to_string(to->window_size) + ", got " + Print(filters.shape));
+                               std::to_string(window_size) + ", got " + Print(filters.shape));
   }
+  to->window_size = static_cast<std::int32_t>(window_size);
+  to->half = static_cast<std::int32_t>(half);
   to->window = CopyFloats(window, arena);
   BuildFilters(filters, to, arena);
   float* const cos = arena->Allocate<float>(half);
@@ -213,8 +129,8 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
     cos[k] = static_cast<float>(std::cos(angle));
     sin[k] = static_cast<float>(std::sin(angle));
   }
-  to->cos = cos;
-  to->sin = sin;
+  to->cosines = cos;
+  to->sines = sin;
   if (to->normalisation == Normalisation::kPcen) {
     for (const float** values : {&to->alpha, &to->delta, &to->r}) {
       Tensor tensor;
@@ -226,7 +142,7 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
     starts->emplace_back();
     return file->NextTensor(name, {width}, &starts->back());
   };
-  if (to->window_size > hop && !add_state("samples", to->window_size - hop)) return false;
+  if (window_size > hop && !add_state("samples", window_size - hop)) return false;
   if (to->normalisation != Normalisation::kLog &&
       !add_state("noise floor or smooth energy", bands)) {
     return false;
@@ -237,14 +153,13 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
 
 void RunFrontend(const Frontend& frontend, std::int64_t batch, const float* x, float* features) {
   const std::int64_t overlap = frontend.window_size - frontend.hop, bands = frontend.bands;
-  float* const power = frontend.workspace + 4 * frontend.half;
   for (std::int64_t b = 0; b < batch; ++b) {
     float* const samples = frontend.samples == nullptr ? nullptr : frontend.samples + b * overlap;
     float* const followed = frontend.followed == nullptr ? nullptr : frontend.followed + b * bands;
     const float* const hop = x + b * frontend.hop;
-    PowerSpectrum(frontend, samples, hop, power);
+    const float* const power = edgernn_power_spectrum(&frontend, samples, hop, frontend.workspace);
     for (std::int64_t band = 0; band < bands; ++band) {
-      const MelFilter& filter = frontend.filters[band];
+      const MelFilter& filter = frontend.mel_filters[band];
       float energy = 0.0f;
       for (std::int32_t k = 0; k < filter.count; ++k) {
         energy += filter.weights[k] * power[filter.first + k];

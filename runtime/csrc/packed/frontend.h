@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../../firmware/engine/edgernn_frontend.h"
 #include "common/arena.h"
 #include "op/tensor.h"
 
@@ -26,24 +27,14 @@ struct MelFilter {
   const float* weights;
 };
 
-struct Frontend {
-  std::int64_t hop;  // samples of a step; 0 for a model without a front end
-  std::int64_t window_size;
-  std::int64_t half;  // N/2, half the size of the FFT
-  std::int64_t bands;
+// The front end in C, without its filters, of which this one has only the nonzero weights; `hop` is
+// 0 for a model without a front end.
+struct Frontend : EdgernnFrontend {
   Normalisation normalisation;
-  float energy_floor;
-  float rise, fall;          // shares by which the noise floor or smooth energy moves in a step
-  const float* window;       // (window_size,)
-  const float* cos;          // (N/2,): cosines of 2πk / N
-  const float* sin;          // (N/2,)
-  const MelFilter* filters;  // (bands,)
-  const float* alpha;        // (bands,) of kPcen
-  const float* delta;
-  const float* r;
-  float* samples;    // state (B, window_size - hop), or null if that is empty
-  float* followed;   // state (B, bands) of kFloor and kPcen, or null
-  float* workspace;  // (5 N/2 + 1,)
+  const MelFilter* mel_filters;  // (bands,)
+  float* samples;                // state (B, window_size - hop), or null if that is empty
+  float* followed;               // state (B, bands) of kFloor and kPcen, or null
+  float* workspace;              // (5 N/2 + 1,)
 };
 
 // Reads a front end of a file with `bands` features, and appends the initial values of its states

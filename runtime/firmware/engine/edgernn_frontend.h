@@ -92,10 +92,13 @@ static inline const float* edgernn_power_spectrum(const EdgernnFrontend* f, cons
   const EdgernnComplex even_odd = {workspace, workspace + half};
   const EdgernnComplex other = {workspace + 2 * half, workspace + 3 * half};
   float* const power = workspace + 4 * half;
-  for (int32_t i = 0; i < 2 * half; ++i) {
-    const float sample = i < overlap ? samples[i] : i < f->window_size ? x[i - overlap] : 0.0f;
-    const float windowed = i < f->window_size ? f->window[i] * sample : 0.0f;
-    (i % 2 ? even_odd.im : even_odd.re)[i / 2] = windowed;
+  float* const windowed = other.re; /* (N,) */
+  for (int32_t i = 0; i < overlap; ++i) windowed[i] = f->window[i] * samples[i];
+  for (int32_t i = overlap; i < f->window_size; ++i) windowed[i] = f->window[i] * x[i - overlap];
+  for (int32_t i = f->window_size; i < 2 * half; ++i) windowed[i] = 0.0f;
+  for (int32_t i = 0; i < half; ++i) {
+    even_odd.re[i] = windowed[2 * i];
+    even_odd.im[i] = windowed[2 * i + 1];
   }
   const EdgernnComplex z = edgernn_fourier(f, even_odd, other);
   power[0] = (z.re[0] + z.im[0]) * (z.re[0] + z.im[0]);
