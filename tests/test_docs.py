@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 from edgernn.cells import CELLS
@@ -18,6 +19,7 @@ from edgernn.imputers import IMPUTERS
 from edgernn.model import SequenceModel
 from edgernn.rules import RULES
 from tests.source_tree import ROOT, run
+from tests.training_helpers import without_pictures
 
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,11 +38,20 @@ def test_readme_counts_cells_and_rules():
     assert counts.groups() == (str(len(CELLS)), str(len(RULES)))
 
 
-def test_readme_example_runs(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore:skip. :edgernn.errors.EdgernnWarning")
+def test_readme_example_runs(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    commands = re.findall(r"^    (edgernn [^\n#]*)", README, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
-    assert (tmp_path / "model.onnx").is_file()
+    without_pictures(monkeypatch)
+    assert len([line for line in code.splitlines() if line.strip()]) == 10
+    Path("my_net.py").write_text(code)
+    y = np.arange(40) % 2
+    np.savez("mine.npz", x=np.sin(np.arange(20) * (0.2 + 0.4 * y[:, None]))[..., None].astype(np.float32), y=y)
+    for command in commands:
+        words = shlex.split(command)[1:]
+        assert main([*words, "steps=3"] if words[0] == "train" else words) == 0, command
+    assert "sequence  class  probability" in capsys.readouterr().out
 
 
 def test_readme_names_no_model_that_validation_did_not_choose(monkeypatch):
