@@ -70,14 +70,15 @@ class CellTable:
     @classmethod
     def from_attributes(cls, lists: Mapping[str, Sequence[int] | Sequence[float]], constants: int = 0) -> "CellTable":
         """Restore the table from `attributes`; raise ProgramError if a program in them is invalid."""
-        states, *flags = map(int, lists["layout"])
+        states, mid_is_input, reads_last, square, mid_vanishes = map(int, lists["layout"])
         update, mid, vector_map = (
             Program.deserialise([*map(int, lists[name])], lists.get(f"{name}_numbers", ())) if lists.get(name) else None
             for name in ("update", "mid", "map")
         )
         assert update is not None
         gates, vectors = (tuple(map(int, lists.get(name, ()))) for name in ("gates", "vectors"))
-        return cls(gates, vectors, states, *map(bool, flags), update, mid, vector_map, constants)
+        flags = bool(mid_is_input), bool(reads_last), bool(square), bool(mid_vanishes)
+        return cls(gates, vectors, states, *flags, update, mid, vector_map, constants)
 
     def group(self, *, mid: bool) -> list[int]:
         """Return the indices of the gates that the equation `mid` reads (mid=True), or of all other gates."""

@@ -113,17 +113,7 @@ def _groups(model: SequenceModel, split: Split) -> list[Group]:
 
 
 def _metric(task: Task, split: Split, groups: list[Group]) -> tuple[float, list[float] | None]:
-    """Compute the main metric over all sequences of the groups.
-
-    Args:
-        task: The task.
-        split: The test sequences.
-        groups: Outputs and batches of each group.
-
-    Returns:
-        The metric over all sequences, and a list with its value after leaving out each record (such as a patient) in
-        turn. The list is None if the task's `Tally` does not separate records.
-    """
+    """Compute the main metric over all sequences of the groups."""
     assert isinstance(task.objective, Objective)
     metric = task.objective.metric
     means, tally = Means(), task.tally(split)
