@@ -17,7 +17,7 @@ from edgernn.runtime import Session
 from edgernn.runtime.run_file import run_file
 from edgernn.store import load_model
 from edgernn.training import find_task, train
-from edgernn.training.evaluate import scorer
+from edgernn.training.evaluate import evaluate, open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.tables import Tables
@@ -355,6 +355,26 @@ def test_a_file_without_its_extension_is_named(tmp_path):
         find_task(str(tmp_path / "mine"))
 
 
+def test_training_keeps_the_best_weights_reports_evaluations_and_warns_of_overfitting(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    rng = np.random.default_rng(0)
+    # nothing to learn: labels are random
+    path = save(tmp_path, x=inputs(N=80), y=rng.integers(2, size=80))
+    settings = {"steps": 240, "eval_every": 12, "hidden_size": 24, "lr": 0.02, "patience": "none"}
+    reported = []
+    with pytest.warns(EdgernnWarning, match="cross_entropy of the validation part was lowest at step .* overfits"):
+        result = train(path, "gru", out=tmp_path / "run", settings=settings, on_epoch=reported.append)
+    assert reported == [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    most = max(line["accuracy"] for line in reported)
+    least = min(line["cross_entropy"] for line in reported if line["accuracy"] == most)
+    task = open_task(tmp_path / "run")
+    kept = evaluate(load_model(tmp_path / "run")[0], task, task.validation)
+    assert result["best_validation"] == most == kept["accuracy"]
+    assert kept["cross_entropy"] == pytest.approx(least)
+    stopped = train(path, "gru", out=tmp_path / "early", settings={**settings, "patience": 2})
+    assert stopped["stopped"] == "patience"
+
+
 # sequences of unequal lengths
 
 
@@ -400,6 +420,8 @@ def test_sequences_of_unequal_lengths_from_file_to_packed_model(tmp_path, monkey
     assert scored["accuracy"] > 0.8
     assert scored["skip_percent"] == pytest.approx(100 * (1 - np.mean(updates)))
     assert result["macs_executed"] < result["macs"]
+    test = open_task(tmp_path / "whole").test
+    assert result["steps_a_sequence"] == pytest.approx(test.lengths.double().mean().item())
 
     assert main(["export", str(tmp_path / "whole")]) == 0
     session = Session(tmp_path / "whole/model.onnx")

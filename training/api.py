@@ -4,7 +4,7 @@
 import json
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,14 @@ from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
 from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE, STATE_JSON, Position, RunDirectory
 from edgernn.training.series import save_series
+from edgernn.training.tasks.base import Score
+from edgernn.training.tasks.own import OwnData
+from edgernn.training.tasks.sources import Split
 
 # number of test sequences that are saved in the run directory, to check and time the model
 _EXAMPLES = 16
+# a warning of overfitting needs this many evaluations, and this ratio of the last loss to the lowest one
+_FEW_EVALUATIONS, _OVERFIT = 10, 1.2
 
 
 def train(
@@ -52,6 +57,7 @@ def train(
     devices: int | None = None,
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
+    on_epoch: Callable[[dict[str, Any]], object] | None = None,
     wait: float = 0.0,
 ) -> dict[str, Any]:
     """Train a model and write a run directory.
@@ -76,6 +82,8 @@ def train(
             value, such as {"lr": 0.01}. The
             names are those of the settings NAME=VALUE of `edgernn train`.
         progress: Progress bar. Default: none.
+        on_epoch: Function that is called after each evaluation, by default one an epoch, with the line of metrics.jsonl
+            as a dict: step, epoch, loss, the metrics of the validation part, and others.
         wait: Seconds to wait for another process that trains in `out`.
 
     Returns:
@@ -99,7 +107,7 @@ def train(
     plan = make_plan(task, cell_used, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
     size = size_of(devices)
     check_size(plan, size)
-    run = RunDirectory(path)
+    run = RunDirectory(path, on_epoch)
     option = "--network" if isinstance(plan.model, NetworkConfig) else "--cell"
     arguments = (rule, run.path, seed, device, data, settings, devices, option)
     command = command_words(task, cell, *arguments)
@@ -262,6 +270,8 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
     result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
     result |= _steered(plan, model, position)
     task = plan.task
+    if isinstance(task, OwnData):
+        _warn_of_overfitting(lines, task.objective, plan.config.keep)
     with delaying():
         learning_curve(run.path / LEARNING, {plan.cell: lines}, task.objective.metric, task.solved, plan.can_skip)
     if isinstance(model, SequenceModel | OwnNetwork):
@@ -277,6 +287,21 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
         save_series(run.path, task.series(model, plan.device))
     write_json(run.path / RESULT, result)
     return result
+
+
+def _warn_of_overfitting(lines: list[dict[str, Any]], objective: Score, keep: str) -> None:
+    """Warn if the loss on the validation part has risen for most of the training, while that on training data fell."""
+    metric = objective.tie or objective.metric
+    best, last = min(lines, key=lambda line: line[metric]), lines[-1]
+    rose = last[metric] > _OVERFIT * best[metric] and last["loss"] < best["loss"]
+    if len(lines) >= _FEW_EVALUATIONS and rose and best["step"] < last["step"] / 2:
+        kept = "the best weights are kept" if keep == "best" else "keep=best keeps the best weights"
+        text = (
+            f"{metric} of the validation part was lowest at step {best['step']}, {best[metric]:.3g}, and rose to "
+            f"{last[metric]:.3g} at step {last['step']} while the training loss fell: the model overfits. {kept}; more "
+            "data, a lower hidden_size, or dropout_output=0.3 may help"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 
 def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss: float) -> dict[str, Any]:
@@ -301,7 +326,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "training_loss": training_loss,
         "seconds": round(position.seconds, 3),
         "seconds_per_epoch": round(position.seconds / (position.step / plan.steps_per_epoch), 6),
-        "steps_a_sequence": len(next(task.test.chunks(1)).x) if isinstance(model, SequenceModel | OwnNetwork) else None,
+        "steps_a_sequence": _steps_a_sequence(task.test) if isinstance(model, SequenceModel | OwnNetwork) else None,
         "neurons": sum(layer.cell.hidden_size for layer in model.recurrent_layers()),
         "parameters": cost.parameters,
         "weights": model.rounding.weights,
@@ -312,6 +337,15 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "frontend_macs": cost.frontend_macs,
         "block_macs": cost.block_macs,
     }
+
+
+def _steps_a_sequence(test: Split) -> float:
+    """Return the number of steps of a test sequence, or the mean of a batch if the sequences differ in length."""
+    first = next(test.chunks(1))
+    if first.lengths is None:
+        return len(first.x)
+    batch = next(test.chunks())
+    return batch.steps / batch.x.shape[1]
 
 
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:

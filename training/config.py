@@ -140,7 +140,8 @@ class TrainConfig:
     keep: Annotated[
         str,
         Field(
-            description="Weights to keep at the end: last, or best (best evaluation). Default: last; best with skip."
+            description="Weights to keep at the end: last, or best (best evaluation). Default: last; best with skip "
+            "and for your own data."
         ),
     ] = "last"
     anneal: Annotated[

@@ -20,7 +20,7 @@ from edgernn.training.optim import averaged, schedule, settle, watch
 from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
 from edgernn.training.run_directory import Position, RunDirectory
-from edgernn.training.tasks.base import FOREGROUND, Task
+from edgernn.training.tasks.base import FOREGROUND, Score, Task
 from edgernn.training.tasks.sources import Batch
 
 
@@ -271,8 +271,9 @@ def _validate(
         missed = float(metrics["skip_percent"] < target)
     # evaluations with the wanted share compete; before the first one, the closest is the best
     closer, as_close = missed < position.missed, missed == position.missed
-    if position.best is None or closer or (as_close and objective.better(value, position.best)):
-        position.best, position.missed, position.stale = value, missed, 0
+    tie = None if objective.tie is None else metrics[objective.tie]
+    if position.best is None or closer or (as_close and _is_better(objective, value, tie, position)):
+        position.best, position.tie, position.missed, position.stale = value, tie, missed, 0
         if config.keep == "best" and group.leads:
             run.save_best(model)
     elif model.rounding.is_full(position.step, total):
@@ -281,6 +282,14 @@ def _validate(
         position.stopped = "solved"
     elif config.stop.patience is not None and position.stale >= config.stop.patience:
         position.stopped = "patience"
+
+
+def _is_better(objective: Score, value: float, tie: float | None, position: Position) -> bool:
+    """Return True if an evaluation is better than the best one so far."""
+    assert position.best is not None
+    if value == position.best and tie is not None and position.tie is not None:
+        return tie < position.tie
+    return objective.better(value, position.best)
 
 
 def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:

@@ -88,6 +88,7 @@ class Position:
         best: Value of the main metric at the best evaluation; None before the first one that counts. With the
             settings skip and skip_target, an evaluation with a smaller `missed` is better; the metric decides between
             equal ones.
+        tie: Value of the metric `Score.tie` at the best evaluation, which decides between equal ones, or None.
         stale: Number of evaluations since the best one.
         missed: With the setting skip: how far the percentage of skipped neuron updates was from the wanted percentage
             at the best evaluation. It is in percentage points beyond a tolerance of 2; 0 means that the percentage was
@@ -103,6 +104,7 @@ class Position:
     loss_sum: float = 0.0
     loss_count: Annotated[int, Field(ge=0)] = 0
     best: float | None = None
+    tie: float | None = None
     stale: int = 0
     missed: float = 0.0
     seconds: float = 0.0
@@ -117,10 +119,14 @@ class RunDirectory:
     """Reader and writer of the files of one training run.
 
     A process that writes must hold the lock of the directory (see `edgernn.locks`).
+
+    Args:
+        path: The directory.
+        on_log: Function that gets each line of metrics.jsonl, as a dict, after it is written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, on_log: Callable[[dict[str, Any]], object] | None = None) -> None:
+        self.path, self._on_log = path, on_log
 
     def open(self, record: dict[str, Any], resume: bool, files: Mapping[str, bytes] | None = None) -> str | None:
         """Begin a new training run, or resume the run in this directory.
@@ -322,6 +328,8 @@ class RunDirectory:
             # the line must be on disk before the checkpoint that follows
             file.flush()
             os.fsync(file.fileno())
+        if self._on_log is not None:
+            self._on_log(line)
 
 
 def _as_text(value: Any) -> str:

@@ -165,8 +165,9 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     if labels and largest >= max(MANY_CLASSES, y["train"].numel()):
         hint = "number the classes 0, 1, 2 and so on, or store y as float to predict numbers"
         raise EdgernnError(f"{path}: y: expected class labels numbered from 0, got labels up to {largest}; {hint}")
-    if labels and y["train"].numel() > 2 and len(distinct := y["train"][is_counted(y["train"])].unique()) == 1:
-        text = f"y: every label is {int(distinct)}, so there is nothing to tell apart"
+    counted = y["train"][is_counted(y["train"])] if labels else torch.empty(0)
+    if len(counted) > 2 and int(counted.max()) == int(counted.min()):
+        text = f"y: every label is {int(counted.max())}, so there is nothing to tell apart"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
@@ -250,8 +251,8 @@ def _targets(path: Path, name: str, array: Array, x: Tensor, padding: Array | No
         raise EdgernnError(f"{path}: {name}: expected numbers, got text; {hint}")
     per_step = array.ndim == (2 if labels else 3)
     if padding is not None and per_step:
-        fill = (padding, IGNORED, array.astype(np.int64)) if labels else (padding[:, :, None], np.nan, array)
-        array = np.where(*fill)
+        array = array.astype(np.int64) if labels else array.copy()
+        array[padding] = IGNORED if labels else np.nan
     if not labels:
         ignored = np.isnan(array) if per_step and array.dtype.kind == "f" else np.zeros(array.shape, bool)
         target = finite(f"{path}: {name}", np.where(ignored, np.zeros(1, array.dtype), array))

@@ -3,7 +3,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -32,10 +32,14 @@ Predictor = Callable[[Batch], Tensor]
 
 @dataclass(frozen=True)
 class Score:
-    """The main metric of a task: its name, and True in `higher_is_better` if a higher value is better."""
+    """The main metric of a task: its name, and True in `higher_is_better` if a higher value is better.
+
+    `tie` names a further metric, of which a lower value is better between equal values of the main one; or None.
+    """
 
     metric: str
     higher_is_better: bool
+    tie: str | None = field(default=None, kw_only=True)
 
     def better(self, value: float, than: float) -> bool:
         return value > than if self.higher_is_better else value < than

@@ -35,6 +35,8 @@ TARGETS, NEXT = "targets", "next"
 MANY_CLASSES = 1000
 # most classes of a confusion matrix in the run directory
 _SHOWN_CLASSES = 50
+# few sequences for validation have the same accuracy at many evaluations
+_LABELS = replace(CLASSIFICATION, tie="cross_entropy")
 
 
 @dataclass
@@ -59,7 +61,14 @@ class OwnData(Task):
     background_label: Annotated[int | None, Field(ge=0)] = None
     balance: bool = False
 
-    defaults: ClassVar[Mapping[str, Any]] = {"epochs": 20, "hidden_size": 64, "batch_size": 32, "lr": 1e-3}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "epochs": 20,
+        "hidden_size": 64,
+        "batch_size": 32,
+        "lr": 1e-3,
+        "keep": "best",
+        "patience": 10,
+    }
 
     def __post_init__(self) -> None:
         if self.predict not in (TARGETS, NEXT):
@@ -124,7 +133,7 @@ class OwnData(Task):
         counts = torch.bincount(labels[is_counted(labels)], minlength=self.output_size).double()
         weights = torch.where(counts > 0, counts.sum() / (counts * int((counts > 0).sum())), 0.0).float()
         self.class_weights = weights.tolist()
-        self.objective = replace(CLASSIFICATION, loss=lambda y, target: cross_entropy(y, target, weights.to(y)))
+        self.objective = replace(_LABELS, loss=lambda y, target: cross_entropy(y, target, weights.to(y)))
 
     def check_network(self, network: RecurrentModel) -> None:
         if self._lengths:
@@ -152,7 +161,7 @@ class OwnData(Task):
         if self.predict == NEXT:
             x, y = _next(source, x, self._lengths)
         labels = not y["train"].is_floating_point()
-        self.objective = CLASSIFICATION if labels else REGRESSION
+        self.objective = _LABELS if labels else REGRESSION
         self.output = "all" if y["train"].ndim == (2 if labels else 3) else "last"
         if self.background_label is not None and not (labels and self.output == "all"):
             raise EdgernnError(
@@ -189,7 +198,7 @@ class OwnData(Task):
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
         """Write the confusion matrix of the test part, with the precision, recall and F1 of each class."""
         assert isinstance(self.objective, Objective)
-        if self.objective.metric != CLASSIFICATION.metric or self.output_size > _SHOWN_CLASSES:
+        if self.objective.metric != _LABELS.metric or self.output_size > _SHOWN_CLASSES:
             return
         confusion = Confusion(self.classes or [str(i) for i in range(self.output_size)])
         with torch.no_grad():
