@@ -199,6 +199,19 @@ def _csv_folder(folder: Path) -> None:
     (folder / "labels.csv").write_text("".join(f"{name},{'ab'[i % 2]}\n" for i, name in enumerate(names)))
 
 
+def _table(folder: Path, suffix: str) -> None:
+    import polars
+
+    x = np.random.default_rng(0).standard_normal(48)
+    label = [("left", "right")[i // 4 % 2] for i in range(48)]
+    columns = {"time": [i / 10 for i in range(48)], "x": x, "label": label, "recording": [i // 4 for i in range(48)]}
+    table = polars.DataFrame(columns)
+    if suffix == "parquet":
+        table.write_parquet(folder / "own.parquet")
+    else:
+        table.write_csv(folder / "own.csv", separator=";", decimal_comma=True)
+
+
 def _words(folder: Path) -> None:
     from tests.words import tone, write_wav
 
@@ -337,6 +350,8 @@ KINDS = {
     "npz": Kind(_npz, _task("tasks.arrays:Arrays", "own.npz")),
     "inputs of run": Kind(_inputs, _read_input),
     "csv files": Kind(_csv_folder, _task("tasks.tables:Tables")),
+    "csv table": Kind(partial(_table, suffix="csv"), _task("tasks.tables:Tables", "own.csv")),
+    "parquet table": Kind(partial(_table, suffix="parquet"), _task("tasks.tables:Tables", "own.parquet")),
     "wav files": Kind(_words, _task("tasks.keywords:OwnWords")),
     "idx": Kind(_mnist, _read_idx),
     "mat": Kind(_svhn, _read_svhn),

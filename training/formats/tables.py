@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of a user's own tables, csv files in any usual dialect and parquet files, by polars."""
 
+import json
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +31,14 @@ _COMMA = r"^(\s*[+-]?\d*),(\d+(?:[eE][+-]?\d+)?\s*)$"
 _UNITS = {"ms": 1e-3, "millis": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SIZES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 _CLOCK = "%H:%M:%S%.f"
+# polars aborts the process that reads some damaged parquet files
+_CONVERT = """
+import json, sys, polars
+paths, folder = json.load(sys.stdin)
+for i, path in enumerate(paths):
+    polars.read_parquet(path).write_ipc(f"{folder}/{i}")
+    print(i, flush=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -152,8 +164,7 @@ def read_tables(source: Path, paths: Sequence[Path]) -> Table:
         raise EdgernnError(
             f"{source}: expected tables of one format, got {' and '.join(sorted(suffixes))}; convert some"
         )
-    read = _read_parquet if suffixes == {PARQUET} else _read_csv
-    tables = [read(path) for path in paths]
+    tables = _read_parquet(paths) if suffixes == {PARQUET} else [_read_csv(path) for path in paths]
     first = next((table for table in tables if table.has_names), tables[0])
     _check_widths(source, paths, [table.frame.width for table in tables])
     frames = [_in_order(table, first) for table in tables]
@@ -189,14 +200,19 @@ def _in_order(table: Table, first: Table) -> pl.DataFrame:
     return table.frame.select(first.names)
 
 
-def _read_parquet(path: Path) -> Table:
-    try:
-        frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise EdgernnError(f"{path}: expected a parquet file, got a damaged one ({error}); write it again") from None
-    if not len(frame):
-        raise EdgernnError(f"{path}: expected rows, got none; add some")
-    return Table((path,), (0, len(frame)), frame)
+def _read_parquet(paths: Sequence[Path]) -> list[Table]:
+    tables = []
+    with tempfile.TemporaryDirectory() as folder:
+        words = json.dumps([[str(path.resolve()) for path in paths], folder])
+        process = subprocess.run([sys.executable, "-c", _CONVERT], input=words, capture_output=True, text=True)
+        for i, path in enumerate(paths):
+            if i >= len(process.stdout.split()):
+                raise EdgernnError(f"{path}: expected a parquet file, got a damaged or another one; write it again")
+            frame = pl.read_ipc((Path(folder) / str(i)).read_bytes())
+            if not len(frame):
+                raise EdgernnError(f"{path}: expected rows, got none; add some")
+            tables.append(Table((path,), (0, len(frame)), frame))
+    return tables
 
 
 def _read_csv(path: Path) -> Table:
