@@ -137,17 +137,17 @@ def test_a_recipe_binds(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-# six steps are too few to reach the share of skipped updates that a recipe asks for
+# three steps are too few to reach the share of skipped updates that a recipe asks for
 @pytest.mark.filterwarnings("ignore:skip. expected:edgernn.errors.EdgernnWarning")
 def test_a_recipe_trains(name, tmp_path, small_data, monkeypatch):
-    """Six steps of the cut-down version on small files in the data set's format."""
+    """Three steps of the cut-down version on small files in the data set's format."""
     without_pictures(monkeypatch)
     recipe, table = load_recipe(name), load_table(name.split("/")[0])
-    settings = over(recipe.settings, table.quick | {"steps": 6, "eval_every": 6})
+    settings = over(recipe.settings, table.quick | {"steps": 3, "eval_every": 3})
     result = train(
         recipe.task, recipe.cell, recipe.rule, settings=settings, data=small_data, out=tmp_path / "run", device="cpu"
     )
-    assert result["steps"] == 6
+    assert result["steps"] == 3
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text())
     assert result["metric"] in line
     values = [figure(result, column) for column in table.columns]
