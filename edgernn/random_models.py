@@ -131,12 +131,7 @@ def _moved_share(x: Tensor, theta: Tensor) -> float:
 
 
 def _sent_share(layer: RecurrentLayer, x: Tensor, theta: Tensor) -> float:
-    """Return the share of values of h that a layer with the rule delta sends anew, on input x (T, B, I).
-
-    A value is sent anew if it differs by more than the layer's threshold from the value that was last sent (`Delta`).
-    The argument `theta` is the tensor of this threshold. It is not read here, because the layer reads it. The first
-    steps do not count.
-    """
+    """Return the share of values of h that a layer with the rule delta sends anew, on input x (T, B, I)."""
     decisions = layer(x)[2].decisions
     assert decisions is not None
     return float(decisions[_SETTLING:].float().mean())

@@ -122,10 +122,7 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _plain_types(hint: Any) -> list[type]:
-    """Return [int], [float], [bool] or [str] if a type hint allows values of that type alone, else [].
-
-    None and class objects (type[...]) may be allowed in addition. A Literal has the type of its first value.
-    """
+    """Return [int], [float], [bool] or [str] if a type hint allows values of that type alone, else []."""
     plain = []
     for part in _parts(hint):
         kind = type(typing.get_args(part)[0]) if typing.get_origin(part) is Literal else part

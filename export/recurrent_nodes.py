@@ -158,10 +158,7 @@ def _hidden(node: onnx.NodeProto) -> list[str]:
 
 
 def _converted(proto: onnx.ModelProto, path: str) -> onnx.ModelProto:
-    """Return a copy of a model, converted to operator set `OPSET` if it has an older one.
-
-    The ONNX functions of edgernn's layers use operators of this set.
-    """
+    """Return a copy of a model, converted to operator set `OPSET` if it has an older one."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for entry in copy.opset_import:

@@ -228,11 +228,7 @@ def _warn_of_recording(session: Session, source: Path, steps: int) -> None:
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
-    """Convert the numbers of a csv file, float64 (T, 1), to word indices, int64 (T,).
-
-    UsageError is raised unless x has one column of whole numbers. `path` is the path of the csv file, for the error
-    message.
-    """
+    """Convert the numbers of a csv file, float64 (T, 1), to word indices, int64 (T,); refuse other columns."""
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
         raise UsageError(
             f"{path}: expected one whole number in each row, the index of a word, got other values; correct the file"

@@ -348,11 +348,7 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 
 
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
-    """Return a model's costs as a dict: its work per step, and its parameters beside those of a GRU and an LSTM.
-
-    `info` is the metadata. `rate` is the share of the neurons of all layers that are updated (0 to 1). `executed` is
-    the number of multiply-adds of a step that the backend `backend` executed.
-    """
+    """Return a model's costs as a dict: its work per step, and its parameters beside those of a GRU and an LSTM."""
     cost = info["cost"]
     idle = cost["flops_paper_idle"]
     # files of earlier versions lack the keys frontend_macs and block_macs

@@ -65,11 +65,7 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
 
 
 def _kernel(model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """Return the name of the kernel that runs a model in the native library, or "" if there cannot be one.
-
-    The library interprets the equations of a cell without compiled kernels. The model, with I = `input_size` and
-    H = `hidden_size`, may have tensors without values (device meta).
-    """
+    """Return the name of the kernel that runs a model in the native library, or "" if there cannot be one."""
     layer = model.recurrent_layers()[0]
     if model.cell_type in COMPILED.values():
         return layer.kind

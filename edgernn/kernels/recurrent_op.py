@@ -233,20 +233,7 @@ def _recurrent(
     grad: bool,
     keep: bool,
 ) -> list[Tensor]:
-    """Run a layer over a sequence.
-
-    Args:
-        tensors: x (T, B, I), the initial state, and the parameters and buffers of the layer.
-        step_weights: Factors of the steps in the penalty on updates (T, B); None stands for 1.
-        layer: Key of the layer, from `describe`.
-        training: True in training mode.
-        slope: `UpdateRule.slope`.
-        grad: True if the caller needs gradients, which changes the penalty on updates.
-        keep: True to return the values that the backward kernels need.
-
-    Returns:
-        y, the last state, the fields of `Trace`, and the kept values.
-    """
+    """Run a layer over a sequence; `tensors` are x (T, B, I), the initial state, parameters and buffers."""
     known = _known(layer)
     kept = Kept() if keep else None
     with torch.set_grad_enabled(grad):

@@ -208,12 +208,7 @@ class KernelSource:
             self.put(f"u_share = 1.0 / tl.maximum(tl.minimum(H - u_first, {G}), 1)")
 
     def _vector(self, name: str, size: str = "") -> None:
-        """Load a parameter vector, which is the same for all sequences of the batch, into the variable `name`.
-
-        `size` is the symbol of the number of values to load: "H", or "M" for the size of the vector m that `Cell.mid`
-        computes. Default: the size of the parameter vector itself. `size` is ignored for a vector with one value per
-        group of neurons, as each neuron then loads the value of its group.
-        """
+        """Load a parameter vector, which is the same for all sequences of the batch, into the variable `name`."""
         default_size, at = self._vectors()[name]
         size = default_size if default_size == "U" else size or default_size
         limit = "h_col < H" if size == "U" else f"{size.lower()}_col < {size}"

@@ -59,11 +59,7 @@ def send_values(kind: LayerKind) -> Iterator[str]:
 
 
 def _sent(name: str) -> str:
-    """Return the C expression of the array with the values of a vector that are part of the sums W x + R h + b.
-
-    `name` is the vector: x, last (x of the previous step) or h. A rule such as delta keeps these sums from step to
-    step. They contain an old value of the vector until the new value differs from it by more than a threshold.
-    """
+    """Return the C expression of the array with the values of a vector that are part of the sums W x + R h + b."""
     return {"x": "rule_x", "last": "rule_x + layer->inputs", "h": "rule_h"}[name]
 
 

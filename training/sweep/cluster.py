@@ -176,11 +176,7 @@ def _try_to_join(address: str) -> None:
 
 
 def _wait_for_answer(address: str, seconds: float) -> None:
-    """Wait until the address of a Ray cluster accepts a TCP connection.
-
-    Raise UsageError for an address other than HOST:PORT or ray://HOST:PORT, and EdgernnError after `seconds` without an
-    answer.
-    """
+    """Wait until the address of a Ray cluster accepts a TCP connection."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"address: expected HOST:PORT, ray://HOST:PORT or auto, got {address!r}")

@@ -172,10 +172,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
 
 
 def _resemble_labels(targets: Tensor) -> bool:
-    """Return True if targets are floats (N, 1) that are probably class labels.
-
-    This is assumed if all are whole numbers and each number occurs in 8 sequences or more on average.
-    """
+    """Return True if targets are floats (N, 1) that are probably class labels."""
     if not targets.is_floating_point() or targets.ndim != 2 or targets.shape[1] != 1:
         return False
     distinct = np.unique(targets.numpy())

@@ -257,11 +257,7 @@ class Ecg(Folds, Task):
         return windows_of(x, target, target == 0, self.window, self.lead)
 
     def _beats(self, record: HeartRecord) -> tuple[Array, Array]:
-        """Cut a record into one sequence per beat; return the inputs (N, T, frame + 4) and the classes (N,).
-
-        These beats have no sequence: the first and the last, fusion and unknown beats, and beats without enough signal
-        before or after them.
-        """
+        """Cut a record into one sequence per beat; return the inputs (N, T, frame + 4) and the classes (N,)."""
         before = round(_BEFORE * RATE)
         steps = round((_BEFORE + _AFTER) * RATE) // self.frame
         places = np.arange(len(record.sample))

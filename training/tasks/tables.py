@@ -187,10 +187,7 @@ class Tables(ColumnSettings, Folds, OwnData):
     def _row_targets(
         self, source: Path, files: Mapping[str, Files], table: Table, roles: Roles
     ) -> npt.NDArray[Any] | None:
-        """Return the target of each row: labels (N,), -1 where there is none, or numbers (N, O); None if predict=next.
-
-        Sets `classes`, the sorted names of the labels.
-        """
+        """Return the target of each row: labels (N,), -1 for none, or numbers (N, O); None if predict=next."""
         if self.predict == NEXT:
             return None
         rows = np.diff(table.begins)
@@ -228,10 +225,7 @@ class Tables(ColumnSettings, Folds, OwnData):
         return np.array([number.get(name, IGNORED) for name in labels])
 
     def _rates(self, source: Path, table: Table, recordings: Sequence[Recording], roles: Roles) -> list[float]:
-        """Return the rates of the recordings in rows a second, sorted.
-
-        EdgernnError is raised if time runs backwards, or if rates differ without the setting `resample`.
-        """
+        """Return the rates of the recordings in rows a second, sorted."""
         rates: dict[float, str] = {}
         for recording in recordings:
             if recording.seconds is None or len(recording) < 2:
