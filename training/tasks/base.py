@@ -15,7 +15,7 @@ from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.training.tasks.sources import IGNORED, Batch, MarkedBatch, Source, Split, is_counted
+from edgernn.training.tasks.sources import IGNORED, Batch, Source, Split, is_counted
 from edgernn.training.tasks.trivial import log_counts
 
 # files that `Task.pictures` writes into the run's directory: samples; the DET curve of detected words and a minute of
@@ -284,7 +284,7 @@ class Task(abc.ABC):
         With the setting `background`, the penalty on neuron updates has another weight at these steps. The network must
         be a `SequenceModel`.
         """
-        return batch.background if isinstance(batch, MarkedBatch) else None
+        return batch.background
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         """Compute the loss of a batch, and the state that is carried to the next training step.

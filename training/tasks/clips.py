@@ -13,7 +13,7 @@ import torch
 from edgernn.runtime.wav import FULL_SCALE
 from edgernn.training.tasks.mixing import background_clips, mixed, quiet_frames, shifted, spoken_part
 from edgernn.training.tasks.recordings import Audio
-from edgernn.training.tasks.sources import EVALUATION_BATCH, EpochOrder, MarkedBatch, Source, Split
+from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, EpochOrder, Source, Split
 
 # stands for the index of a clip that is cut from the noise
 DRAWN = -1
@@ -92,13 +92,13 @@ class Clips(Source, Split):
     def steps_per_epoch(self, batch_size: int) -> int:
         return self._order.steps(batch_size)
 
-    def batch(self, step: int, batch_size: int) -> MarkedBatch:
+    def batch(self, step: int, batch_size: int) -> Batch:
         return self._batch(self._order.chosen(step, batch_size), np.random.default_rng([_CHANGES, self.seed, step]))
 
     def targets(self) -> torch.Tensor:
         return torch.from_numpy(self._labels(self.members(np.random.default_rng(self.seed))))
 
-    def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[MarkedBatch]:
+    def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
         """Iterate over the clips in batches of `size`; every pass yields the same clips in the same order."""
         rng = np.random.default_rng([_FIXED, 0, 0])
         members = self.members(rng)
@@ -156,7 +156,7 @@ class Clips(Source, Split):
     def _labels(self, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.where(chosen == DRAWN, self.silence, self.label[chosen])
 
-    def _batch(self, chosen: npt.NDArray[np.int64], rng: np.random.Generator) -> MarkedBatch:
+    def _batch(self, chosen: npt.NDArray[np.int64], rng: np.random.Generator) -> Batch:
         drawn, label = chosen == DRAWN, self._labels(chosen)
         clips = self.recorded(chosen)
         clips[drawn] = 0
@@ -174,4 +174,4 @@ class Clips(Source, Split):
         # (T, B, hop), a view: a front end reads the samples of a clip in their order
         x = torch.from_numpy(clips).view(len(clips), -1, self.hop).transpose(0, 1)
         marks = torch.from_numpy(background.T.copy())
-        return MarkedBatch(x, torch.from_numpy(label), background=marks)
+        return Batch(x, torch.from_numpy(label), background=marks)

@@ -30,23 +30,28 @@ class Batch:
     x is (T, B, I) float32, or (T, B) int64 word indices. target is (B, ...), one per sequence, or (T, B, ...), one per
     step, if `per_step` is true. lengths (B,) int64 are the numbers of steps of the sequences, of which the longest has
     T; None: all have T. Later steps are padding, with x = 0. Targets to ignore, as those of padding, are -1 if they are
-    labels, and NaN if they are numbers.
+    labels, and NaN if they are numbers. background (T, B) is True at steps at which nothing happens, such as silence;
+    None: no step is marked.
     """
 
     x: Tensor
     target: Tensor
     per_step: bool = field(default=False, kw_only=True)
     lengths: Tensor | None = field(default=None, kw_only=True)
+    background: Tensor | None = field(default=None, kw_only=True)
 
     def to(self, device: str) -> Self:
-        lengths = None if self.lengths is None else self.lengths.to(device)
-        return replace(self, x=self.x.to(device), target=self.target.to(device), lengths=lengths)
+        lengths, background = (None if t is None else t.to(device) for t in (self.lengths, self.background))
+        x, target = self.x.to(device), self.target.to(device)
+        return replace(self, x=x, target=target, lengths=lengths, background=background)
 
     def part(self, first: int, every: int) -> Self:
         """Return a batch with every `every`-th sequence of this batch, from the sequence with index `first` on."""
         target = self.target[:, first::every] if self.per_step else self.target[first::every]
         lengths = None if self.lengths is None else self.lengths[first::every]
-        return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous(), lengths=lengths)
+        background = None if self.background is None else self.background[:, first::every].contiguous()
+        x = self.x[:, first::every].contiguous()
+        return replace(self, x=x, target=target.contiguous(), lengths=lengths, background=background)
 
     @property
     def steps(self) -> int:
@@ -58,19 +63,6 @@ class Batch:
         """Number of sequences, or of steps if `per_step`, whose targets are not ignored."""
         places = self.x.shape[1] * (len(self.target) if self.per_step else 1)
         return places * float(is_counted(self.target).double().mean())
-
-
-@dataclass(frozen=True)
-class MarkedBatch(Batch):
-    """A batch with the mask `background` (T, B), which is True at steps at which nothing happens, such as silence."""
-
-    background: Tensor = field(kw_only=True)
-
-    def to(self, device: str) -> Self:
-        return replace(super().to(device), background=self.background.to(device))
-
-    def part(self, first: int, every: int) -> Self:
-        return replace(super().part(first, every), background=self.background[:, first::every].contiguous())
 
 
 class Source(abc.ABC):
@@ -236,10 +228,8 @@ class Sequences(Source, Split):
         x = x.float().contiguous() if self.symbols is None else one_hot(x, self.symbols)
         y = y if y.is_floating_point() else y.long()
         target = y[:, :T].transpose(0, 1).contiguous() if self.per_step else y
-        if self.background is None:
-            return Batch(x, target, per_step=self.per_step, lengths=lengths)
-        background = self.background[chosen, :T].T.contiguous()
-        return MarkedBatch(x, target, per_step=self.per_step, lengths=lengths, background=background)
+        background = None if self.background is None else self.background[chosen, :T].T.contiguous()
+        return Batch(x, target, per_step=self.per_step, lengths=lengths, background=background)
 
 
 class Generated(Source):

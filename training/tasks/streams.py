@@ -10,7 +10,7 @@ import torch
 from edgernn.training.tasks.clips import DRAWN, Clips
 from edgernn.training.tasks.parts import Array
 from edgernn.training.tasks.rooms import Acoustics, Spoken
-from edgernn.training.tasks.sources import EpochOrder, MarkedBatch, Source
+from edgernn.training.tasks.sources import Batch, EpochOrder, Source
 from edgernn.training.tasks.windows import UNCOUNTED
 
 # a word stays the target for HOLD seconds after its end; the _RELEASE seconds that follow carry no loss
@@ -77,7 +77,7 @@ class Streams(Source):
     def steps_per_epoch(self, batch_size: int) -> int:
         return self._order.steps(batch_size * self.slots)
 
-    def batch(self, step: int, batch_size: int) -> MarkedBatch:
+    def batch(self, step: int, batch_size: int) -> Batch:
         members = self._order.chosen(step, batch_size * self.slots)
         rng = np.random.default_rng([_SCENES, self.clips.seed, step])
         hop, rate, silence = self.acoustics.hop, self.acoustics.rate, self.clips.silence
@@ -92,4 +92,4 @@ class Streams(Source):
             backgrounds.append(stream_background)
         arrays: tuple[list[Array], ...] = samples, targets, backgrounds
         x, target, background = (torch.from_numpy(np.stack(parts, 1)) for parts in arrays)
-        return MarkedBatch(x, target, per_step=True, background=background)
+        return Batch(x, target, per_step=True, background=background)
