@@ -7,6 +7,7 @@ import struct
 import warnings
 import wave
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,20 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
         raise EdgernnError(f"{path}: expected samples, got none; record it again")
     if (header.kind, header.bits, header.channels, header.rate) == (_PCM, 8 * _BYTES, 1, rate):
         return np.frombuffer(content, "<i2", count, header.begin).astype(np.int16)
-    channels = "one channel" if header.channels == 1 else f"{header.channels} channels"
-    form = f"{header.rate:,} Hz, {channels} and {header.bits} bits"
-    text = f"sound of {form} is read as one channel of 16 bits at {rate:,} Hz"
-    warnings.warn(text, EdgernnWarning, stacklevel=2)
+    warn_of_conversion(header.rate, header.channels, header.bits, rate)
     samples = _decoded(content, header, count).mean(1)
     if not np.isfinite(samples).all():
         raise EdgernnError(f"{path}: expected finite samples, got NaN or infinity; record it again")
     samples = _resampled(path, samples, header.rate, rate)
     return np.clip(np.rint(samples), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
+
+
+@cache
+def warn_of_conversion(old: int, channels: int, bits: int, new: int) -> None:
+    """Warn once in a process that sound of one form, such as all files of a folder, is read as another."""
+    form = f"{old:,} Hz, {'one channel' if channels == 1 else f'{channels} channels'} and {bits} bits"
+    text = f"sound of {form} is read as one channel of 16 bits at {new:,} Hz"
+    warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 
 def _check_kind(path: Path, header: "_Header", rate: int) -> None:

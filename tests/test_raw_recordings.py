@@ -13,6 +13,7 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import run_file
+from edgernn.runtime.wav import warn_of_conversion
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.parts import split_units
 from edgernn.training.tasks.tables import Tables
@@ -148,12 +149,14 @@ def test_clips_of_another_rate_become_a_model_that_hears_them(tmp_path, monkeypa
         for i in range(10):
             write_wav(source / word / f"{i}.wav", stereo(word, i), rate, channels=2)
     said = "sound of 44,100 Hz, 2 channels and 16 bits is read as one channel of 16 bits at 16,000 Hz"
+    warn_of_conversion.cache_clear()
     train(source, run, {"steps": 60, "batch_size": 16, "hidden_size": 16})
     assert capsys.readouterr().err.count(said) == 1
     assert main(["export", str(run)]) == 0
     pack_file(run / "model.onnx", tmp_path / "words.edgernn")
     recording = write_wav(tmp_path / "r.wav", np.tile(stereo("high", 99), (2, 1)), rate, channels=2)
     capsys.readouterr()
+    warn_of_conversion.cache_clear()
     assert main(["run", str(run / "model.onnx"), "--stream", str(recording), "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["seconds"] == pytest.approx(2)
@@ -222,6 +225,27 @@ def test_resampling_interpolates_numbers_and_takes_the_nearest_label(tmp_path):
     assert task.train.y.tolist() == [[0, 0, 0, 1, 1, 1]]
     task = opened(Tables(resample=5, window=3), path)
     assert task.test.y.tolist() == [0, 1]
+
+
+def test_recordings_of_unequal_lengths_with_gaps_in_their_labels(tmp_path):
+    for i in range(10):
+        labels = ["", *"ab" * (i + 2)]
+        rows = [f"{k / 10},{i},{label}" for k, label in enumerate(labels)]
+        (tmp_path / f"{i}.csv").write_text("\n".join(["t,x,label", *rows]))
+    (tmp_path / "none.csv").write_text("t,x,label\n0,99,\n0.1,99,\n")
+    task = opened(Tables(), tmp_path)
+    assert task.label_by == "step"
+    seen = {}
+    for part in parts(task):
+        for x, y, length in zip(part.x, part.y, part.lengths, strict=True) if part.lengths is not None else ():
+            seen[int(x[0, 0])] = y[:length].tolist()
+    lengths = [part.lengths for part in parts(task) if part.lengths is not None]
+    assert lengths
+    assert 99 not in seen
+    assert all(labels == [-1, *[0, 1] * (i + 2)] for i, labels in seen.items())
+    # half a second holds more of one class
+    task = opened(Tables(window=5), tmp_path)
+    assert {int(label) for part in parts(task) for label in part.y} == {0, 1}
 
 
 HEADER = "t,x,activity,person\n"

@@ -20,7 +20,7 @@ from edgernn.export import to_onnx
 from edgernn.runtime import Session
 from edgernn.runtime.run_file import run_file
 from edgernn.runtime.run_stream import run_stream
-from edgernn.runtime.wav import UNKNOWN_SIZE, _read_header, read_wav
+from edgernn.runtime.wav import UNKNOWN_SIZE, _read_header, read_wav, warn_of_conversion
 from edgernn.runtime.wav import write_wav as write_float_wav
 from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
 from tests.broken_wavs import BROKEN, broken_wav, replace_header
@@ -215,9 +215,11 @@ def test_sound_of_any_kind_is_mixed_down_and_resampled(tmp_path, kind, rate, cou
     other = 0.2 * sine(rate, 1000.0)
     channels = np.stack([sine(rate) + other * (k - (count - 1) / 2) for k in range(count)], 1)
     path = write_samples(tmp_path / "r.wav", kind, rate, channels)
+    warn_of_conversion.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         samples = read_wav(path, RATE)
+        read_wav(path, RATE)
     assert len(caught) == ((kind, rate, count) != ("int16", RATE, 1))
     if caught:
         bits = {"uint8": 8, "int24": 24}.get(kind, 8 * np.dtype("i4" if kind == "int24" else kind).itemsize)
@@ -232,6 +234,7 @@ def test_sound_of_any_kind_is_mixed_down_and_resampled(tmp_path, kind, rate, cou
 
 
 def test_sound_that_cannot_be_converted(tmp_path, monkeypatch):
+    warn_of_conversion.cache_clear()
     path = write_samples(tmp_path / "r.wav", "float32", RATE, np.full((9, 1), np.nan))
     with pytest.warns(EdgernnWarning), pytest.raises(EdgernnError, match=r"r\.wav: expected finite samples, got NaN"):
         read_wav(path, RATE)
@@ -246,9 +249,7 @@ def test_sound_that_cannot_be_converted(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.signal", None)
     with (
         pytest.warns(EdgernnWarning, match="sound of 8,000 Hz"),
-        pytest.raises(
-            EdgernnError, match="expected 16000 samples per second, got 8000; install scipy to resample"
-        ),
+        pytest.raises(EdgernnError, match="expected 16000 samples per second, got 8000; install scipy to resample"),
     ):
         read_wav(path, RATE)
 

@@ -63,7 +63,7 @@ def train(
     """Train a model and write a run directory.
 
     Args:
-        task: The name of a task, or the path of an .npz file or of a folder of csv or wav files.
+        task: The name of a task, or the path of an npz, csv or parquet file, or of a folder of tables or wav files.
         cell: The name of a cell, or FILE.py:CLASS for a user-defined one. The file is executed and copied to the run
             directory; a resumed run executes the copy.
         rule: The name of an update rule. Default: the rule that the cell's name implies, else "always".

@@ -25,7 +25,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="New data with targets, an npz file or a folder like those of the training; for a model of another task, the "
+    help="New data with targets, a file or a folder like those of the training; for a model of another task, the "
     "folder of its data set.  [default: the data of the training]",
 )
 def command(model: Path, settings: tuple[str, ...], data: Path | None) -> dict[str, Any]:

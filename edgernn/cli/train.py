@@ -114,7 +114,7 @@ def _sections(
     is_eager=True,
     help="Task, one of activity, adding, binary-addition, brits, char, draw, ecg, fashion-rows, keywords, l2l, "
     "memorization, mnist-permuted, mnist-rows, ptb, remaining-life, seizures, sentence-vae, twitter or yahoo; or a "
-    "custom .npz file or folder of csv or wav files.",
+    "custom .npz, .csv or .parquet file, or folder of tables or wav files.",
 )
 @click.option(
     "--cell",
