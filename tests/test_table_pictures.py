@@ -240,7 +240,7 @@ def test_a_table_keeps_series_and_leaves_its_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", tmp_path / "recipes")
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/t.toml").write_text(TABLE)
-    report = reproduce("t", out=tmp_path / "runs", seeds=2)
+    report = reproduce("t", out=tmp_path / "runs", seeds=2, jobs=1)
     files = [f"{tmp_path}/runs/{name}" for name in ("table.json", "table.md", "loss.png", "kept.png", "cobweb.png")]
     assert report["files"] == [*files, f"{tmp_path}/runs/patterns.png"]
     for row in report["rows"]:
@@ -256,7 +256,7 @@ def test_a_table_keeps_series_and_leaves_its_pictures(tmp_path, monkeypatch):
     assert claim["result"]["value"] == pytest.approx(first - second)
     page = (tmp_path / "runs/table.md").read_text()
     assert "MSE, sarnn (lambda=0.0) less sarnn (lambda=0.5) is" in page
-    lines = search("t", out=tmp_path / "search")
+    lines = search("t", out=tmp_path / "search", jobs=1)
     assert [line["settings"] for line in lines] == [{"lr": 0.001}, {"lr": 0.01}]
     assert (tmp_path / "search/searched.png").is_file()
 
