@@ -175,13 +175,13 @@ def test_neither_a_person_nor_a_recording_is_on_both_sides(tmp_path, seed, folds
     people = [{f"p{int(x[0, 0])}" for x in part.x} for part in parts(task)]
     assert all(people)
     assert sum(map(len, people)) == len(set.union(*people)) == 8
-    assert [set(task.split[part]) for part in ("train", "validation", "test")] == people
+    assert [set(task.division[part]) for part in ("train", "validation", "test")] == people
     # windows of a person are dependent
     assert [len(part.origins.unique()) for part in parts(task)[1:]] == [len(names) for names in people[1:]]
     if folds:
         other = opened(Tables(**settings), tmp_path, seed + 1)
-        assert other.split["test"] == task.split["test"]
-        assert not {*other.split["validation"]} & {*task.split["validation"]}
+        assert other.division["test"] == task.division["test"]
+        assert not {*other.division["validation"]} & {*task.division["validation"]}
 
 
 def test_without_groups_recordings_are_split_and_a_single_one_at_its_gaps(tmp_path):
@@ -199,7 +199,7 @@ def test_without_groups_recordings_are_split_and_a_single_one_at_its_gaps(tmp_pa
     task = opened(Tables(gap=5, window=6, resample=10.0), one)
     pieces = [{int(v) for v in part.x.unique()} for part in parts(task)]
     assert sum(map(len, pieces)) == len(set.union(*pieces)) == 10
-    assert task.split["test"] == [f"one.csv, piece {piece + 1}" for piece in sorted(pieces[2])]
+    assert task.division["test"] == [f"one.csv, piece {piece + 1}" for piece in sorted(pieces[2])]
 
 
 def test_each_part_has_every_class_if_it_can():

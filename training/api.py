@@ -162,7 +162,7 @@ def _extra_files(plan: Plan) -> dict[str, bytes]:
 
     The dict contains the source file of a user-defined cell or network, and the split of a user's own data.
     """
-    source, split = source_of(plan.kind), plan.task.split
+    source, split = source_of(plan.kind), plan.task.division
     files = {} if source is None else {source.kept: source.content}
     return files if split is None else files | {SPLIT: json.dumps(split, indent=1).encode()}
 

@@ -192,8 +192,8 @@ class Task(abc.ABC):
         channels: Names of the input channels in their order, or None. To open the data of a trained model, they are set
             before `open`.
         summary: Lines that say how the user's own data were read.
-        split: Names of the groups or recordings in the parts "train", "validation" and "test", and "by", their kind;
-            None if the task draws no parts of named recordings.
+        division: Names of the groups or recordings in the parts "train", "validation" and "test", and "by", their
+            kind; None if the task draws no parts of named recordings.
         train: The training part of the data, a `Source` of batches.
         validation, test: The validation and the test part of the data, a `Split` each.
 
@@ -224,7 +224,7 @@ class Task(abc.ABC):
     classes: Sequence[str] | None = None
     channels: Sequence[str] | None = None
     summary: Sequence[str] = ()
-    split: Mapping[str, Any] | None = None
+    division: Mapping[str, Any] | None = None
     train: Source
     validation: Split
     test: Split

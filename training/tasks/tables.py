@@ -261,7 +261,7 @@ class Tables(ColumnSettings, Folds, OwnData):
         return pieces
 
     def _drawn(self, source: Path, recordings: Sequence[Recording], by: str) -> list[Recording]:
-        """Draw the missing parts from the training part, by groups; set `split`, the groups in each part."""
+        """Draw the missing parts from the training part, by groups; set `division`, the groups in each part."""
         groups = {part: list(dict.fromkeys(r.group for r in recordings if r.part == part)) for part in _PARTS}
         check_apart(by, {f"{source}: {part}": names for part, names in groups.items()}, "move its files into one part")
         missing = [part for part in ("validation", "test") if not groups[part]]
@@ -291,7 +291,7 @@ class Tables(ColumnSettings, Folds, OwnData):
         if self.folds is not None and "validation" in missing:
             _, chosen_indices = self.split_groups(source, len(remaining), HELD_OUT, seed)
             part_of |= {remaining[i]: "validation" for i in chosen_indices}
-        self.split = {"by": by, **{part: [n for n in part_of if part_of[n] == part] for part in _PARTS}}
+        self.division = {"by": by, **{part: [n for n in part_of if part_of[n] == part] for part in _PARTS}}
         return [replace(r, part=part_of[r.group]) for r in recordings]
 
     def _cut(
@@ -351,9 +351,9 @@ class Tables(ColumnSettings, Folds, OwnData):
             text = f"{role}: {where}, " if where else "targets: "
             text += "one for each row" if self.label_by == STEP else "one for each sequence"
             lines.append(text + (f"; classes: {some(self.classes)}" if self.classes else ""))
-        if self.split:
-            parts = "; ".join(f"{part} {some(self.split[part])}" for part in _PARTS)
-            lines.append(f"split by {self.split['by']}: {parts}")
+        if self.division:
+            parts = "; ".join(f"{part} {some(self.division[part])}" for part in _PARTS)
+            lines.append(f"split by {self.division['by']}: {parts}")
         return lines
 
 
