@@ -469,3 +469,27 @@ def test_wrong_options_are_refused(words, message, tmp_path, capsys):
     assert main(["stream", str(path), *words]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "m-stream.onnx").exists()
+
+
+def test_inputs_of_the_user_replace_random_ones(tmp_path, capsys):
+    path, npz = tmp_path / "m.onnx", tmp_path / "x.npz"
+    path.write_bytes(plain("GRU").SerializeToString())
+    # float64 numbers, of a batch and a length of their own
+    np.savez(npz, X=noise(7, 3, I).astype(float))
+    assert main(["stream", str(path), "--data", str(npz)]) == 0
+    assert "chunks against the whole sequence: worst difference" in capsys.readouterr().out
+    for arrays, message in (
+        ({"Z": noise(7, 3, I)}, "data: expected an array for each input that is no state, X, got Z; add X"),
+        ({"X": noise(7, I)}, "data: X: expected 3 axes, and perhaps one of calls before them, got the shape (7, 3)"),
+    ):
+        np.savez(npz, **arrays)
+        assert main(["stream", str(path), "--data", str(npz)]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_steps_of_the_user_are_calls_of_a_file_of_one_step():
+    steps = from_input("h_out")
+    steps.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    streamed = stream_model(steps, "m.onnx", example={"X": noise(9, 1, B, I)})
+    assert streamed.time is None
+    assert streamed.change <= 1e-6

@@ -44,6 +44,8 @@ def _run_lines(result: dict[str, Any]) -> list[str]:
 
 def _file_lines(result: dict[str, Any]) -> list[str]:
     lines = [f"not replaced: {reason}" for reason in result["left"]]
+    if result["fixed"]:
+        lines.append(f"inputs that became constants, as in the data: {', '.join(result['fixed'])}")
     lines += [f"{name}: the states of the rule start at 0 in each call" for name in result["restarted"]]
     if result["states"]:
         lines.append(f"inputs that were added, 0 at first: {', '.join(result['states'])}")
@@ -58,7 +60,13 @@ def _file_lines(result: dict[str, Any]) -> list[str]:
     type=click.Path(path_type=Path),
     help="For a run directory: folder in which to look for data sets.  [default: $EDGERNN_DATA]  For an exported file: "
     "npz file with sequences x (N, T, I), and perhaps labels y. For another ONNX file: npz file with an array for each "
-    "input of its graph, and perhaps labels y.",
+    "input of its graph that is no state, and perhaps labels y; a further axis in front counts calls.",
+)
+@click.option(
+    "--frames",
+    metavar="RATE,LENGTH,HOP",
+    help="If --data is a folder of wav files: their sample rate, the samples of a frame, which is the first input of "
+    "each call, and the samples from one frame to the next, such as 16000,512,256.",
 )
 @click.option(
     "--loss",
@@ -75,7 +83,7 @@ def _file_lines(result: dict[str, Any]) -> list[str]:
     help="ONNX file to write.  [default: model-delta.onnx in the run directory, NAME-delta.onnx beside NAME.onnx, or "
     "NAME-delta.onnx in the current folder for a NAME that `edgernn models` lists]",
 )
-def command(model: Path, data: Path | None, loss: float, out: Path | None) -> dict[str, Any]:
+def command(model: Path, data: Path | None, frames: str | None, loss: float, out: Path | None) -> dict[str, Any]:
     """Make a trained dense model cheaper with the update rule delta, without training; write an ONNX file.
 
     MODEL is the run directory of a training, or an ONNX file: one that edgernn exported, a name that `edgernn models`
@@ -98,11 +106,27 @@ def command(model: Path, data: Path | None, loss: float, out: Path | None) -> di
     if model.suffix != ".onnx":
         from edgernn.training.calibration.calibrate import calibrate
 
+        if frames is not None:
+            raise UsageError("--frames: expected only with an ONNX file; leave it out for a run directory")
         return calibrate(model, out, loss=loss, data=data, progress=Progress())
+    from edgernn.training.calibration.audio_frames import Frames
     from edgernn.training.calibration.calibrate_file import calibrate_file
 
     if data is None:
         raise UsageError(
             f"--data: expected an npz file with the inputs of {named}, got none; write it with numpy.savez"
         )
-    return calibrate_file(model, data, out, loss=loss, progress=Progress())
+    return calibrate_file(
+        model, data, out, loss=loss, frames=None if frames is None else Frames(*_numbers(frames)), progress=Progress()
+    )
+
+
+def _numbers(text: str) -> list[int]:
+    """Parse the word of --frames: rate, length and hop."""
+    words = text.split(",")
+    numbers = [int(word) if word.isdecimal() and len(word) < 10 else 0 for word in words]
+    if len(numbers) != 3 or min(numbers) < 1 or numbers[2] > numbers[1]:
+        raise UsageError(
+            f"--frames: expected RATE,LENGTH,HOP with a hop of at most the length, such as 16000,512,256, got {text}"
+        )
+    return numbers

@@ -104,7 +104,8 @@ def stream_model(
         values: Inputs that become constants.
         shapes: Shapes of inputs; a number is a fixed length, a name a variable one.
         pairs: For each input that is a state already, the output with its next value. Default: found by `pair_states`.
-        example: Inputs by name for the check, without states. Default: random ones.
+        example: Inputs by name for the check, without states. In an array with one axis more than its input, the first
+            axis counts calls. Default: random ones.
 
     Returns:
         The new model.
@@ -117,7 +118,8 @@ def stream_model(
     graph = new.graph
     check_bodies(graph, path)
     carried = _named(graph, pairs, path) if pairs is not None else pair_states(graph, frozenset(example or ()))
-    full = None if example is None else {**example, **zero_states(new, carried, example)}
+    calls = None if example is None else _calls(graph, carried, example, path)
+    full = None if calls is None else {**calls[0], **zero_states(new, carried, calls[0])}
     layers = [node for node in recurrent_in(graph) if node.op_type in RECURRENT]
     convs = [node for node in graph.node if node.op_type == "Conv"]
     places = {node.input[k] for node in layers for k in RECURRENT[node.op_type].values() if k < len(node.input)}
@@ -142,8 +144,38 @@ def stream_model(
         )
     result = Streamed(new, [*carried, *opened], time, unit, fused, quantised, left)
     onnx.checker.check_model(new)
-    _check(_loosened(proto, shapes or {}, path), result, probe, carried, values or {}, example, path)
+    _check(_loosened(proto, shapes or {}, path), result, probe, carried, values or {}, calls, path)
     return result
+
+
+def _calls(
+    graph: onnx.GraphProto, states: Sequence[State], arrays: Mapping[str, Array], path: Path
+) -> list[dict[str, Array]]:
+    """Check the inputs that the user gives, convert them to the types of the graph, and divide them into calls."""
+    inputs = inputs_of(graph)
+    wanted = {name: value.type.tensor_type for name, value in inputs.items() if name not in {s.input for s in states}}
+    if missing := sorted(wanted.keys() - arrays.keys()):
+        raise EdgernnError(
+            f"{path}: data: expected an array for each input that is no state, {', '.join(wanted)}, got "
+            f"{', '.join(arrays) or 'none'}; add {missing[0]}"
+        )
+    counts, feeds = set[int](), dict[str, Array]()
+    for name, tensor in wanted.items():
+        feeds[name] = arrays[name].astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        excess = feeds[name].ndim - len(tensor.shape.dim)
+        if excess not in (0, 1) or 0 in feeds[name].shape:
+            raise EdgernnError(
+                f"{path}: data: {name}: expected {len(tensor.shape.dim)} axes, and perhaps one of calls before them, "
+                f"got the shape {feeds[name].shape}; reshape it"
+            )
+        if excess:
+            counts.add(len(feeds[name]))
+    if len(counts) > 1:
+        raise EdgernnError(f"{path}: data: expected the same number of calls in all arrays, got {sorted(counts)}")
+    if not counts:
+        return [feeds]
+    ranks = {name: len(tensor.shape.dim) for name, tensor in wanted.items()}
+    return [{n: a[k] if a.ndim > ranks[n] else a for n, a in feeds.items()} for k in range(counts.pop())]
 
 
 def _named(graph: onnx.GraphProto, pairs: Mapping[str, str], path: Path) -> list[State]:
@@ -191,23 +223,20 @@ def _check(
     probe: Probe,
     carried: list[State],
     values: Mapping[str, Array],
-    example: Mapping[str, Array] | None,
+    given: list[dict[str, Array]] | None,
     path: Path,
 ) -> None:
     """Compare the new model with the original one, and chunks with the whole; fill in `error` and `change`."""
     states, inputs = result.states, inputs_of(result.proto.graph)
     data = inputs.keys() - {state.input for state in states}
     if result.time is None:
-        calls = [
-            {n: a for n, a in random_feeds(result.proto, probe.sizes, i).items() if n in data} for i in range(_CALLS)
-        ]
-        if example is not None:
-            calls = [dict(example)] * 2
+        random = (random_feeds(result.proto, probe.sizes, seed) for seed in range(_CALLS))
+        calls = given or [{name: array for name, array in feeds.items() if name in data} for feeds in random]
     else:
         sizes = dict(probe.sizes)
-        if example is None:
+        if given is None:
             sizes[result.time] = result.unit * max(_CALLS, -(-sizes[result.time] // result.unit))
-        feeds = {**random_feeds(result.proto, sizes, steps=sizes[result.time]), **(example or {})}
+        feeds = given[0] if given else random_feeds(result.proto, sizes, steps=sizes[result.time])
         calls = [{name: array for name, array in feeds.items() if name in data}]
         result.error = check_chunks(result.proto, states, calls[0], result.time, result.unit, path)
     if any(a.name == "layout" and a.i for node in original.graph.node for a in node.attribute):
@@ -259,7 +288,7 @@ def stream_file(
         values: Inputs that become constants.
         shapes: Shapes of inputs; a number is a fixed length, a name a variable one.
         pairs: For each input that is a state already, the output with its next value. Default: found by their shapes.
-        data: npz file with inputs for the check, by name. Default: random numbers.
+        data: npz file with inputs for the check, see `example` of `stream_model`. Default: random numbers.
 
     Returns:
         JSON-compatible dict: "model" (the file written), "bytes" (its size), "inputs" and "outputs" (name and axes of

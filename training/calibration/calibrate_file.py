@@ -2,6 +2,7 @@
 """Search of thresholds of the update rule delta for the recurrent layers of an ONNX file."""
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 import numpy as np
 import onnx
 
-from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.export.delta_graph import with_outputs
+from edgernn.export.streaming.chunks import zero_states
 from edgernn.files import default_output, output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.npz import read_npz
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import first_line, open_session
+from edgernn.training.calibration.audio_frames import Frames, read_frames
 from edgernn.training.calibration.layer_graph import LABELS, Array, LayerGraph, open_graph
 from edgernn.training.calibration.threshold_search import (
     ROUNDING,
@@ -43,6 +46,7 @@ def calibrate_file(
     out: Path | None = None,
     *,
     loss: float = 0.5,
+    frames: Frames | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Give the recurrent layers of an ONNX file the update rule delta, under which they skip work.
@@ -56,13 +60,17 @@ def calibrate_file(
     Args:
         path: The ONNX file: an export of edgernn, or a file such as the result of torch.onnx.export.
         data: npz file. For a file that edgernn exported: x (N, T, I), or word indices (N, T). For another file: an
-            array for each input of the graph, by name; if the graph has one input, the array may be called x. With an
+            array for each input of the graph, by name; if the graph has one input, the array may be called x. Inputs
+            that are states may be left out: they are zeros at first. If an array has one axis more than its input, the
+            first one counts calls, each of which gets the states of the call before: so a file that takes one step a
+            call reads a sequence. The outputs of the calls are joined along their first axis. With an
             array y of labels, the metric of the first output is measured: the accuracy for integers, and the mean
             squared error for floats. The predicted class is the argmax along the last axis. Labels that equal the
             outputs, as in the example.npz that an export writes, are ignored.
         out: The ONNX file to write. Default: NAME-delta.onnx beside the file.
         loss: Largest allowed loss: percentage points of the accuracy, percent of the mean squared error, or without
             labels the relative change of the outputs RMS(y' - y) / RMS(y) in percent.
+        frames: How the first input reads audio, if `data` is a folder of wav files; see `read_frames`.
         progress: Progress bar. Default: none.
 
     Returns:
@@ -70,8 +78,9 @@ def calibrate_file(
         of the dense model), "curve" (all thresholds that were tried and gave a finite metric, each a dict of
         `MeasuredPoint`), "chosen" (the dict of the thresholds in the new file), "layers" (name, cell, sizes and
         thresholds of each layer), "left" (the reasons why other GRU and LSTM operators were not replaced), "states"
-        (names of added inputs of the graph), and "restarted" (names of layers whose states of the rule start at 0 in
-        each call, although their initial state depends on inputs of the graph).
+        (names of added inputs of the graph), "fixed" (names of inputs that became constants), and "restarted" (names of
+        layers whose states of the rule start at 0 in each call, although their initial state depends on inputs of the
+        graph).
 
     Raises:
         UsageError: The file has no layer that can get the rule, `loss` is not above 0, or another process is writing
@@ -82,8 +91,10 @@ def calibrate_file(
     progress = progress or Silent()
     out = out or default_output(path.with_name(f"{path.stem}-delta.onnx"))
     output_file(out, path, data)
-    graph = open_graph(path)
-    file = _File(path, data, graph)
+    # a file that cannot be calibrated is refused before the data are read
+    read = functools.cache(functools.partial(_read, path, data, frames))
+    graph = open_graph(path, lambda: read()[0])
+    file = _File(path, data, graph, *read())
     metric, dense = file.metric, file.score(file.expected)
     if metric == _ACCURACY:
         warn_of_fine_loss(loss, file.labels)
@@ -118,9 +129,22 @@ def calibrate_file(
         "chosen": dataclasses.asdict(best),
         "layers": [described(node.name, node.cell, pair) for node, pair in zip(graph.nodes, chosen, strict=True)],
         "left": list(graph.left),
+        "fixed": list(graph.fixed),
         "states": [value.name for value in result.graph.input if value.name not in known],
         "restarted": list(graph.restarted),
     }
+
+
+def _read(path: Path, data: Path, frames: Frames | None) -> tuple[dict[str, Array], frozenset[int]]:
+    """Read the data, and the calls before which the states are zeros again."""
+    if frames is not None:
+        return read_frames(path, data, frames)
+    if data.is_dir():
+        raise UsageError(
+            f"data: expected an npz file, got a folder, {data}; for wav files, add --frames RATE,LENGTH,HOP, which "
+            "says how the first input reads them"
+        )
+    return read_npz(data), frozenset()
 
 
 class _File:
@@ -130,6 +154,8 @@ class _File:
         path: The file.
         data: The npz file.
         graph: The graph of the file.
+        arrays: The arrays of the data.
+        starts: Calls before which the states are zeros again.
 
     Attributes:
         expected: Outputs of the dense model, with the axes in the same order as those of the labels.
@@ -145,11 +171,19 @@ class _File:
     labels: int
     units: list[tuple[float, float]]
 
-    def __init__(self, path: Path, data: Path, graph: LayerGraph) -> None:
+    def __init__(
+        self, path: Path, data: Path, graph: LayerGraph, arrays: dict[str, Array], starts: frozenset[int]
+    ) -> None:
         self._path, self._data, self._graph, self._library = path, data, graph, library_path()
-        self._feeds, labels = graph.read(read_npz(data), data)
+        self._starts = starts
+        self._feeds, labels = graph.read(arrays, data)
+        self._count = self._count_calls()
+        first = {name: array[0] if name in self._by_call else array for name, array in self._feeds.items()}
+        self._feeds |= zero_states(graph.proto, graph.states, first)
         watched, names = graph.watching()
-        values = self._feeds | self._run(watched, self._library, self._feeds)
+        # calls are joined along the first axis
+        inputs = {n: np.concatenate(array) if n in self._by_call else array for n, array in self._feeds.items()}
+        values = inputs | self._run(watched, self._library, self._feeds)
         # numbers are compared, and labels with the first output, of any type
         self._names = [name for name in graph.outputs if name == graph.outputs[0] or _is_float(values[name])]
         self.expected = [graph.arranged(values[name]) for name in self._names]
@@ -167,6 +201,18 @@ class _File:
         # multiply-adds of all layers together
         self._macs = sum(node.macs * count for node, count in zip(graph.nodes, steps, strict=True))
         self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(graph.nodes, names, strict=True)}
+
+    def _count_calls(self) -> int:
+        """Find the arrays with an axis of calls, and return its length, or 1."""
+        ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in self._graph.proto.graph.input}
+        self._by_call = {name for name, array in self._feeds.items() if ranks[name] and array.ndim == ranks[name] + 1}
+        counts = {name: len(self._feeds[name]) for name in sorted(self._by_call)}
+        if len(set(counts.values())) > 1:
+            text = ", ".join(f"{count} in {name}" for name, count in counts.items())
+            raise EdgernnError(
+                f"{self._data}: expected the same number of calls in each array, got {text}; correct them"
+            )
+        return next(iter(counts.values()), 1)
 
     def measure(self, scales: Scales) -> tuple[float, float]:
         """Return the share of the multiply-adds that is executed, and the metric, for thresholds `scales` · `units`."""
@@ -203,6 +249,8 @@ class _File:
 
     def _reason(self) -> str:
         """Say whether a new layer with thresholds of 0 differs from float64, or else the file amplifies rounding."""
+        if self._by_call:
+            return "its operators amplify rounding too much; use data or weights of smaller values"
         names = self._graph.layer_values()
         changed = self._graph.with_delta([(0.0, 0.0)] * len(self.units), True)
         original, new = (
@@ -219,7 +267,7 @@ class _File:
         The original file is run on inputs that have twice the length, or half of it. Axes of the same length in the
         data are changed together, as they may be one.
         """
-        lengths = {self._feeds[value.name].shape[axis] for value, axis in self._variable_axes()}
+        lengths = {self._feeds[value.name].shape[axis] for value, axis in self._variable_axes() if not self._by_call}
         for length in sorted(lengths):
             tries = [2 * length, length // 2][: 1 + (length > 1)]
             problems = [self._run_resized(length, new) for new in tries]
@@ -316,8 +364,20 @@ class _File:
         """Run a model in ONNX Runtime, with the native library or without; return its outputs by name."""
         session = open_session(self._path, proto.SerializeToString(), library, 1)
         names = [value.name for value in session.get_outputs()]
+        following = {state.input: state.output for state in self._graph.states}
+        following |= {name: f"{name}.next" for name in feeds if f"{name}.next" in names}
+        first = {name: feeds[name] for name in following}
+        feeds, results = dict(feeds), list[dict[str, Array]]()
         try:
-            return dict(zip(names, session.run(names, feeds), strict=True))
+            for call in range(self._count):
+                if call in self._starts:
+                    feeds |= first
+                arrays = {name: array[call] if name in self._by_call else array for name, array in feeds.items()}
+                results.append(dict(zip(names, session.run(names, arrays), strict=True)))
+                feeds |= {name: results[-1][output] for name, output in following.items()}
+            if not self._by_call:
+                return results[0]
+            return {name: np.concatenate([np.atleast_1d(result[name]) for result in results]) for name in names}
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
             raise EdgernnError(
                 f"{self._data}: {self._path} does not run with these arrays: {first_line(error)}; correct their shapes"

@@ -3,7 +3,7 @@
 
 import abc
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,11 @@ from edgernn.cells import Cell
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.delta_graph import watching, with_delta
 from edgernn.export.exported_layers import find_exported_layers, is_exported, with_delta_rule
-from edgernn.export.recurrent_nodes import RecurrentNode, find_recurrent_nodes
+from edgernn.export.graph_queries import bodies_of
+from edgernn.export.recurrent_nodes import RecurrentNode, find_recurrent_nodes, reads_domain
+from edgernn.export.streaming.open_states import State, find_layers, pair_states, recurrent_in
+from edgernn.export.streaming.probe import inputs_of
+from edgernn.export.streaming.stream_file import prepared
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Always
 from edgernn.runtime.info import read_model
@@ -61,6 +65,8 @@ class LayerGraph(abc.ABC):
         restarted: Names of the layers whose states of the rule start at 0 in each call, although their initial state
             depends on inputs of the graph.
         outputs: Names of the outputs that are compared with those of the dense model. The first one has the labels.
+        states: States of the graph that the data leave out. They are zeros at first, and each call passes them on.
+        fixed: Names of the inputs that became constants, as the condition of an If depends on them.
         is_stack: True if the layers are those of a stack. The mean changes of the first one are then the units of the
             thresholds of all of them. Otherwise, each layer has units of its own.
         tolerance: Largest error of the outputs with thresholds of 0, relative to the largest one.
@@ -70,6 +76,8 @@ class LayerGraph(abc.ABC):
     nodes: Sequence[GraphLayer]
     left: Sequence[str] = ()
     restarted: Sequence[str] = ()
+    states: Sequence[State] = ()
+    fixed: Sequence[str] = ()
     outputs: list[str]
     is_stack: bool = False
     tolerance: float = _TOLERANCE
@@ -130,11 +138,13 @@ class LayerGraph(abc.ABC):
         return []
 
 
-def open_graph(path: Path) -> LayerGraph:
+def open_graph(path: Path, read: Callable[[], Mapping[str, Array]] = dict) -> LayerGraph:
     """Open an ONNX file whose recurrent layers can get the rule delta.
 
     Args:
         path: The file.
+        read: Function that returns the arrays of the npz file. They decide an If whose condition depends on their
+            lengths, or on one that is a single number.
 
     Returns:
         Its graph and layers.
@@ -147,7 +157,7 @@ def open_graph(path: Path) -> LayerGraph:
     proto = parse(content, path, external=True)
     if not proto.graph.node:
         raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
-    return ExportedGraph(proto, len(content), path) if is_exported(proto) else OperatorGraph(proto, path)
+    return ExportedGraph(proto, len(content), path) if is_exported(proto) else OperatorGraph(proto, path, read)
 
 
 class OperatorGraph(LayerGraph):
@@ -156,13 +166,24 @@ class OperatorGraph(LayerGraph):
     Args:
         proto: The model.
         path: Path of the file, for error messages.
+        read: Function that returns the arrays of the npz file.
     """
 
-    def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
+    def __init__(self, proto: onnx.ModelProto, path: Path, read: Callable[[], Mapping[str, Array]]) -> None:
+        arrays: Mapping[str, Array] = {}
+        # others are refused by find_recurrent_nodes
+        if not reads_domain(proto):
+            arrays = read()
+            proto, self.fixed = _prepared(proto, path, arrays)
         self._operators = find_recurrent_nodes(proto, str(path))
         self.proto, self.nodes, self.left = self._operators.proto, self._operators.nodes, self._operators.left
         self.restarted = self._operators.restarted
         self.outputs = [value.name for value in self.proto.graph.output]
+        # states that the data leave out
+        self.states = pair_states(self.proto.graph, frozenset(arrays))
+        if self.states:
+            nexts = {state.output for state in self.states}
+            self.outputs = [name for name in self.outputs if name not in nexts]
 
     def with_delta(self, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
         return with_delta(self._operators, thresholds, counts)
@@ -190,13 +211,36 @@ class OperatorGraph(LayerGraph):
         inputs = {value.name: value for value in graph.input if value.name not in constant}
         if len(inputs) == 1 and set(arrays) == {"x"}:
             arrays = {next(iter(inputs)): arrays["x"]}
-        missing, further = inputs.keys() - arrays.keys(), arrays.keys() - inputs.keys()
+        kept = {state.input for state in self.states}
+        missing, further = inputs.keys() - arrays.keys() - kept, arrays.keys() - inputs.keys() - set(self.fixed)
         if missing or further:
             raise EdgernnError(
                 f"{data}: expected the arrays {', '.join(inputs)}, which are the inputs of the graph, and perhaps "
                 f"labels {LABELS}, got {', '.join(arrays) or 'none'}; store them with numpy.savez"
             )
-        return {name: _converted(arrays[name], value, data) for name, value in inputs.items()}, labels
+        return {name: _converted(arrays[name], inputs[name], data) for name in inputs if name in arrays}, labels
+
+
+def _prepared(proto: onnx.ModelProto, path: Path, arrays: Mapping[str, Array]) -> tuple[onnx.ModelProto, Sequence[str]]:
+    """Return a copy of a model whose recurrent operators are in the graph itself, and the inputs that are fixed for it.
+
+    Inputs are fixed only if the recurrent operators, perhaps as single ones, stay in the bodies of an If otherwise: to
+    their lengths in the data, and to their value if the data have a single number.
+    """
+    result, _, _ = prepared(proto, path)
+    choices = [body for node in result.graph.node if node.op_type == "If" for body in bodies_of(node)]
+    if not choices or (recurrent_in(result.graph) and not any(map(find_layers, choices))):
+        return result, []
+    inputs = inputs_of(proto.graph)
+    ranks = {name: len(value.type.tensor_type.shape.dim) for name, value in inputs.items()}
+    data = {name: array for name, array in arrays.items() if name in inputs}
+    values = {name: array for name, array in data.items() if array.size == 1 and ranks[name] < 2}
+    shapes = {
+        name: array.shape[array.ndim - ranks[name] :]
+        for name, array in data.items()
+        if name not in values and array.ndim >= ranks[name] > 0
+    }
+    return prepared(proto, path, values, shapes)[0], list(values)
 
 
 def _starts(layer: RecurrentNode) -> list[str]:

@@ -17,6 +17,8 @@ Scales = tuple[tuple[float, float], ...]
 # one multiple alone is then raised
 CURVE = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _HALVINGS = 3
+# halvings of the first multiple of the curve, if all of the curve lose too much
+_FINER = 5
 _FACTOR, _RAISES = 1.5, 3
 # share of the multiply-adds below which the layers hardly read their inputs
 _LEAST_EXECUTED = 0.005
@@ -96,7 +98,8 @@ def search_thresholds(
 
     Each threshold, of x and of h, is a multiple of the mean change of x or h from one step to the next.
 
-    First, each multiple in CURVE is tried for x and h of all layers together. Then, a bisection searches between the
+    First, each multiple in CURVE is tried for x and h of all layers together. If all lose too much, the smallest one is
+    halved until one does not, at most five times. Then, a bisection searches between the
     largest good multiple and the next one in CURVE. A smaller multiple may be bad, as the loss need not rise with the
     thresholds. Then, the multiple is raised for x alone, and for h alone. Last, if the model has several layers, the
     multiples of x and of h are raised in each layer alone. The loss of the best point is small in part by chance, as
@@ -122,7 +125,7 @@ def search_thresholds(
         raise UsageError(f"loss: expected above 0, got {loss:g}")
     points: dict[Scales, MeasuredPoint] = {}
     groups = [range(layers)] + ([range(i, i + 1) for i in range(layers)] if layers > 1 else [])
-    total = len(CURVE) + _HALVINGS + 2 * _RAISES * len(groups)
+    total = len(CURVE) + _FINER + _HALVINGS + 2 * _RAISES * len(groups)
     progress.begin("calibrating", total, line=f"calibrating: at most {total} sets of thresholds")
 
     def point(scales: Scales) -> MeasuredPoint:
@@ -138,11 +141,15 @@ def search_thresholds(
     for scale in CURVE:
         if good(point(same(scale)).value):
             low = scale
+    finest = CURVE[0]
+    while low == 0 and finest > CURVE[0] / 2**_FINER:
+        finest /= 2
+        low = finest if good(point(same(finest)).value) else 0.0
     high = next((scale for scale in CURVE if scale > low), None)
     if low == 0:
         raise EdgernnError(
             f"loss: expected thresholds that lose at most {loss:g}, found none; the smallest thresholds give "
-            f"{point(same(CURVE[0])).value:.5g}, the dense model {dense:.5g} (the metric, or the relative change of "
+            f"{point(same(finest)).value:.5g}, the dense model {dense:.5g} (the metric, or the relative change of "
             "the output if the data have no labels); allow a larger loss"
         )
     for _ in range(_HALVINGS if high is not None else 0):
