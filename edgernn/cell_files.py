@@ -154,7 +154,7 @@ def _defined(module: ModuleType, base: type[_Module]) -> dict[str, type[_Module]
 
 
 def _cells(module: ModuleType) -> dict[str, type[Cell]]:
-    return _defined(module, Cell)
+    return _defined(module, Cell)  # type: ignore[type-abstract]
 
 
 def _networks(module: ModuleType) -> dict[str, type[nn.Module]]:

@@ -11,6 +11,7 @@ import copy
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -140,8 +141,9 @@ class OwnNetwork(RecurrentModel):
         if self._layout is None:
             return ()
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
-        if hasattr(self.network, "initial_state"):
-            return (*heard, *self._layout.flat(self.network.initial_state(batch, like)))
+        start: Any = getattr(self.network, "initial_state", None)
+        if start is not None:
+            return (*heard, *self._layout.flat(start(batch, like)))
         sizes = (torch.Size(shape).numel() for shape in self._layout.shapes)
         return (*heard, *(like.new_zeros(batch, size) for size in sizes if size))
 
@@ -184,15 +186,17 @@ class OwnNetwork(RecurrentModel):
             result = self.network(x)
             return result[0] if isinstance(result, tuple) else result, ()
         nested = None if state is None else self._layout.nested(state, self.input_mean, x.shape[1])
-        return self._split(self.network(x, state=nested), self._layout.flat)
+        y, last = self._split(self.network(x, state=nested))
+        return y, self._layout.flat(last)
 
-    def _split(self, result: Any, flat: Callable[[Any], State]) -> tuple[Any, State]:
+    def _split(self, result: Any) -> tuple[Any, Any]:
+        """Return y and the nested state that a network with the argument state has returned."""
         if not isinstance(result, tuple) or len(result) != 2:
             raise UsageError(
                 f"{self.config.title}: forward: expected (y, state), as it has the argument state, got "
                 f"{type(result).__name__}; return both, or leave out the argument state"
             )
-        return result[0], flat(result[1])
+        return result
 
     def with_rules(self, rules: Sequence[UpdateRule]) -> "OwnNetwork":
         """Return a copy with other update rules, one for each of `recurrent_layers`, and the same cells."""
@@ -212,7 +216,7 @@ class OwnNetwork(RecurrentModel):
         for batch in (2, 3):
             shape = (1, batch) if self.vocabulary is not None else (1, batch, self.config.features)
             x = torch.zeros(shape, dtype=torch.int64 if self.vocabulary is not None else torch.float32)
-            _, state = self._guarded(lambda x=x: self._split(self.network(x), lambda last: last))
+            _, state = self._split(self._guarded(partial(self.network, x)))
             leaves.append(pytree.tree_leaves(state))
             specs.append(pytree.tree_structure(state))
         title = self.config.title
@@ -259,17 +263,17 @@ class OwnNetwork(RecurrentModel):
             UsageError: Its outputs have another shape, or they change if a sequence is run in two parts.
         """
         x = x[:_TRIED]
-        self._guarded(lambda: self(x))
+        self._guarded(partial(self, x))
         if self._layout is None:
             return
         double = copy.deepcopy(self).double()
         values = x.double() if x.is_floating_point() else x
         like, half = double.input_mean, max(1, len(x) // 2)
-        whole, _ = self._guarded(lambda: double.eval()(values))
+        whole, _ = self._guarded(partial(double.eval(), values))
         parts, state = [], double.initial_state(x.shape[1], like)
         for part in (values[:half], values[half:]):
             if len(part):
-                y, state = self._guarded(lambda part=part, state=state: double(part, state))
+                y, state = self._guarded(partial(double, part, state))
                 parts.append(y)
         joined = torch.cat(parts) if self.output == "all" else parts[-1]
         apart = float((joined - whole).abs().max())

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from edgernn.cell_files import KEPT, copy_of, is_cell_file, kept_word, load_kept
+from edgernn.cells.base import Cell
 from edgernn.config import AnyConfig, ModelConfig, NetworkConfig
 from edgernn.errors import CodeError, EdgernnError, UsageError, some
 from edgernn.files import CONFIG, read_bytes, read_json, write_bytes
@@ -114,8 +115,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def model_config(config: Mapping[str, Any], path: Path) -> AnyConfig:
     """Return the configuration of the model in a run's config.json, whose `path` is for errors."""
-    kind = NetworkConfig if config.get("network") == OwnNetwork.__name__ else ModelConfig
-    return load(kind, config["model"], str(path))
+    if config.get("network") == OwnNetwork.__name__:
+        return load(NetworkConfig, config["model"], str(path))
+    return load(ModelConfig, config["model"], str(path))
 
 
 def resume_command(run: Path) -> str:
@@ -186,6 +188,7 @@ def load_any(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel |
             model = OwnNetwork(dataclasses.replace(settings, name=kind))
     else:
         if kind is not None:
+            assert issubclass(kind, Cell)
             layer = settings.layer
             layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=kind))
             settings = dataclasses.replace(settings, layer=layer)

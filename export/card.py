@@ -55,7 +55,7 @@ def card(
     """
     task, metric = config["task"], result["metric"]
     own = isinstance(model, OwnNetwork)
-    words = update_words(model.rule_kind if own else model.rule_type.kind)
+    words = update_words(model.rule_kind if isinstance(model, OwnNetwork) else model.rule_type.kind)
     block_macs = result.get("block_macs", 0)
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
@@ -63,7 +63,7 @@ def card(
         ("task", f"{task['name']} ({settings})" if settings else task["name"]),
         *notes,
         *_interface_rows(model, task),
-        *(_network_rows(model) if own else [("cell and rule", _layers(model))]),
+        *(_network_rows(model) if isinstance(model, OwnNetwork) else [("cell and rule", _layers(model))]),
         (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
         *_detection_rows(task, result),
         (words.skipped, f"{result['skip_percent']:.1f} %"),
@@ -85,7 +85,7 @@ def card(
         rows.append((f"{metric} with {stored}", f"{loss.after:.4g}{', a large loss' * loss.is_large}"))
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
     rows += latency_rows(took)
-    width = model.output_size or (0 if own else model.width)
+    width = model.output_size or (model.width if isinstance(model, SequenceModel) else 0)
     reads_words = model.vocabulary is not None
     x = "(T, B)" if reads_words else f"(T, B, {model.input_size})"
     y = f"(B, {width})" if model.output == "last" else f"(T, B, {width})"

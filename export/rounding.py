@@ -3,7 +3,7 @@
 
 import copy
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ class Loss:
         return self.after - self.before > SHARE * abs(self.before)
 
 
-Model = TypeVar("Model", SequenceModel, OwnNetwork)
+Model = TypeVar("Model", bound=SequenceModel | OwnNetwork)
 
 
 def rounded(model: Model, weights: str) -> Model:
@@ -78,9 +78,10 @@ def _stored(model: SequenceModel | OwnNetwork) -> list[nn.Parameter]:
     if isinstance(model, SequenceModel):
         return list(matrices(model).values())
     recurrent = [parameter for layer in model.recurrent_layers() for parameter in matrices(layer).values()]
-    maps = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    maps: list[Any] = [module for module in model.network.modules() if isinstance(module, kinds)]
     # a parameter that two modules share is one
-    return list(dict.fromkeys([*recurrent, *(m.weight for m in model.network.modules() if isinstance(m, maps))]))
+    return list(dict.fromkeys([*recurrent, *(module.weight for module in maps)]))
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:

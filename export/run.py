@@ -16,7 +16,7 @@ from edgernn.export.latency import latency
 from edgernn.export.rounding import Loss, rounded
 from edgernn.files import EXAMPLE, MODEL, SPLIT, read_json, write_arrays, write_text
 from edgernn.locks import hold_file
-from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.model import SequenceModel
 from edgernn.npz import read_npz
 from edgernn.own_network import OwnNetwork
 from edgernn.runtime.info import kernels
@@ -28,7 +28,7 @@ from edgernn.store import load_any, resume_command
 _NUMBERS = 1 << 22
 
 # returns a model's metric on the test sequences, and True if higher is better
-Score = Callable[[RecurrentModel], tuple[float, bool]]
+Score = Callable[[Any], tuple[float, bool]]
 # returns rows of a card, pairs of name and text, from the key "task" of config.json
 Notes = Callable[[Mapping[str, Any]], Sequence[tuple[str, str]]]
 

@@ -84,8 +84,11 @@ class Plan:
 
     def network(self) -> RecurrentModel:
         """Build a new, untrained network on the device."""
-        own = isinstance(self.model, NetworkConfig)
-        network = OwnNetwork(self.model) if own else self.task.build_network(self.model)
+        network: RecurrentModel
+        if isinstance(self.model, NetworkConfig):
+            network = OwnNetwork(self.model)
+        else:
+            network = self.task.build_network(self.model)
         self.task.check_network(network)
         return network.to(self.device)
 

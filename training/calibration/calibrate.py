@@ -72,7 +72,7 @@ class Calibration:
     dense: float
 
 
-Model = TypeVar("Model", SequenceModel, OwnNetwork)
+Model = TypeVar("Model", bound=SequenceModel | OwnNetwork)
 
 
 def with_thresholds(model: Model, thresholds: Sequence[tuple[float, float]]) -> Model:
@@ -93,12 +93,12 @@ def with_thresholds(model: Model, thresholds: Sequence[tuple[float, float]]) -> 
     if isinstance(model, OwnNetwork):
         layers = zip(model.recurrent_layers(), thresholds, strict=True)
         rules = [Delta(layer.input_size, layer.cell.hidden_size, *pair) for layer, pair in layers]
-        return model.with_rules(rules).eval()
+        return model.with_rules(rules).eval()  # type: ignore[return-value]
     layer = model.config.layer
     config = dataclasses.replace(model.config, layer=dataclasses.replace(layer, rule=delta_config(thresholds)))
     copy = SequenceModel(config).to(next(model.parameters()))
     copy.load_state_dict(model.state_dict())
-    return copy.eval()
+    return copy.eval()  # type: ignore[return-value]
 
 
 def _check_dense(model: SequenceModel | OwnNetwork) -> None:
