@@ -22,7 +22,7 @@ def name_axes(
     exported: Any,
     states: Sequence[str],
     shapes: Mapping[str, Sequence[int]],
-    fits: Callable[[Mapping[str, Sequence[int]]], bool],
+    fits: Callable[[Mapping[str, Sequence[int]], Sequence[int]], bool],
 ) -> dict[str, list[int | None]]:
     """Name the variable axes of inputs and outputs axis0, axis1, ..., and give all others their size in the example.
 
@@ -34,22 +34,29 @@ def name_axes(
         states: Names of the inputs that are states.
         shapes: Shapes of all inputs in the example, by name in the order of the trace.
         fits: Function that returns True if the model is right where some axes of its inputs, a dict from name to their
-            indices, have another size. It judges axes of which torch.export does not know why they are fixed.
+            indices, have other sizes, or those of a list if it is not empty. It judges what torch.export does not tell:
+            why an axis is fixed, and whether the network or torch itself asked if a size is 1.
 
     Returns:
         The smallest and the largest size (None: any) of each variable axis that may not have all sizes, by name.
     """
     symbols = _symbols(exported, shapes)
     ranges = exported.range_constraints
+
+    def fits_at(symbol: sympy.Symbol, *other: int) -> bool:
+        return fits({name: [i for i, (s, _) in enumerate(axes) if s == symbol] for name, axes in symbols.items()}, other)
+
     example = {symbol: size for axes in symbols.values() for symbol, size in axes if symbol}
     fixed = {
         symbol: sympy.Integer(size)
         for symbol, size in example.items()
         if symbol in ranges
         and ranges[symbol].is_singleton()
-        and not fits({name: [i for i, (s, _) in enumerate(axes) if s == symbol] for name, axes in symbols.items()})
+        and not fits_at(symbol)
     }
     fixed = _with_answers(exported, example, fixed)
+    asked = {s for answer in _answers(exported) if isinstance(answer, sympy.Ne) for s in answer.free_symbols}
+    several = {symbol for symbol in sorted(asked & example.keys() - fixed.keys(), key=str) if not fits_at(symbol, 1)}
     free = {axis.dim_param for v in proto.graph.input if v.name not in states for axis in axes_of(v)}
     sizes: dict[str, int] = {}
     limits: dict[str, list[int | None]] = {}
@@ -58,7 +65,8 @@ def name_axes(
             if axis.dim_param and (symbol in fixed or axis.dim_param not in free):
                 sizes[axis.dim_param] = size
             elif axis.dim_param and symbol in ranges and not ranges[symbol].is_singleton():
-                limits[axis.dim_param] = [_whole(bound) for bound in (ranges[symbol].lower, ranges[symbol].upper)]
+                least, most = (_whole(bound) for bound in (ranges[symbol].lower, ranges[symbol].upper))
+                limits[axis.dim_param] = [max(least or 0, 2) if symbol in several else least, most]
     names: dict[str, str] = {}
     for value in (*proto.graph.input, *proto.graph.output):
         for axis in axes_of(value):

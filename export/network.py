@@ -69,7 +69,7 @@ def export_network(
     proto = add_functions(program)
     states = [name for name in names_in if f"{name}.next" in names_out]
     shapes = {name: leaf.shape for name, leaf in zip(names_in, leaves, strict=True)}
-    fits = partial(_fits, network, proto, arguments, names_in, names_out)
+    fits = partial(file_fits, network, proto, arguments, names_in, names_out)
     sizes = name_axes(proto, program.exported_program, states, shapes, fits)
     info = {
         "version": __version__,
@@ -290,20 +290,32 @@ def _without_ties(network: nn.Module, arguments: tuple[Any, ...], generator: tor
     return tried
 
 
-def _fits(
+def file_fits(
     network: nn.Module,
     proto: onnx.ModelProto,
     example: tuple[Any, ...],
     inputs: list[str],
     outputs: list[str],
     axes: Mapping[str, Sequence[int]],
+    sizes: Sequence[int],
 ) -> bool:
-    """Return True if a file computes what torch does where these axes of the inputs in the example have other sizes."""
+    """Return True if a file computes what torch does where some axes of its inputs have other sizes.
+
+    Args:
+        network: The network that the file computes.
+        proto: The file.
+        example: Arguments of the network.
+        inputs: Names of the file's inputs, in the order of the tensors in `example`.
+        outputs: Names of the file's outputs.
+        axes: Dict from the name of each input to those of its axes whose size varies.
+        sizes: The other sizes. Default, if empty: a larger one and some smaller ones.
+    """
+    example = _without_ties(network, example, torch.Generator().manual_seed(0))
     leaves, spec = pytree.tree_flatten(example)
     named = zip(inputs, [leaf for leaf in leaves if leaf is not None], strict=True)
     (size,) = {leaf.shape[axis] for name, leaf in named for axis in axes.get(name, ())}
     content, largest = proto.SerializeToString(), 2 * size + 1
-    for other in (largest, size + 1, 5, 3, 2, 1):
+    for other in sizes or (largest, size + 1, 5, 3, 2, 1):
         names, places = iter(inputs), torch.arange(other) % size
         resized = [
             leaf if leaf is None else reduce(lambda y, i: y.index_select(i, places), axes.get(next(names), ()), leaf)

@@ -3,6 +3,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from edgernn import __version__
 from edgernn.cell_files import described
 from edgernn.costs import model_cost
 from edgernn.errors import UsageError
+from edgernn.export.axes import axes_of, name_axes
 from edgernn.export.check import Check, check_numbers
 from edgernn.export.frontend import add_frontend
 from edgernn.export.graph import add_sum, describe_functions, fold, layer_functions
 from edgernn.export.model_graph import ModelGraph
-from edgernn.export.network import add_functions, layer_keys, traced, write_checked
+from edgernn.export.network import add_functions, file_fits, layer_keys, traced, write_checked
 from edgernn.export.rounding import check_goes_with, rounded
 from edgernn.kernels.recurrent_op import layer_of
 from edgernn.layer import RecurrentLayer
@@ -84,8 +86,15 @@ def export_own_network(
         features = x if network.frontend is None else network.frontend(x, states[: len(heard)])[0]
     names = ["x", *network.state_names[len(heard) :]]
     outputs = ["y", *(f"{name}.next" for name in names[1:])]
-    program = traced(_Whole(inner), (features, states[len(heard) :]), names, outputs, None)
+    arguments = (features, states[len(heard) :])
+    auto = torch.export.Dim.AUTO
+    axes = ({0: auto, 1: auto}, tuple({0: auto} for _ in arguments[1]))
+    program = traced(_Whole(inner), arguments, names, outputs, axes)
     proto = add_functions(program)
+    shapes = {name: leaf.shape for name, leaf in zip(names, (arguments[0], *arguments[1]), strict=True)}
+    fits = partial(file_fits, _Whole(inner), proto, arguments, names, outputs)
+    limits = name_axes(proto, program.exported_program, names[1:], shapes, fits)
+    _check_axes(axes_of(proto.graph.input[0]), limits, inner, features)
     functions = layer_functions([layer_of(key) for key in layer_keys(program.model_proto)])
     if _counts_steps(network, len(other)):
         _add_counts(proto, [layer_of(key) for key in layer_keys(program.model_proto)])
@@ -144,6 +153,29 @@ def _check_sizes(network: OwnNetwork, x: Tensor, steps: int) -> None:
             f"{network.config.title}: expected any number of steps, but forward() takes {steps} and fails with "
             f"{len(x)}: {described(error)}; {_REMEDY}"
         ) from error
+
+
+def _check_axes(axes: Any, limits: dict[str, list[int | None]], network: OwnNetwork, x: Tensor) -> None:
+    """Raise UsageError if the trace does not hold for all numbers of steps and sequences that the network takes."""
+    for i, what in enumerate(("steps", "sequences")):
+        axis = axes[i]
+        least, most = limits.get(axis.dim_param, (0, None)) if axis.dim_param else (axis.dim_value, axis.dim_value)
+        fewer = x.narrow(i, 0, min((least or 1) - 1, x.shape[i]))
+        if most is not None or ((least or 0) > 1 and _takes(network, fewer)):
+            kept = f"{least} or more" if most is None else f"{most}" if least == most else f"{most} or fewer"
+            raise UsageError(
+                f"{network.config.title}: expected any number of {what}, but forward() branches on it or fixes it, and "
+                f"the file would be right for {kept} alone; {_REMEDY}"
+            )
+
+
+def _takes(network: OwnNetwork, x: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            network(x)
+    except Exception:  # whatever a module raises for sizes that it cannot have
+        return False
+    return True
 
 
 def _counts_steps(network: OwnNetwork, steps: int) -> bool:
@@ -235,12 +267,6 @@ def _prepend_frontend(proto: onnx.ModelProto, network: OwnNetwork) -> None:
 
 def _declare(proto: onnx.ModelProto, network: OwnNetwork, x: Tensor, states: tuple[Tensor, ...]) -> None:
     """Declare inputs and outputs as those of a SequenceModel's file: x (T, B, I), y, and each state (B, n)."""
-    title = network.config.title
-    for axis, what in zip(proto.graph.input[0].type.tensor_type.shape.dim, ("steps", "sequences"), strict=False):
-        if not axis.dim_param:
-            raise UsageError(
-                f"{title}: expected any number of {what}, but forward() fixes it at {axis.dim_value}; {_REMEDY}"
-            )
     counts = [value for value in proto.graph.output if value.name in ("updates", "macs")]
 
     def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:

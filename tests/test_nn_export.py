@@ -206,11 +206,13 @@ def pooled(x: Tensor) -> Tensor:
         (Sized(lambda x: x if len(x) > 3 else -x), [6, "axis0", 3], {}),
         (Sized(lambda x: x if x.shape[0] % 2 == 0 else -x), [6, "axis0", 3], {}),
         (Sized(lambda x: x if x.shape[0] > x.shape[1] else -x), [6, 2, 3], {}),
+        (Sized(lambda x: -x if x.shape[0] == 1 else x), ["axis0", "axis1", 3], {"axis0": [2, None]}),
+        (Sized(lambda x: -x if x.shape[1] == 1 else x), ["axis0", "axis1", 3], {"axis1": [2, None]}),
         (Sized(lambda x: x if 3 < x.shape[0] < 100 else -x), ["axis0", "axis1", 3], {"axis0": [4, 99]}),
     ],
 )
 def test_file_takes_no_size_for_which_the_module_computes_something_else(
-    module: nn.Module, shape: list[int | str], limits: dict[str, list[int]], tmp_path: Path
+    module: nn.Module, shape: list[int | str], limits: dict[str, list[int | None]], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     path = tmp_path / "net.onnx"
@@ -218,10 +220,10 @@ def test_file_takes_no_size_for_which_the_module_computes_something_else(
     session = NetworkSession(path)
     assert session.onnx.get_inputs()[0].shape == shape
     assert session.info["sizes"] == limits
-    low, high = limits.get("axis0", [2, 120])
+    low, high = limits.get("axis0", [2, None])
     for steps, batch in ((6, 2), (6, 5), (9, 2), (3, 2), (120, 2)):
         x = torch.randn(steps, batch, 3)
-        if shape[0] in ("axis0", steps) and shape[1] in ("axis0", "axis1", batch) and low <= steps <= high:
+        if shape[0] in ("axis0", steps) and shape[1] in ("axis0", "axis1", batch) and low <= steps <= (high or steps):
             np.testing.assert_allclose(session.run(x)["y"], module.eval()(x).detach(), rtol=0, atol=2e-6)
         else:
             with pytest.raises(edgernn.UsageError, match=r"x: expected (shape|axis0 = 4 to 99)"):

@@ -13,6 +13,7 @@ import torch
 from edgernn.cli.frame import main
 from edgernn.costs import executed_macs
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
+from edgernn.export.own_network import export_own_network
 from edgernn.export.run import export_run
 from edgernn.npz import read_npz
 from edgernn.runtime import NetworkSession, Session
@@ -351,6 +352,22 @@ def test_a_network_that_cannot_be_exported_is_named(result, message):
     with pytest.raises(EdgernnError, match=message):
         export_run(Path("run"))
     assert not Path("run/model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("x.shape[0] > 1", "any number of steps, but .* right for 2 or more alone"),
+        ("x.shape[0] != 1", "any number of steps, but .* right for 2 or more alone"),
+        ("x.shape[0] <= 150", "any number of steps, but .* right for 150 or fewer alone"),
+        ("x.shape[1] > 3", "any number of sequences, but .* right for 4 or more alone"),
+    ],
+)
+def test_a_network_that_branches_on_the_length_is_refused(condition, message):
+    model = trained(STREAM.replace("y, c = self", f"x = x if {condition} else -x\n        y, c = self"))
+    with pytest.raises(UsageError, match=message):
+        export_own_network(model, Path("own.onnx"), torch.zeros(14, 5, 2))
+    assert not Path("own.onnx").exists()
 
 
 def test_a_file_says_by_which_name_to_open_it():
