@@ -19,6 +19,7 @@
 #   make check-supply-chain   check the licences of dependencies, their known vulnerabilities, and the wheel's SBOM
 #   make check-programs       run PROGRAMS packed models with random programs as cells, valid and invalid
 #   make check-models         open and run MODELS corrupted model files
+#   make check-foreign        stream and calibrate real recurrent files of FOREIGN, a folder with their references
 #   make check-gpu            compile the GPU kernels with nvcc and Triton; needs no GPU
 #   make check-instruction-sets   run the kernel tests with each instruction set of this machine
 #   make check-cluster        run a sweep on a Ray cluster with failing and foreign nodes
@@ -78,7 +79,7 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
 
 CHECKS := check-format check-types check-wheel check-wheels check-sdk check-instructions check-added-rule \
     check-sanitizers check-calls check-fuzz check-fuzz32 check-threads check-faults check-readers check-supply-chain \
-    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
+    check-programs check-models check-foreign check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
 .PHONY: setup demo test quick checks list-checks $(CHECKS) fuzz32-packages fuzz32-tools sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser
 
@@ -339,6 +340,9 @@ check-cluster: setup
 
 check-models: setup
 	$(BIN)/python -m tests.use_mutants $(MODELS) $(if $(OUT),--out $(OUT))
+
+check-foreign: setup
+	EDGERNN_FOREIGN="$(FOREIGN)" $(BIN)/python -m pytest -rs tests/checks/foreign_models.py
 
 check-arm: setup
 	$(BIN)/python -m pytest -n auto -rs tests/checks/arm.py

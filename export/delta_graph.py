@@ -89,7 +89,7 @@ def _add_states(builder: ModelGraph, graph: onnx.GraphProto, recurrent: Recurren
         builder.node("ConstantOfShape", [f"{name}.{state}.shape"], f"{name}.{state}")
     for state in layer.states:
         if state not in states and state not in zero:
-            shape = ["B", layer.widths[state]]
+            shape = [recurrent.batch, layer.widths[state]]
             graph.input.append(helper.make_tensor_value_info(f"{name}.{state}", TensorProto.FLOAT, shape))
             graph.output.append(helper.make_tensor_value_info(f"{name}.{state}.next", TensorProto.FLOAT, shape))
 

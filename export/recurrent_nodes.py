@@ -45,6 +45,7 @@ class RecurrentNode:
         cell: edgernn's cell with the operator's weights.
         carried: True if the operator's initial state comes from an input of the graph, so that the caller carries the
             state from call to call. The states of the rule then become inputs and outputs of the graph, too.
+        batch: Number of sequences that the graph fixes, or "B".
     """
 
     name: str
@@ -52,6 +53,7 @@ class RecurrentNode:
     node: onnx.NodeProto
     cell: Cell
     carried: bool
+    batch: int | str = "B"
 
     @property
     def macs(self) -> int:
@@ -103,6 +105,8 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     operators = RecurrentNodes(_converted(proto, path))
     graph = operators.proto.graph
     names = names_in(graph)
+    inferred = onnx.shape_inference.infer_shapes(operators.proto).graph
+    shapes = {v.name: v.type.tensor_type.shape.dim for v in [*inferred.input, *inferred.value_info]}
     for i, node in enumerate(graph.node):
         title = node.name or f"{node.op_type} number {i}"
         operators.left += [f"{title}: {text}" for text in _hidden(node)]
@@ -118,7 +122,9 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         while any(other.startswith(f"{name}.") or other == name for other in names - {node.name}):
             name += "_"
         names.add(name)
-        recurrent = RecurrentNode(name, i, node, _cell(node, weights), False)
+        dims = shapes.get(node.input[0], ())
+        batch = dims[1].dim_value if len(dims) == 3 else 0
+        recurrent = RecurrentNode(name, i, node, _cell(node, weights), False, batch or "B")
         starts = [recurrent.input(f"initial_{state}") for state in recurrent.cell.states]
         others = {other.op_type for other in graph.node} - {"Shape", "Size"}
         recurrent.carried = any(comes_from_input(graph, start, MOVES) for start in starts)

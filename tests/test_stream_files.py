@@ -396,6 +396,10 @@ REFUSED = {
         "rnn: state h: expected its last value as an output of the graph, as its first one comes from the input h0",
     ),
     "computed start": (computed(), "rnn: state h: expected an initial state that is an input or a constant"),
+    "no inputs": (
+        model([helper.make_node("GRU", [], ["Y"], "rnn")], {}, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])]),
+        "expected a valid ONNX file, got one with an error",
+    ),
     "nothing to stream": (
         model([helper.make_node("Relu", ["x"], ["y"])], {}, [("x", ["T", 3])], [("y", ["T", 3])]),
         "expected a recurrent operator or a causal convolution over an axis of variable length, got none",

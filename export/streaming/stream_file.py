@@ -83,8 +83,14 @@ def prepared(
     copy.CopyFrom(proto)
     fix_inputs(copy, values or {}, shapes or {}, path)
     copy = folded(copy, path)
-    fused = fuse_cells(copy)
-    return copy, fused, plain_layers(copy)
+    try:
+        onnx.checker.check_model(copy)
+        return copy, fuse_cells(copy), plain_layers(copy)
+    except onnx.checker.ValidationError as error:
+        text = str(error).partition("\n")[0]
+        raise EdgernnError(
+            f"{path}: expected a valid ONNX file, got one with an error: {text}; export it again"
+        ) from None
 
 
 def stream_model(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real recurrent files of other people stream and are calibrated: EDGERNN_FOREIGN=FOLDER pytest -rs this file.
+"""`make check-foreign FOREIGN=FOLDER`: real recurrent files of other people stream and are calibrated.
 
 FOLDER/NAME/*.onnx are the files of silero-vad, NSNet2, DTLN and GTCRN, and FOLDER/NAME/ref.npz has inputs of each frame
 and the outputs of ONNX Runtime. A file that is missing is skipped, and named.
@@ -16,7 +16,7 @@ from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.training.calibration.calibrate_file import calibrate_file
 
-FOLDER = Path(os.environ.get("EDGERNN_FOREIGN", "none"))
+FOLDER = Path(os.environ.get("EDGERNN_FOREIGN") or "none")
 SR = {"values": {"sr": np.array(16000)}, "shapes": {"input": [1, 576]}}
 VAD = ("silero/ref.npz", {"frames": "input"}, {"prob": "output"}, {"state_end": "state"})
 SEQUENCE = ("silero/ref.npz", {"frames": "input"}, {"prob": "speech_probs"}, {})
