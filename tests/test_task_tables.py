@@ -178,7 +178,7 @@ def test_files_without_a_header_are_taken_by_place_and_named(tmp_path):
     write_csv(tmp_path / "g.csv", np.eye(5, 3))
     task = opened(Tables(predict="next"), tmp_path)
     assert task.channels == ("a", "b", "c")
-    assert task.summary[0].endswith("41 files, 205 rows; 1 files without a header, whose columns are taken by place")
+    assert task.summary[0].endswith("41 files, 205 rows; 1 without a header, columns taken by place")
 
 
 def test_no_file_is_left_out_in_silence(tmp_path):

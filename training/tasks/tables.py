@@ -335,8 +335,9 @@ class Tables(ColumnSettings, Folds, OwnData):
         """Say in at most five lines what was taken for what."""
         rows = f"{len(table.frame):,} rows" + ", decimal commas" * table.decimal_commas
         if table.has_names and table.without_names:
-            rows += f"; {len(table.without_names)} files without a header, whose columns are taken by place"
-        lines = [f"{source}: {len(recordings):,} recordings in {len(table.paths):,} files, {rows}"]
+            rows += f"; {len(table.without_names)} without a header, columns taken by place"
+        files = "one file" if len(table.paths) == 1 else f"{len(table.paths):,} files"
+        lines = [f"{source}: {len(recordings):,} recordings in {files}, {rows}"]
         if roles.time is not None:
             text = f"time: {', '.join((roles.time, *roles.others_of_time))}"
             if rates:
@@ -347,7 +348,7 @@ class Tables(ColumnSettings, Folds, OwnData):
         channels = some(roles.features) if table.has_names else f"{len(roles.features)}, without names"
         lines.append(f"channels: {channels}" + (f"; not read: {some(roles.unread)}" if roles.unread else ""))
         if self.predict != NEXT:
-            role, where = ("label", roles.label) if roles.label else ("target", ", ".join(roles.targets))
+            role, where = ("label", roles.label) if roles.label else ("targets", ", ".join(roles.targets))
             text = f"{role}: {where}, " if where else "targets: "
             text += "one for each row" if self.label_by == STEP else "one for each sequence"
             lines.append(text + (f"; classes: {some(self.classes)}" if self.classes else ""))
