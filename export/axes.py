@@ -44,15 +44,14 @@ def name_axes(
     ranges = exported.range_constraints
 
     def fits_at(symbol: sympy.Symbol, *other: int) -> bool:
-        return fits({name: [i for i, (s, _) in enumerate(axes) if s == symbol] for name, axes in symbols.items()}, other)
+        places = {name: [i for i, (s, _) in enumerate(axes) if s == symbol] for name, axes in symbols.items()}
+        return fits(places, other)
 
     example = {symbol: size for axes in symbols.values() for symbol, size in axes if symbol}
     fixed = {
         symbol: sympy.Integer(size)
         for symbol, size in example.items()
-        if symbol in ranges
-        and ranges[symbol].is_singleton()
-        and not fits_at(symbol)
+        if symbol in ranges and ranges[symbol].is_singleton() and not fits_at(symbol)
     }
     fixed = _with_answers(exported, example, fixed)
     asked = {s for answer in _answers(exported) if isinstance(answer, sympy.Ne) for s in answer.free_symbols}
