@@ -23,7 +23,7 @@ room.wav           the first minute of the recording on which a keyword model is
 confusion.png      the confusion matrix of the test part of a user's own data with labels; confusion.csv has its counts
                    and the precision, recall and F1 of each class
 series.json        the task's series (`Task.series`) of the trained network, for pictures
-split.json         the names of the persons or recordings of a user's own tables in each part, and what they are split by
+split.json         the persons or recordings of a user's own tables in each part, and what they are split by
 result.json        the result, written last: it marks the run as finished
 latency.json       latency of the exported model, measured afterwards (`edgernn.training.papers.run_latency`)
 """
