@@ -491,6 +491,15 @@ def test_inputs_of_the_user_replace_random_ones(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_length_of_the_user_is_cut_to_the_strides():
+    proto = conv(W3, [1, 0], strides=[2])
+    streamed = stream_model(proto, "m.onnx", example={"x": noise(B, 3, 9)})
+    assert streamed.unit == 2
+    assert streamed.error <= 1e-6
+    with pytest.raises(EdgernnError, match="data: expected a length T of at least 4, got 3; give more"):
+        stream_model(proto, "m.onnx", example={"x": noise(B, 3, 3)})
+
+
 def test_steps_of_the_user_are_calls_of_a_file_of_one_step():
     steps = from_input("h_out")
     steps.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1

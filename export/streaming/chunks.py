@@ -52,6 +52,12 @@ def run_calls(
     return results
 
 
+def steps_of(proto: onnx.ModelProto, feeds: Mapping[str, Array], time: str) -> int:
+    """Return the length of the variable axis `time` in inputs of a model."""
+    axes = {name: axes_of(value) for name, value in inputs_of(proto.graph).items()}
+    return next(array.shape[axes[name].index(time)] for name, array in feeds.items() if time in axes[name])
+
+
 def cut(
     proto: onnx.ModelProto, feeds: Mapping[str, Array], time: str, lengths: Sequence[int]
 ) -> list[dict[str, Array]]:
@@ -144,8 +150,7 @@ def check_chunks(
         EdgernnError: A difference is larger than `allowed`. The message names the first node that depends on the cut.
     """
     runner, start = Runner(proto, path), zero_states(proto, states, feeds)
-    inputs = inputs_of(proto.graph)
-    steps = next(a.shape[axes_of(inputs[n]).index(time)] for n, a in feeds.items() if time in axes_of(inputs[n]))
+    steps = steps_of(proto, feeds, time)
     whole = runner.run({**feeds, **start})
     limits, worst = allowed(runner, {**feeds, **start}, whole), 0.0
     for lengths in _cuts(steps, unit):

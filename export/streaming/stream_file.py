@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.exported_layers import is_exported
 from edgernn.export.streaming.cache_conv import cache_convs
-from edgernn.export.streaming.chunks import allowed, check_chunks, difference, run_calls, zero_states
+from edgernn.export.streaming.chunks import allowed, check_chunks, cut, difference, run_calls, steps_of, zero_states
 from edgernn.export.streaming.fuse_cell import fuse_cells
 from edgernn.export.streaming.open_states import State, check_bodies, open_layers, pair_states, recurrent_in
 from edgernn.export.streaming.plain_layers import RECURRENT, plain_layers
@@ -243,7 +243,13 @@ def _check(
         if given is None:
             sizes[result.time] = result.unit * max(_CALLS, -(-sizes[result.time] // result.unit))
         feeds = given[0] if given else random_feeds(result.proto, sizes, steps=sizes[result.time])
-        calls = [{name: array for name, array in feeds.items() if name in data}]
+        feeds = {name: array for name, array in feeds.items() if name in data}
+        steps = steps_of(result.proto, feeds, result.time)
+        if steps < 2 * result.unit:
+            raise EdgernnError(
+                f"{path}: data: expected a length {result.time} of at least {2 * result.unit}, got {steps}; give more"
+            )
+        calls = cut(result.proto, feeds, result.time, [steps - steps % result.unit])
         result.error = check_chunks(result.proto, states, calls[0], result.time, result.unit, path)
     if any(a.name == "layout" and a.i for node in original.graph.node for a in node.attribute):
         # ONNX Runtime has no kernel for it

@@ -76,9 +76,9 @@ class LayerGraph(abc.ABC):
     nodes: Sequence[GraphLayer]
     left: Sequence[str] = ()
     restarted: Sequence[str] = ()
+    outputs: list[str]
     states: Sequence[State] = ()
     fixed: Sequence[str] = ()
-    outputs: list[str]
     is_stack: bool = False
     tolerance: float = _TOLERANCE
 
