@@ -491,6 +491,13 @@ def test_inputs_of_the_user_replace_random_ones(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_wrong_length_of_an_output_is_mended():
+    proto = plain("GRU")
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 7
+    streamed = stream_model(proto, "m.onnx")
+    assert streamed.proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "T"
+
+
 def test_a_length_of_the_user_is_cut_to_the_strides():
     proto = conv(W3, [1, 0], strides=[2])
     streamed = stream_model(proto, "m.onnx", example={"x": noise(B, 3, 9)})

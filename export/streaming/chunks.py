@@ -55,7 +55,7 @@ def run_calls(
 def steps_of(proto: onnx.ModelProto, feeds: Mapping[str, Array], time: str) -> int:
     """Return the length of the variable axis `time` in inputs of a model."""
     axes = {name: axes_of(value) for name, value in inputs_of(proto.graph).items()}
-    return next(array.shape[axes[name].index(time)] for name, array in feeds.items() if time in axes[name])
+    return next(int(array.shape[axes[name].index(time)]) for name, array in feeds.items() if time in axes[name])
 
 
 def cut(

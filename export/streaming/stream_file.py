@@ -148,6 +148,7 @@ def stream_model(
             f"{path}: expected a recurrent operator or a causal convolution over an axis of variable length, got none"
             f"{reasons}; name the axis of time with --shape, such as --shape {next(iter(inputs_of(graph)))}=B,T,40"
         )
+    _declare(graph, probe)
     result = Streamed(new, [*carried, *opened], time, unit, fused, quantised, left)
     onnx.checker.check_model(new)
     _check(_loosened(proto, shapes or {}, path), result, probe, carried, values or {}, calls, path)
@@ -204,6 +205,15 @@ def _time(probe: Probe, layers: list[onnx.NodeProto], convs: list[onnx.NodeProto
             f"{', '.join(found)}; fix the length of the others with --shape"
         )
     return found[0] if found else None
+
+
+def _declare(graph: onnx.GraphProto, probe: Probe) -> None:
+    """Name the variable axes of the outputs, some of which torch.onnx declares as those of its example."""
+    for value in graph.output:
+        if value.name in probe.values:
+            for dim, axis in zip(value.type.tensor_type.shape.dim, probe.axes(value.name), strict=False):
+                if isinstance(axis, str) and not dim.dim_param:
+                    dim.dim_param = axis
 
 
 def _loosened(proto: onnx.ModelProto, shapes: Mapping[str, Shape], path: Path) -> onnx.ModelProto:
