@@ -101,17 +101,20 @@ def run_file(
     batches = x[None] if axes == 1 else x
     _warn_of_recording(session, source, batches.shape[1])
     per_step = session.info["model"]["head"]["output"] != "last"
-    parts, updates = [], []
+    parts: list[NDArray[Any]] = []
+    updated: int | None = None
     for start in range(0, len(batches), CHUNK):
         some_lengths = None if lengths is None else lengths[start : start + CHUNK]
         y = session.run(batches[start : start + CHUNK].swapaxes(0, 1), some_lengths)
         parts.append(y.swapaxes(0, 1) if per_step else y)
         if session.updates is not None:
-            updates.append(session.updates)
+            # padded steps have no updates
+            updated = (updated or 0) + int(session.updates.sum())
     y = np.concatenate(parts)
     if axes == 1:
         y = y[0]
-    skipped = 100 * (1 - float(np.concatenate(updates, 1).mean()) / session.neurons) if updates else None
+    steps = len(batches) * batches.shape[1] if lengths is None else int(lengths.sum())
+    skipped = None if updated is None or not steps else 100 * (1 - updated / (session.neurons * steps))
     result = {
         "output": None if target is None else str(target),
         "shape": list(y.shape),

@@ -360,6 +360,18 @@ def test_run_file_reads_and_writes_every_format(suffix, tmp_path):
     assert 0 < report["skip_percent"] < 100
 
 
+def test_run_file_counts_no_padding_as_skipped(tmp_path):
+    path, lengths = exported("gru", "selective", layers=2)[1], np.array([6, 2, 3])
+    x = random_input(3, 6, 3)
+    np.savez(tmp_path / "x.npz", x=x, lengths=lengths)
+    session, updates = Session(path), 0
+    for sequence, steps in zip(x, lengths, strict=True):
+        session.run(sequence[:steps])
+        updates += session.updates.sum()
+    skipped = 100 * (1 - updates / (lengths.sum() * session.neurons))
+    assert run_file(path, tmp_path / "x.npz")["skip_percent"] == pytest.approx(skipped)
+
+
 def test_run_file_does_not_replace_its_input_or_its_model(tmp_path):
     path = exported("gru")[1]
     np.savetxt(tmp_path / "x.csv", random_input(6, 3), delimiter=",")
