@@ -69,7 +69,7 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
             f"{conversion(rate)}"
         ) from None
     _check_kind(path, header, rate)
-    frame = header.channels * header.bits // 8
+    frame = header.frame
     present = len(content) - header.begin
     size = present if header.size >= UNKNOWN_SIZE else header.size
     if size > present:
@@ -112,6 +112,11 @@ def _check_kind(path: Path, header: "_Header", rate: int) -> None:
         raise EdgernnError(f"{path}: expected samples of 16 bits, got {header.bits}; {conversion(rate)}")
     if not header.channels:
         raise EdgernnError(f"{path}: expected one channel, got 0; {conversion(rate)}")
+    if (size := header.channels * header.bits // 8) != header.frame:
+        raise EdgernnError(
+            f"{path}: expected {size} bytes for a sample of all channels, got {header.frame} in the header: they are "
+            f"padded, or it is damaged; {conversion(rate)}"
+        )
     if not _RATES[0] <= header.rate <= _RATES[1]:
         wanted = f"{_RATES[0]:,} to {_RATES[1]:,} samples per second"
         raise EdgernnError(f"{path}: expected {wanted}, got {header.rate:,}; {conversion(rate)}")
@@ -160,6 +165,7 @@ class _Header:
         channels: Number of channels.
         rate: Samples per second.
         bits: Bits of a sample.
+        frame: Number of bytes of a sample of all channels, as the header says.
         begin: Index of the first byte of the samples.
         size: Number of bytes of the samples, as the header says.
     """
@@ -168,6 +174,7 @@ class _Header:
     channels: int
     rate: int
     bits: int
+    frame: int
     begin: int
     size: int
 
@@ -179,7 +186,7 @@ def _read_header(content: bytes) -> _Header:
     """
     if content[:4] not in (b"RIFF", b"RF64") or content[8:12] != b"WAVE":
         raise ValueError("it does not begin with RIFF, a size and WAVE")
-    sizes: tuple[int, int, int, int] | None = None
+    sizes: tuple[int, int, int, int, int] | None = None
     long_size = None
     at = 12
     while at + 8 <= len(content):
@@ -199,17 +206,17 @@ def _read_header(content: bytes) -> _Header:
     raise ValueError("a truncated header")
 
 
-def _read_format(content: bytes, at: int, size: int) -> tuple[int, int, int, int]:
-    """Return format, channels, rate and bits of a sample from the chunk "fmt " of `size` bytes at this index."""
+def _read_format(content: bytes, at: int, size: int) -> tuple[int, int, int, int, int]:
+    """Return format, channels, rate, bits and frame (`_Header`) from the chunk "fmt " of `size` bytes at this index."""
     if size > len(content) - at:
         raise ValueError("a truncated header")
     if size < 16:
         raise ValueError("unknown format")
     chunk = content[at : at + min(size, _FORMAT)]
-    kind, channels, rate, bits = struct.unpack_from("<HHI6xH", chunk)
+    kind, channels, rate, frame, bits = struct.unpack_from("<HHI4xHH", chunk)
     if kind == _EXTENSIBLE and size >= _SUBFORMAT + 2:
         (kind,) = struct.unpack_from("<H", chunk, _SUBFORMAT)
-    return kind, channels, rate, bits
+    return kind, channels, rate, bits, frame
 
 
 def conversion(rate: int) -> str:

@@ -241,6 +241,7 @@ def test_sound_that_cannot_be_converted(tmp_path, monkeypatch):
     for begin, content, message in (
         (24, struct.pack("<I", 2**31), "expected 1,000 to 384,000 samples per second, got 2,147,483,648; convert"),
         (22, b"\0\0", "expected one channel, got 0; convert it"),
+        (32, b"\4\0", "expected 2 bytes for a sample of all channels, got 4 in the header"),
     ):
         replace_header(write_samples(path, "int16", RATE, np.zeros((9, 1))), begin, content)
         with pytest.raises(EdgernnError, match=message):
