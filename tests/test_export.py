@@ -32,9 +32,9 @@ STACKS = {
     # one function for layers with different H
     "layers of two sizes": {"layers": 3, "last_size": 20, "output": "all"},
 }
-# every cell under one of two rules for training, every rule on one-stage and two-stage cells, on one that reads the
+# every cell under the rules for training, every rule on one-stage and two-stage cells, on one that reads the
 # previous input and one that reads c; every combination of the papers in a stack
-COMBINED = [(cell, ("skip", "selective")[place % 2]) for place, cell in enumerate(CELLS)]
+COMBINED = [(cell, rule) for cell in CELLS for rule in ("always", "skip", "selective")]
 COMBINED += [
     (cell, rule) for cell, rule in PAIRS if cell in ("gru", "gru-before", "ihc-lstm", "t-lstm", "lstm-peephole")
 ]
