@@ -37,9 +37,9 @@ def read_npz(
     Args:
         path: The file: .npz, .npz.gz or .npz.xz.
         names: Names of the arrays to read, all required. Default: all arrays of the file.
-        optional: Names of further arrays, which are read if the file has them.
         limit: Maximal unpacked size in bytes, of the archive and of all arrays together. If the file on disk is already
             larger, the size of the file is the limit instead. The limit is never above the memory of the machine.
+        optional: Names of further arrays, which are read if the file has them.
 
     Returns:
         The arrays, as a dict from name to array.

@@ -74,6 +74,8 @@ class OwnNetwork(RecurrentModel):
     Attributes:
         network: The network, with layers of edgernn in place of nn.GRU, nn.LSTM and nn.RNN.
         output: "last" for y (B, O), "all" for y (T, B, O).
+        input_mean: Mean (I,) that is subtracted from the input.
+        input_std: Standard deviation (I,) that the input is divided by.
 
     Raises:
         UsageError: An argument of the constructor is missing or wrong, the network has no recurrent layer, or its state
@@ -81,6 +83,8 @@ class OwnNetwork(RecurrentModel):
         EdgernnError: The constructor fails.
     """
 
+    network: nn.Module
+    output: str
     input_mean: Tensor
     input_std: Tensor
 

@@ -299,7 +299,7 @@ def file_fits(
     axes: Mapping[str, Sequence[int]],
     sizes: Sequence[int],
 ) -> bool:
-    """Return True if a file computes what torch does where some axes of its inputs have other sizes.
+    """Compare a file with torch where some axes of its inputs have other sizes.
 
     Args:
         network: The network that the file computes.
@@ -309,6 +309,9 @@ def file_fits(
         outputs: Names of the file's outputs.
         axes: Dict from the name of each input to those of its axes whose size varies.
         sizes: The other sizes. Default, if empty: a larger one and some smaller ones.
+
+    Returns:
+        True if both compute the same.
     """
     example = _without_ties(network, example, torch.Generator().manual_seed(0))
     leaves, spec = pytree.tree_flatten(example)
