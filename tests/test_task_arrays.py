@@ -339,6 +339,7 @@ def test_an_error_says_how_to_mend_targets(tmp_path, y, message):
             np.arange(20) % 2 * 1.0,
             r"y: whole numbers of a floating-point type are predicted as numbers; for class labels",
         ),
+        (np.eye(3)[np.arange(20) % 3], r"y: rows with a single 1 .* for class labels, store y\.argmax\(-1\)"),
         (np.zeros(20, int), "y: every label is 0, so there is nothing to tell apart"),
         (np.arange(20) % 2 + 1, "no sequence for training has the class 0; labels count from 0"),
     ],

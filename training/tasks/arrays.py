@@ -146,10 +146,9 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
             raise EdgernnError(
                 f"{path}: x{suffix}: expected {I} channels as in x, got {x[part].shape[2]}; correct x or x{suffix}"
             )
-    if y and _resemble_labels(y["train"]):
-        text = (
-            "y: whole numbers of a floating-point type are predicted as numbers; for class labels, store y.astype(int)"
-        )
+    if y and (likely := _likely_labels(y["train"])):
+        form, remedy = likely
+        text = f"y: {form} of a floating-point type are predicted as numbers; for class labels, store {remedy}"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
     for part, target in y.items():
         reference = y["train"]
@@ -171,12 +170,22 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
-def _resemble_labels(targets: Tensor) -> bool:
-    """Return True if targets are floats (N, 1) that are probably class labels."""
-    if not targets.is_floating_point() or targets.ndim != 2 or targets.shape[1] != 1:
-        return False
+def _likely_labels(targets: Tensor) -> tuple[str, str] | None:
+    """Return the form of targets (..., O) of floats that are probably class labels, and how to store these; else None.
+
+    This is assumed of rows with a single 1 among zeros, and of whole numbers each of which 8 sequences or more have on
+    average.
+    """
+    if not targets.is_floating_point():
+        return None
+    if targets.shape[-1] > 1:
+        one_hot = ((targets == 0) | (targets == 1)).all() and (targets.sum(-1) == 1).all()
+        return ("rows with a single 1", "y.argmax(-1)") if one_hot else None
+    if targets.ndim != 2:
+        return None
     distinct = np.unique(targets.numpy())
-    return bool((distinct % 1 == 0).all()) and 1 < len(distinct) <= len(targets) // _MANY_SEQUENCES
+    whole = (distinct % 1 == 0).all() and 1 < len(distinct) <= len(targets) // _MANY_SEQUENCES
+    return ("whole numbers", "y.astype(int)") if whole else None
 
 
 def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
