@@ -17,7 +17,7 @@ from edgernn.export.trace import op_attributes
 from edgernn.frontends import FrontendConfig
 from edgernn.model import SequenceModel
 from edgernn.names import check_built_in
-from edgernn.runtime.graph_facts import check_facts
+from edgernn.runtime.graph_facts import check_facts, check_nodes
 from edgernn.runtime.info import read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN
@@ -62,6 +62,7 @@ def read_exported(path: Path) -> tuple[SequenceModel, dict[str, Any]]:
     info = read_info({entry.key: entry.value for entry in proto.metadata_props}.get("edgernn"), path)
     state_sizes(info, declared_values(proto.graph.input), declared_values(proto.graph.output), len(content), path)
     check_facts(proto, info, path)
+    check_nodes(proto, path)
     config, weights = model_config(info, path), Weights(proto, path)
     with torch.random.fork_rng(devices=[]):
         # the front end allocates memory on any device, but its sizes are compared with tensors of the file as well

@@ -4,6 +4,7 @@
 ONNX Runtime computes with the graph, a packed model also with the metadata.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,9 @@ Array = NDArray[Any]
 # largest difference of a number from that of the metadata, as a share of the largest number of the array: libraries of
 # mathematics differ in the last digit
 _ROUNDING = 1e-5
+# outputs of a graph that a packed model has, and names of the nodes that compute them
+_RESULT = re.compile(r"y|.*\.next")
+_NODE = re.compile(r"y|(input|embedding|frontend|head|reverse|layer\d+)(\..*)?")
 
 
 def check_facts(model: "onnx.ModelProto", info: Mapping[str, Any], path: Path) -> None:
@@ -56,6 +60,36 @@ def check_facts(model: "onnx.ModelProto", info: Mapping[str, Any], path: Path) -
             raise _differs(path, f"input.{name}", "the numbers of model.input", "others")
     if (settings := frontend(info)) is not None:
         _check_frontend(model, tensors, settings, path)
+
+
+def check_nodes(model: "onnx.ModelProto", path: Path) -> None:
+    """Check that the export of a SequenceModel wrote each node that its outputs depend on.
+
+    A packed model is made of the weights and attributes of known nodes. It would leave out one that was added.
+
+    Args:
+        model: The ONNX model.
+        path: Path of the file, for error messages.
+
+    Raises:
+        EdgernnError: A node has another name than the export gives it.
+    """
+    makers = {name: node for node in model.graph.node for name in node.output if name}
+    pending, known = [value.name for value in model.graph.output if _RESULT.fullmatch(value.name)], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in known or name not in makers:
+            continue
+        known.add(name)
+        node = makers[name]
+        # a layer and a recursion over time have several outputs
+        named = node.name if node.domain == DOMAIN or node.op_type == "Scan" else node.output[0]
+        if node.name != named or not _NODE.fullmatch(node.name):
+            raise EdgernnError(
+                f"{path}: expected the nodes that edgernn writes, got {node.op_type:.50} for {name:.50}, which a "
+                "packed model would leave out; export the model again, or run the file with the portable backend"
+            )
+        pending += node.input
 
 
 def _facts(

@@ -14,7 +14,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import output_file, write_bytes
 from edgernn.log_mel import fft_size
 from edgernn.runtime.fourier import frequency_order
-from edgernn.runtime.graph_facts import check_facts
+from edgernn.runtime.graph_facts import check_facts, check_nodes
 from edgernn.runtime.info import (
     BLOCKS,
     NORMALISATIONS,
@@ -112,6 +112,7 @@ def read_packable(content: bytes, path: Path) -> "PackedModel":
     graph = model.graph
     states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), len(content), path)
     check_facts(model, info, path)
+    check_nodes(model, path)
     packed = PackedModel(model, info, states, path)
     check_memory(packed.size, len(content), path)
     return packed
@@ -154,12 +155,19 @@ class PackedModel:
         head: W and b of the linear output layer; empty without one.
     """
 
+    info: dict[str, Any]
+    layers: list[PackedLayer]
+    embedding: list[Weight]
+    frontend: list[Any]
+    standardisation: list[Weight]
+    head: list[Weight]
+
     def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
         self._weights, self.info = Weights(model, path), info
         words, settings = info["model"]["input"]["vocabulary"] is not None, frontend(info)
         self.embedding = [self._weights["embedding.E"]] if words else []
         self.frontend = [] if settings is None else list(self._frontend(settings, states))
-        self.standardisation: list[Weight] = []
+        self.standardisation = []
         if "input.mean" in self._weights:
             for name in ("input.mean", "input.std"):
                 size, values = feature_size(info), self._weights[name].values
@@ -177,7 +185,7 @@ class PackedModel:
                 f"{path}: expected the states in the order of the nodes that read them, got another order; "
                 "export the model again"
             )
-        self.head: list[Weight] = []
+        self.head = []
         if "head.b" in self._weights:
             # a tied head shares the embedding's matrix
             name = "head.W.T" if "head.W.T" in self._weights else "embedding.E"

@@ -79,6 +79,39 @@ def test_metadata_that_differ_from_the_graph_are_refused(protos, name, change, f
     assert_refused(proto, fact, tmp_path / "m.onnx")
 
 
+def insert_before(graph, reader, op):
+    """Let the first input of the node `reader` pass through a node of this op."""
+    place, node = next((i, node) for i, node in enumerate(graph.node) if node.name == reader)
+    graph.node.insert(place, onnx.helper.make_node(op, [node.input[0]], ["added"], "added"))
+    node.input[0] = "added"
+
+
+def append_softmax(graph):
+    graph.node[[node.name for node in graph.node].index("y")].output[0] = "scores"
+    graph.node.append(onnx.helper.make_node("Softmax", ["scores"], ["y"], "Softmax_0"))
+
+
+ADDED = {
+    "before the layer": lambda graph: insert_before(graph, "layer0", "Neg"),
+    "before the head": lambda graph: insert_before(graph, "head.product", "Relu"),
+    "after the head": append_softmax,
+}
+
+
+@pytest.mark.parametrize("change", ADDED.values(), ids=ADDED)
+def test_a_node_that_a_packed_model_would_leave_out_is_refused(protos, change, tmp_path):
+    proto, path = onnx.ModelProto(), tmp_path / "m.onnx"
+    proto.CopyFrom(protos["channels"])
+    change(proto.graph)
+    onnx.save(proto, path)
+    # the graph itself can run
+    session = Session(path, backend="native")
+    assert session.run(np.zeros((2, 2), np.float32)).shape == (3,)
+    for read in (lambda: pack(path.read_bytes(), path), lambda: session.step([1.0, 2.0]), lambda: read_exported(path)):
+        with pytest.raises(EdgernnError, match=r"nodes that edgernn writes, got (Neg|Relu|Softmax|Add) for"):
+            read()
+
+
 CONSTANTS = [
     "dft.cos",
     "dft.sin",
