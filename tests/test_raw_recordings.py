@@ -372,3 +372,10 @@ def test_a_path_to_a_table_is_a_task(tmp_path):
     for name in ("a.csv", "A.CSV", "a.parquet"):
         (tmp_path / name).touch()
         assert find_task(str(tmp_path / name)) == (Tables, Path(tmp_path / name))
+
+
+def test_a_rate_that_no_sensor_has_is_refused_before_memory_is_asked_for(tmp_path, capsys):
+    (tmp_path / "one.csv").write_text("time,x,label\n0,1,a\n1,2,b\n")
+    words = ["--cell", "gru", "--out", str(tmp_path / "run"), "resample=1e12"]
+    assert main(["train", "--task", str(tmp_path / "one.csv"), *words]) == 2
+    assert "resample: expected a number above 0 and of at most 1e+06 or none, got '1e12'" in capsys.readouterr().err

@@ -64,7 +64,7 @@ class Tables(ColumnSettings, Folds, OwnData):
     """
 
     T: Annotated[int | None, Field(ge=1)] = None
-    resample: Annotated[float | None, Field(gt=0)] = None
+    resample: Annotated[float | None, Field(gt=0, le=1_000_000)] = None
     gap: Annotated[float | None, Field(gt=0)] = None
     window: Annotated[int | None, Field(ge=1)] = None
     stride: Annotated[int | None, Field(ge=1)] = None
