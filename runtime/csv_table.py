@@ -80,6 +80,7 @@ class Dialect:
 
     def number(self, cell: str) -> float | None:
         """Return the number in a cell, which may be nan or inf, or None if it has none."""
+        cell = cell.strip()
         # Python accepts 1_000 and the digits of all languages, csv files do not
         if "_" in cell or not cell.isascii() or (self.decimal == "," and "." in cell):
             return None

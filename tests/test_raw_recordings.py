@@ -12,8 +12,9 @@ import pytest
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.packed import pack_file
-from edgernn.runtime.run_file import run_file
+from edgernn.runtime.run_file import read, run_file
 from edgernn.runtime.wav import warn_of_conversion
+from edgernn.training.formats.tables import read_tables
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.parts import split_units
 from edgernn.training.tasks.tables import Tables
@@ -351,6 +352,24 @@ def test_a_table_above_the_memory_is_refused_before_it_is_read(tmp_path, monkeyp
     monkeypatch.setattr("edgernn.training.formats.tables.read_text", None)
     with pytest.raises(EdgernnError, match=r"expected at most 4,000 bytes of tables, .*, got 4,008; leave out columns"):
         opened(Tables(), path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a,b\n1,4.5\n-3,4\n\n\n",
+        "\ufeffa;b\r\n1;4,5\r\n-3;+4,0\r\n\r\n",
+        '"a"\tb\r"1"\t4.5\r-3\t\u00a04e0 \r\r',
+        "1;4,5\n-3;4",
+    ],
+)
+def test_training_and_run_read_the_same_numbers(tmp_path, content):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content.encode())
+    table = read_tables(path, [path])
+    np.testing.assert_array_equal([table.numbers(name) for name in table.names], [[1, -3], [4.5, 4]])
+    np.testing.assert_array_equal(read(path), [[1, 4.5], [-3, 4]])
+    assert table.has_names == ("a" in content)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -216,7 +216,8 @@ def _read_parquet(paths: Sequence[Path]) -> list[Table]:
 
 
 def _read_csv(path: Path) -> Table:
-    content = read_text(path, limit=memory())
+    # polars takes an empty line at the end for a row
+    content = read_text(path, limit=memory()).rstrip("\r\n")
     if "\n" not in content:
         content = content.replace("\r", "\n")
     dialect = Dialect.of(content)
