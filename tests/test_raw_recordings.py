@@ -249,6 +249,17 @@ def test_recordings_of_unequal_lengths_with_gaps_in_their_labels(tmp_path):
     assert {int(label) for part in parts(task) for label in part.y} == {0, 1}
 
 
+@pytest.mark.parametrize("settings", [{}, {"predict": "next"}, {"label": "activity"}])
+def test_a_column_of_answers_is_no_channel(tmp_path, settings):
+    for i in range(12):
+        path = tmp_path / "ab"[i % 2] / f"{i}.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x,activity,label,target\n" + f"{i},{'cd'[i % 2]},{i % 2},0.5\n" * 4)
+    task = opened(Tables(**settings), tmp_path)
+    assert task.channels == ("x",)
+    assert opened(Tables(**settings, features="x,label"), tmp_path).channels == ("x", "label")
+
+
 HEADER = "t,x,activity,person\n"
 
 

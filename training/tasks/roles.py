@@ -60,7 +60,8 @@ class ColumnSettings:
     - `sequence`: Column that tells the sequences of a file apart. Default: the one column named sequence or recording.
     - `split_by`: Column of groups, such as persons or devices, which the split does not divide. Default: the one
       column named group, person, subject, participant, patient or user.
-    - `features`: Channels, separated by commas. Default: all other columns of numbers.
+    - `features`: Channels, separated by commas. Default: all other columns of numbers, except those named label, class
+      or target.
     """
 
     time: str = AUTO
@@ -154,7 +155,11 @@ def find_roles(
             taken[texts[0]] = "label"
     features = chosen["features"]
     if not features:
-        features = tuple(name for name in names if name not in taken and name not in texts)
+        # the target must not be an input, even if the task takes its targets from another place
+        answers = _NAMES["label"] | _NAMES["targets"]
+        features = tuple(
+            name for name in names if name not in taken and name not in texts and name.lower() not in answers
+        )
         if settings.time == AUTO and not (channels and table.has_names):
             rising = tuple(
                 name for name in features if all(rises(table.numbers(name)[begin:end]) for begin, end in files)
