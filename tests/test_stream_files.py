@@ -204,6 +204,22 @@ def test_convolutions_in_two_dimensions_keep_the_other_padding():
     assert [state.axes for state in streamed.states] == [("B", 1, 2, 7)]
 
 
+def test_states_follow_strides_and_a_batch_of_two_axes():
+    """A GRU runs over every sixth step, for each of B sequences and N channels."""
+    strided = [
+        helper.make_node("Reshape", ["x", "rows"], ["steps"]),
+        helper.make_node("Transpose", ["steps"], ["flat"], perm=[1, 2, 0]),
+        helper.make_node("Conv", ["flat", "w"], ["y"], "conv1", pads=[2, 0], strides=[2]),
+        helper.make_node("Conv", ["y", "v"], ["z"], "conv2", pads=[3, 0], strides=[3]),
+        helper.make_node("Transpose", ["z"], ["X"], perm=[2, 0, 1]),
+    ]
+    weights = weights_of("GRU") | {"w": noise(I, I, 3), "v": noise(I, I, 4), "rows": np.array([0, -1, I])}
+    proto = model([*strided, layer("GRU")], weights, [("x", ["T", "B", "N", I])], [("Y", ["S", 1, "M", H])])
+    streamed = stream_model(proto, "m.onnx")
+    assert streamed.unit == 6
+    assert [state.axes for state in streamed.states] == [(1, "B*N", H), ("B*N", I, 2), ("B*N", I, 3)]
+
+
 class Network(torch.nn.Module):
     """Convolution, two GRUs and a linear map."""
 
@@ -277,6 +293,29 @@ def test_a_step_of_single_operators_becomes_one(cell, tmp_path):
     feeds = {"x": noise(B, 3), "state": noise(count, B, 4, seed=4)}
     for name, expected in run(proto, feeds).items():
         np.testing.assert_allclose(run(streamed.proto, feeds)[name], expected, rtol=0, atol=1e-6)
+
+
+def test_one_number_is_the_bias_of_a_gate():
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["products"]),
+        helper.make_node("MatMul", ["h", "R"], ["recurrent"]),
+        helper.make_node("Add", ["products", "recurrent"], ["sums"]),
+        helper.make_node("Split", ["sums"], ["i", "g", "f", "o"], axis=1),
+        helper.make_node("Add", ["f", "one"], ["kept"]),
+        *(helper.make_node("Sigmoid", [name], [f"{name}.gate"]) for name in ("i", "kept", "o")),
+        helper.make_node("Tanh", ["g"], ["new"]),
+        helper.make_node("Mul", ["kept.gate", "c"], ["old"]),
+        helper.make_node("Mul", ["i.gate", "new"], ["added"]),
+        helper.make_node("Add", ["old", "added"], ["c.next"]),
+        helper.make_node("Tanh", ["c.next"], ["squashed"]),
+        helper.make_node("Mul", ["o.gate", "squashed"], ["h.next"]),
+    ]
+    weights = {"W": noise(I, 4 * H), "R": noise(H, 4 * H), "one": np.float32(1)}
+    axes = {name: ["B", H] for name in ("h", "c")}
+    proto = model(nodes, weights, [("x", ["B", I]), *axes.items()], [(f"{s}.next", a) for s, a in axes.items()], 13)
+    streamed = stream_model(proto, "m.onnx")
+    assert streamed.fused == ["lstm0"]
+    assert streamed.change <= 1e-6
 
 
 def test_an_if_on_a_fixed_input_becomes_its_branch():
@@ -391,6 +430,14 @@ REFUSED = {
     "no padding": (conv(W3, [0, 0]), "conv: expected a causal convolution"),
     "reflected": (conv(W3, [0, 0], [REFLECT], out=REFLECT_PADS), "conv: expected a causal convolution"),
     "mean over time": (mean("average"), "ReduceMean average is the first node that reads other steps"),
+    "mean over time of a convolution": (
+        conv(W3, [2, 0], after=[helper.make_node("ReduceMean", ["c"], ["y"], "average", axes=[2])]),
+        "ReduceMean average is the first node that reads other steps",
+    ),
+    "noise": (
+        conv(W3, [2, 0], [helper.make_node("RandomNormalLike", ["x"], ["noise"], "noise")]),
+        "RandomNormalLike noise is the first node that reads other steps",
+    ),
     "state that does not come back": (
         from_input(),
         "rnn: state h: expected its last value as an output of the graph, as its first one comes from the input h0",

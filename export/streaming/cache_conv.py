@@ -99,7 +99,8 @@ def _window(proto: onnx.ModelProto, node: onnx.NodeProto, axis: int, axes: int) 
     else:
         before, after = before + padding[axis], after + padding[axis + axes]
     readers = [n for n in graph.node if node.output[0] in n.input]
-    cut = readers[0] if len(readers) == 1 and readers[0].op_type == "Slice" else None
+    is_kept = node.output[0] in {value.name for value in graph.output}
+    cut = readers[0] if len(readers) == 1 and readers[0].op_type == "Slice" and not is_kept else None
     removed = 0 if cut is None else _cut_off(proto, cut, axis)
     return _Window(width, stride, before, after - removed * stride, pad, cut if removed else None)
 

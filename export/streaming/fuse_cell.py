@@ -6,6 +6,7 @@ Sigmoid and Tanh. The equations are matched, not the order of the nodes. A step 
 stays as it is.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -274,9 +275,11 @@ class _Graph:
         return self._linear(name) if bias is None else _Linear({}, bias)
 
     def _bias(self, name: str) -> Array | None:
-        """Return a constant row, or None."""
+        """Return a constant row, or one number without an axis, or None."""
         value = constant_of(self._proto, name)
-        return value.reshape(-1) if value is not None and value.size == value.shape[-1:][0] else None
+        if value is None or value.size != math.prod(value.shape[-1:]):
+            return None
+        return value.reshape(() if value.size == 1 else -1)
 
     def _part(self, node: onnx.NodeProto) -> _Linear | None:
         """Return a part of the columns of a linear value."""

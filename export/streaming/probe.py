@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of an ONNX file with several lengths of its variable axes, which show how the shapes of its values change."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from edgernn.runtime.open_model import first_line, open_session
 Array = NDArray[Any]
 # lengths of the variable axes that are tried, until one runs: of those without a name, and of those with one
 _LENGTHS = ((1, 3), (3, 3), (1, 1), (16, 16), (64, 64))
+# a length at which strides leave more steps than at those
+_LONG = 96
 # largest array of an input in numbers
 _MOST = 1 << 26
 
@@ -69,11 +72,12 @@ def shape_of(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int,
 
 
 def length_of(axis: int | str, sizes: Mapping[str, int]) -> int:
-    """Return the length of an axis, such as 4, batch or 33*batch; a variable one without a length has length 1."""
+    """Return the length of an axis, such as 4, T or 33*batch; a variable one without a length has length 1."""
     if isinstance(axis, int):
         return axis
-    factor, _, name = axis.rpartition("*")
-    return int(factor) * sizes.get(name, 1) if factor.isdecimal() else sizes.get(axis, 1)
+    if axis in sizes:
+        return sizes[axis]
+    return math.prod(int(part) if part.isdecimal() else sizes.get(part, 1) for part in axis.split("*"))
 
 
 def random_feeds(
@@ -149,19 +153,22 @@ class Probe:
                     raise
         self._longer: dict[str, dict[str, Array]] = {}
         for axis in axes:
-            try:
-                feeds = random_feeds(proto, self.sizes | {axis: 2 * self.sizes[axis]})
-                self._longer[axis] = feeds | runner.run(feeds)
-            except EdgernnError:
-                # a length that the file fixes, though it does not declare it
-                continue
+            size = self.sizes[axis]
+            for factor in dict.fromkeys((max(2, -(-_LONG // size)), 2)):
+                try:
+                    feeds = random_feeds(proto, self.sizes | {axis: factor * size})
+                    self._longer[axis] = feeds | runner.run(feeds)
+                    break
+                except EdgernnError:
+                    # a length that the file fixes, though it does not declare it
+                    continue
 
     def axes(self, name: str) -> list[int | str]:
-        """Return for each axis of a value its length, or the variable axis with which it grows: batch, 33*batch."""
-        shape: list[int | str] = list(self.values[name].shape)
-        for axis, values in self._longer.items():
-            for k, (a, b) in enumerate(zip(self.values[name].shape, values[name].shape, strict=True)):
-                if a != b:
-                    factor = a // self.sizes[axis]
-                    shape[k] = f"{factor}*{axis}" if a == factor * self.sizes[axis] and factor > 1 else axis
+        """Return for each axis of a value its length, or the variable axes with which it grows: batch, 33*batch."""
+        shape: list[int | str] = []
+        for k, length in enumerate(self.values[name].shape):
+            growing = [axis for axis, values in self._longer.items() if values[name].shape[k] != length]
+            factor, remainder = divmod(length, math.prod(self.sizes[axis] for axis in growing))
+            words = [str(factor)] * (factor > 1 and not remainder) + growing
+            shape.append("*".join(words) if growing else length)
         return shape
