@@ -22,6 +22,8 @@ from edgernn.settings import NOT_SET, Word, bind, build, configuration, fields_o
 from edgernn.weight_types import WeightType
 
 Size = Annotated[int, Field(ge=1)]
+# building more takes minutes, and no network has as many
+MOST_LAYERS = 1000
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -257,7 +259,7 @@ class ModelConfig:
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
-    layers: Annotated[Size, Field(description="Number of layers.")] = 1
+    layers: Annotated[int, Field(ge=1, le=MOST_LAYERS, description="Number of layers.")] = 1
     last_size: Annotated[
         int | None, Field(ge=1, description="Number of neurons in the last layer. Default: hidden_size.")
     ] = None

@@ -18,6 +18,7 @@ from edgernn.cells.base import Cell
 from edgernn.config import AnyConfig, ModelConfig, NetworkConfig
 from edgernn.errors import CodeError, EdgernnError, UsageError, some
 from edgernn.files import CONFIG, read_bytes, read_json, write_bytes
+from edgernn.frontends import FrontendConfig
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.own_network import OwnNetwork
 from edgernn.settings import load
@@ -70,11 +71,33 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
             f"{folder / name}: expected the tensors of this model, but these are missing in the file or unknown to the "
             f"model: {names}; restore the file or train again"
         )
-    for key, tensor in expected.items():
-        if tensors[key].shape != tensor.shape:
-            shapes = f"expected {tuple(tensor.shape)}, got {tuple(tensors[key].shape)}"
-            raise EdgernnError(f"{folder / name}: {key}: {shapes}; restore the file, or train again")
+    _check_shapes(folder / name, tensors, expected)
     model.load_state_dict(tensors)
+
+
+def _check_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    for key, tensor in expected.items():
+        if key in tensors and tensors[key].shape != tensor.shape:
+            shapes = f"expected {tuple(tensor.shape)}, got {tuple(tensors[key].shape)}"
+            raise EdgernnError(f"{path}: {key}: {shapes}; restore the file, or train again")
+
+
+def _check_sizes(config: ModelConfig, folder: Path) -> None:
+    """Compare the sizes of a model with its stored tensors before memory is allocated for it."""
+    # neither an audio front end nor sparse weights can be built without memory
+    recurrent = dataclasses.replace(config.layer.recurrent, density=None)
+    layer = dataclasses.replace(config.layer, recurrent=recurrent)
+    audio = dataclasses.replace(config.input, size=config.features)
+    plain = dataclasses.replace(config, layer=layer, frontend=FrontendConfig(), input=audio)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            expected = SequenceModel(plain).state_dict()
+    except (RuntimeError, OverflowError) as error:
+        raise EdgernnError(
+            f"{folder / CONFIG}: model: expected sizes that a model can have, got larger ones ({error}); restore the "
+            "file, or train again"
+        ) from None
+    _check_shapes(folder / WEIGHTS, read_tensors(folder / WEIGHTS), expected)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -192,6 +215,7 @@ def load_any(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel |
             layer = settings.layer
             layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=kind))
             settings = dataclasses.replace(settings, layer=layer)
+        _check_sizes(settings, folder)
         model = SequenceModel(settings)
     load_weights(model, folder)
     return model.eval(), config

@@ -17,6 +17,7 @@ from edgernn.model import SequenceModel
 from edgernn.runtime import Session
 from edgernn.runtime.describe import describe_file
 from edgernn.runtime.packed import pack
+from edgernn.store import load_model
 from edgernn.training import train
 from tests.training_helpers import SMALL, without_pictures
 
@@ -129,3 +130,17 @@ def test_a_file_of_another_program_lists_inputs_outputs_and_operators(tmp_path, 
     assert result["producer"] == "somebody"
     assert main(["info", str(tmp_path / "absent.onnx")]) == 1
     assert "absent.onnx: no such file" in capsys.readouterr().err
+
+
+def test_sizes_of_a_run_are_compared_before_memory_is_allocated(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    train("adding", "gru", out=tmp_path / "run", settings={**SMALL, "steps": 1})
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    for size, message in (
+        ({"hidden_size": 10**7}, r"model\.safetensors: .*: expected \(30000000, 2\), got"),
+        ({"hidden_size": 10**12}, r"config\.json: model: expected sizes that a model can have"),
+        ({"layers": 10**12}, r"layers: .* 1000"),
+    ):
+        (tmp_path / "run/config.json").write_text(json.dumps({**config, "model": config["model"] | size}))
+        with pytest.raises(EdgernnError, match=message):
+            load_model(tmp_path / "run")
