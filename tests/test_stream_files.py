@@ -471,6 +471,38 @@ def test_states_of_a_file_stay_as_they_are():
         stream_model(from_input("h_out"), "m.onnx", pairs={"h0": "y"})
 
 
+def test_a_mask_of_each_step_is_no_state():
+    mask = helper.make_node("Mul", ["x", "m"], ["X"])
+    inputs = [("x", ["T", "B", I]), ("m", ["T", "B", 1])]
+    proto = model(
+        [mask, layer("GRU"), helper.make_node("ReduceMax", ["Y"], ["y"], axes=[1], keepdims=0)],
+        weights_of("GRU"),
+        inputs,
+        [("y", ["T", "B", None])],
+    )
+    assert [state.input for state in stream_model(proto, "m.onnx").states] == ["rnn.h"]
+
+
+def test_states_have_the_type_of_the_layer():
+    proto = model([layer("GRU")], {}, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])])
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(w.astype(np.float16), name) for name, w in weights_of("GRU").items()
+    )
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    streamed = stream_model(proto, "m.onnx")
+    assert [v.type.tensor_type.elem_type for v in streamed.proto.graph.input] == [TensorProto.FLOAT16] * 2
+
+
+def test_a_convolution_that_reads_zeros_in_each_call_is_named():
+    turned = helper.make_node("Transpose", ["c"], ["X"], perm=[2, 0, 1])
+    proto = conv(noise(I, 3, 3), [2, 0], after=[turned, layer("GRU")], out=weights_of("GRU"))
+    frame = {"shapes": {"x": [1, 3, 1]}}
+    (reason,) = stream_model(proto, "m.onnx", **frame).left
+    assert reason.startswith("conv: reads zeros before the one step of a call, so it has no state")
+    assert stream_model(proto, "m.onnx").left == []
+
+
 def test_layers_over_another_axis_have_no_state():
     """A GRU runs over the 5 bands of each step, in both directions, and another one over the steps."""
     nodes = [

@@ -73,9 +73,23 @@ def cache_convs(
             )
         unit *= window.stride
         if window.before:
-            states.append(_cache(proto, node, window, axis, axes))
+            states.append(_cache(proto, node, window, axis, probe))
     remove_unused(graph, {tensor.name for tensor in graph.initializer})
     return states, unit
+
+
+def list_uncached(proto: onnx.ModelProto, probe: Probe) -> list[str]:
+    """List the convolutions that read zeros in place of the calls before, in a model of one step a call."""
+    reasons = []
+    for node in (node for node in proto.graph.node if node.op_type == "Conv"):
+        axes = probe.axes(node.input[0])
+        windows = [_window(proto, node, axis, len(axes)) for axis in range(2, len(axes)) if axes[axis] == 1]
+        if any(window.after == 0 < window.before == window.width - 1 for window in windows):
+            reasons.append(
+                f"{node.name or node.output[0]}: reads zeros before the one step of a call, so it has no state; if its "
+                "axis of length 1 is time, name it with --shape"
+            )
+    return reasons
 
 
 def _window(proto: onnx.ModelProto, node: onnx.NodeProto, axis: int, axes: int) -> _Window:
@@ -134,9 +148,10 @@ def _cut_off(proto: onnx.ModelProto, cut: onnx.NodeProto, axis: int) -> int:
     return -int(ends[0]) if is_plain else 0
 
 
-def _cache(proto: onnx.ModelProto, node: onnx.NodeProto, window: _Window, axis: int, axes: list[int | str]) -> State:
+def _cache(proto: onnx.ModelProto, node: onnx.NodeProto, window: _Window, axis: int, probe: Probe) -> State:
     """Put a state with the last inputs of a convolution in place of its zeros."""
-    graph, count = proto.graph, len(axes)
+    graph, axes = proto.graph, probe.axes(node.input[0])
+    count = len(axes)
     name = new_name(graph, f"{node.name or node.output[0]}.x")
     x, before = node.input[0], list[onnx.NodeProto]()
     shape = list(axes)
@@ -176,4 +191,4 @@ def _cache(proto: onnx.ModelProto, node: onnx.NodeProto, window: _Window, axis: 
             nodes.append(onnx.NodeProto.FromString(other.SerializeToString()))
     del graph.node[:]
     graph.node.extend(nodes)
-    return add_state(graph, name, shape)
+    return add_state(graph, name, shape, probe.values[node.input[0]].dtype)

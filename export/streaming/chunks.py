@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper
 
 from edgernn.errors import EdgernnError
 from edgernn.export.delta_graph import with_outputs
@@ -28,7 +29,13 @@ def zero_states(proto: onnx.ModelProto, states: Sequence[State], feeds: Mapping[
     for name, array in feeds.items():
         if name in inputs:
             sizes |= {a: n for a, n in zip(axes_of(inputs[name]), array.shape, strict=False) if isinstance(a, str)}
-    return {state.input: np.zeros([length_of(axis, sizes) for axis in state.axes], np.float32) for state in states}
+    return {
+        state.input: np.zeros(
+            [length_of(axis, sizes) for axis in state.axes],
+            helper.tensor_dtype_to_np_dtype(inputs[state.input].type.tensor_type.elem_type),
+        )
+        for state in states
+    }
 
 
 def run_calls(
@@ -103,7 +110,7 @@ def allowed(runner: Runner, feeds: Mapping[str, Array], whole: Mapping[str, Arra
     """Return the allowed difference of each output of a run from another order of its sums.
 
     It follows from the run itself: TOLERANCE times the largest value of the output if that is above 1, or if it is
-    more, a few times the change of the output when the float inputs move by the rounding of float32. Large recurrent
+    more, a few times the change of the output when the float inputs move by the rounding of their type. Large recurrent
     weights amplify such a change, and they amplify the rounding of each sum as well.
 
     Args:
@@ -116,7 +123,7 @@ def allowed(runner: Runner, feeds: Mapping[str, Array], whole: Mapping[str, Arra
     """
     rng = np.random.default_rng(1)
     moved = {
-        name: array * (1 + np.float32(2**-23) * rng.choice([-1, 1], array.shape)).astype(array.dtype)
+        name: array * (1 + np.finfo(array.dtype).eps * rng.choice([-1, 1], array.shape)).astype(array.dtype)
         if array.dtype.kind == "f"
         else array
         for name, array in feeds.items()
@@ -128,8 +135,12 @@ def allowed(runner: Runner, feeds: Mapping[str, Array], whole: Mapping[str, Arra
         moves = difference(y, other[name])
         # a random output moves by its own size, and is refused
         amplified = _ROUNDING * moves if _ROUNDING * moves <= _SHARE * finite else 0.0
-        limits[name] = max(TOLERANCE * float(finite), amplified)
+        limits[name] = max(_last_digit(y) * float(finite), amplified)
     return limits
+
+
+def _last_digit(y: Array) -> float:
+    return max(TOLERANCE, float(np.finfo(y.dtype).eps)) if y.dtype.kind == "f" else TOLERANCE
 
 
 def check_chunks(

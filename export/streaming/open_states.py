@@ -3,10 +3,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from edgernn.errors import UsageError
 from edgernn.export.delta_graph import remove_unused
@@ -172,7 +173,7 @@ def open_layers(proto: onnx.ModelProto, probe: Probe, time: str | None, path: Pa
                 nodes.append(helper.make_node("Sub", [last, start], [new + NEXT], new + NEXT))
             else:
                 nodes.append(helper.make_node("Identity", [last], [new + NEXT], new + NEXT))
-            states.append(add_state(graph, new, [1, batch, hidden]))
+            states.append(add_state(graph, new, [1, batch, hidden], probe.values[node.input[0]].dtype))
     del graph.node[:]
     graph.node.extend(nodes)
     remove_unused(graph, {tensor.name for tensor in graph.initializer})
@@ -210,8 +211,9 @@ def new_name(graph: onnx.GraphProto, name: str) -> str:
     return name
 
 
-def add_state(graph: onnx.GraphProto, name: str, axes: list[int | str]) -> State:
-    """Add a state of floats to the inputs and outputs of a graph."""
-    graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, axes))
-    graph.output.append(helper.make_tensor_value_info(name + NEXT, TensorProto.FLOAT, axes))
+def add_state(graph: onnx.GraphProto, name: str, axes: list[int | str], dtype: Any) -> State:
+    """Add a state to the inputs and outputs of a graph."""
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    graph.input.append(helper.make_tensor_value_info(name, kind, axes))
+    graph.output.append(helper.make_tensor_value_info(name + NEXT, kind, axes))
     return State(name, name + NEXT, tuple(axes))

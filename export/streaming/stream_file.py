@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.exported_layers import is_exported
-from edgernn.export.streaming.cache_conv import cache_convs
+from edgernn.export.streaming.cache_conv import cache_convs, list_uncached
 from edgernn.export.streaming.chunks import allowed, check_chunks, cut, difference, run_calls, steps_of, zero_states
 from edgernn.export.streaming.fuse_cell import fuse_cells
 from edgernn.export.streaming.open_states import State, check_bodies, open_layers, pair_states, recurrent_in
@@ -42,7 +42,8 @@ class Streamed:
         unit: Number of which the steps of each call must be a multiple.
         fused: Names of operators LSTM and GRU that were put together.
         quantised: Names of operators DynamicQuantizeLSTM that became LSTM.
-        left: For each recurrent operator over another axis than time, why it has no state.
+        left: For each recurrent operator over another axis than time, and each convolution that reads zeros before each
+            call, why it has no state.
         error: Largest difference between the outputs in chunks and those of the whole sequence.
         change: Largest difference between the outputs and those of the original model, or None if it does not run.
     """
@@ -137,11 +138,15 @@ def stream_model(
             probe.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
     carried = [State(state.input, state.output, tuple(probe.axes(state.input))) for state in carried]
     time = _time(probe, layers, convs, path)
+    # an input of each step, such as a mask, is no state
+    carried = [state for state in carried if time not in state.axes]
     opened, left = open_layers(new, probe, time, path)
     unit = 1
     if time is not None:
         cached, unit = cache_convs(new, probe, time, [state.input for state in carried], path)
         opened += cached
+    else:
+        left += list_uncached(new, probe)
     if not opened and not carried:
         reasons = "".join(f"; {reason}" for reason in left)
         raise UsageError(

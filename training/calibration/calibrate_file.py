@@ -365,7 +365,7 @@ class _File:
         session = open_session(self._path, proto.SerializeToString(), library, 1)
         names = [value.name for value in session.get_outputs()]
         following = {state.input: state.output for state in self._graph.states}
-        following |= {name: f"{name}.next" for name in feeds if f"{name}.next" in names}
+        following |= {name: f"{name}.next" for name in feeds.keys() - self._by_call if f"{name}.next" in names}
         first = {name: feeds[name] for name in following}
         feeds, results = dict(feeds), list[dict[str, Array]]()
         try:
