@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a user's raw tables to a packed model that answers, by one `train` and one `export` line."""
 
+import datetime
 import json
 from itertools import chain
 from pathlib import Path
@@ -320,6 +321,11 @@ BAD = {
         {},
         r"resample: expected a column of time, got .*; set time=COL",
     ),
+    "coarse-time": (
+        {"resample": 50.0},
+        {"5.csv": HEADER + "".join(f"{i // 5},{i % 7},a,p5\n" for i in range(40))},
+        r"5\.csv: line 3, column 1 \(t\): expected a time after that of the row before it in most rows, got 0; store",
+    ),
     "odd-time": (
         {"resample": 50.0, "time": "activity", "label": "person", "split_by": "x"},
         {},
@@ -354,6 +360,25 @@ def test_bad_tables_are_named_and_nothing_is_written(tmp_path, case):
     run = tmp_path / "run"
     assert main(["train", "--task", str(source), "--cell", "gru", "--out", str(run), *words]) in (1, 2)
     assert not run.exists()
+
+
+def test_types_of_columns_of_parquet_files(tmp_path):
+    times = [datetime.timedelta(seconds=k / 4) for k in range(5)]
+    frame = pl.DataFrame(
+        {"time": times, "x": [4.0, 2.0, 0.0, 2.0, 4.0], "c": pl.Series([*"aaaab"]).cast(pl.Categorical)}
+    )
+    for i in range(3):
+        frame.write_parquet(tmp_path / f"{i}.parquet")
+    task = opened(Tables(resample=2, label_by="step"), tmp_path)
+    assert task.train.x[0].tolist() == [[4.0], [0.0], [4.0]]
+    assert task.train.y[0].tolist() == [0, 0, 1]
+    with pytest.raises(EdgernnError, match=r"0\.parquet: row 1, column 3 \(c\): expected a number, got 'a'"):
+        opened(Tables(features="x,c", predict="next"), tmp_path)
+    frame.with_columns(x=pl.concat_list("x")).write_parquet(tmp_path / "0.parquet")
+    with pytest.raises(
+        EdgernnError, match=r"0\.parquet: column x: expected numbers, text or times, got List\(Float64\)"
+    ):
+        opened(Tables(), tmp_path)
 
 
 def test_a_table_above_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):

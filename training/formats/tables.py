@@ -211,8 +211,20 @@ def _read_parquet(paths: Sequence[Path]) -> list[Table]:
             frame = pl.read_ipc((Path(folder) / str(i)).read_bytes())
             if not len(frame):
                 raise EdgernnError(f"{path}: expected rows, got none; add some")
-            tables.append(Table((path,), (0, len(frame)), frame))
+            tables.append(Table((path,), (0, len(frame)), _in_plain_types(path, frame)))
     return tables
+
+
+def _in_plain_types(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    """Convert columns to types that polars casts to text and to numbers; durations become times after 1970."""
+    for name, kind in frame.schema.items():
+        if kind.is_nested() or kind == pl.Binary:
+            raise EdgernnError(
+                f"{path}: column {name}: expected numbers, text or times, got {kind}; store each value in a column of "
+                "its own"
+            )
+    durations = pl.col(pl.Duration).dt.total_microseconds().cast(pl.Datetime("us"))
+    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String), durations)
 
 
 def _read_csv(path: Path) -> Table:

@@ -240,6 +240,12 @@ class Tables(ColumnSettings, Folds, OwnData):
                 )
             if (step := float(np.median(steps))) > 0:
                 rates[1 / step] = recording.name
+            elif self.resample is not None:
+                row = int(recording.rows[steps.argmin() + 1])
+                raise EdgernnError(
+                    f"{table.place(row, roles.time)}: expected a time after that of the row before it in most rows, "
+                    f"got {table.text(roles.time or '')[row]}; store finer times, or leave resample out"
+                )
         is_time = roles.time == self.time or roles.time in TimeNames()
         if rates and is_time and self.resample is None and max(rates) > _OTHER_RATE * min(rates):
             slow, fast = min(rates), max(rates)
