@@ -261,6 +261,14 @@ def test_a_column_of_answers_is_no_channel(tmp_path, settings):
     assert opened(Tables(**settings, features="x,label"), tmp_path).channels == ("x", "label")
 
 
+def test_whole_numbers_as_labels_are_one_class_in_all_files(tmp_path):
+    for i in range(6):
+        (tmp_path / f"{i}.csv").write_text(f"x,label\n{i},\n{i},{i % 2}.0\n" if i > 2 else f"x,label\n{i},{i % 2}\n")
+    task = opened(Tables(label_by="sequence"), tmp_path)
+    assert task.classes == ["0", "1"]
+    assert all(int(y) == int(x[0, 0]) % 2 for part in parts(task) for x, y in zip(part.x, part.y, strict=True))
+
+
 HEADER = "t,x,activity,person\n"
 
 
@@ -309,7 +317,7 @@ BAD = {
     "one-person": (
         {},
         {f"{i}.csv": HEADER + rows("anna") for i in range(6)},
-        r"expected at least 3 of person .*, got 1; add some, or set sequence, gap or split_by to another column",
+        r"expected at least 3 groups by person for train, validation and test, got 1; add some, or set sequence, gap",
     ),
     "window": (
         {"window": 64},

@@ -74,8 +74,9 @@ class Table:
         return len(filled) > 0 and (column.dtype != pl.String or 2 * _cast(filled).count() < len(filled))
 
     def text(self, name: str) -> pl.Series:
-        """Return a column as text (N,), with None in place of empty cells."""
-        return self.frame[name].cast(pl.String)
+        """Return a column as text (N,), with None in place of empty cells, and "1" for 1.0."""
+        # pandas writes whole numbers with gaps as 1.0
+        return self.frame[name].cast(pl.String).str.replace(r"^(-?\d+)\.0+$", "$1")
 
     def numbers(self, name: str) -> Values:
         """Return a column of numbers (N,), or raise EdgernnError for a cell that is none in the range of float32."""

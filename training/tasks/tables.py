@@ -274,9 +274,7 @@ class Tables(ColumnSettings, Folds, OwnData):
         names = groups["train"]
         held_out = max(1, len(names) // HELD_OUT)
         if len(names) <= held_out * len(missing):
-            wanted = (
-                f"at least {len(missing) + 1} of {by} for training, because {' and '.join(missing)} are taken from them"
-            )
+            wanted = f"at least {len(missing) + 1} groups by {by} for train, {' and '.join(missing)}"
             raise EdgernnError(
                 f"{source}: expected {wanted}, got {len(names)}; add some, or set sequence, gap or split_by to another "
                 "column"
