@@ -471,6 +471,31 @@ def test_states_of_a_file_stay_as_they_are():
         stream_model(from_input("h_out"), "m.onnx", pairs={"h0": "y"})
 
 
+def test_layers_run_over_a_multiple_of_time():
+    """Each step of the input holds two steps of the layer, and of a convolution."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["steps"]),
+        helper.make_node("Transpose", ["steps"], ["columns"], perm=[1, 2, 0]),
+        helper.make_node("Conv", ["columns", "w"], ["c"], "conv", pads=[2, 0]),
+        helper.make_node("Transpose", ["c"], ["X"], perm=[2, 0, 1]),
+        layer("GRU"),
+    ]
+    weights = weights_of("GRU") | {"w": noise(I, I, 3), "rows": np.array([-1, B, I])}
+    proto = model(nodes, weights, [("x", ["T", 2, B, I])], [("Y", ["S", 1, B, H])])
+    streamed = check_every_cut(proto, noise(T, 2, B, I))
+    assert [state.input for state in streamed.states] == ["rnn.h", "conv.x"]
+
+
+def test_states_of_one_layer_are_a_pair_whatever_their_order():
+    second = helper.make_node("GRU", ["y", "V", "R", "B", "", "s2"], ["Z", "v"], "second", hidden_size=H)
+    nodes = [layer("GRU", "", "s1"), helper.make_node("Squeeze", ["Y", "one"], ["y"]), second]
+    weights = weights_of("GRU") | {"V": noise(1, 3 * H, H), "one": np.array([1])}
+    state = [1, 1, H]
+    inputs, outputs = [("X", [1, 1, I]), ("s1", state), ("s2", state)], [("v", state), ("Y_h", state)]
+    streamed = stream_model(model(nodes, weights, inputs, outputs), "m.onnx")
+    assert [(s.input, s.output) for s in streamed.states] == [("s1", "Y_h"), ("s2", "v")]
+
+
 def test_a_mask_of_each_step_is_no_state():
     mask = helper.make_node("Mul", ["x", "m"], ["X"])
     inputs = [("x", ["T", "B", I]), ("m", ["T", "B", 1])]

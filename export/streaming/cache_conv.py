@@ -13,7 +13,7 @@ from edgernn.errors import UsageError
 from edgernn.export.delta_graph import remove_unused
 from edgernn.export.graph_queries import MOVES, ancestors, constant_of
 from edgernn.export.streaming.open_states import NEXT, State, add_state, new_name
-from edgernn.export.streaming.probe import Probe
+from edgernn.export.streaming.probe import Probe, is_along
 from edgernn.export.streaming.simplify import constant, opset_of
 
 
@@ -59,9 +59,10 @@ def cache_convs(
     graph, states, unit = proto.graph, list[State](), 1
     for node in [node for node in graph.node if node.op_type == "Conv"]:
         axes = probe.axes(node.input[0])
-        if time not in axes[2:]:
+        axis = next((k for k, one in enumerate(axes) if k > 1 and is_along(one, time)), None)
+        if axis is None:
             continue
-        axis, name = axes.index(time, 2), node.name or node.output[0]
+        name = node.name or node.output[0]
         window = _window(proto, node, axis, len(axes))
         keeps = window.before == window.after == 0 and ancestors(graph, node.input[0], MOVES)[1] & set(carried)
         # the caller may pass the last inputs already

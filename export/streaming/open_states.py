@@ -13,7 +13,7 @@ from edgernn.errors import UsageError
 from edgernn.export.delta_graph import remove_unused
 from edgernn.export.graph_queries import FLOATS, MOVES, ancestors, bodies_of, comes_from_input, names_in
 from edgernn.export.streaming.plain_layers import QUANTISED, RECURRENT
-from edgernn.export.streaming.probe import Probe, axes_of, inputs_of
+from edgernn.export.streaming.probe import Probe, axes_of, inputs_of, is_along
 
 # ending of the output with the next value of a state
 NEXT = ".next"
@@ -38,8 +38,8 @@ def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> l
     """Find the states that a graph has already, as inputs and outputs.
 
     An input is a state if there is an output of the same type and shape for it, one for each. The first input is never
-    a state. An output NAME.next belongs to the input NAME; else the names with the longest common beginning belong
-    together, and then the first ones in the order of the graph.
+    a state. An output NAME.next belongs to the input NAME; else the first and the last state of one operator belong
+    together, then the names with the longest common beginning, and then the first ones in the order of the graph.
 
     Args:
         graph: The graph.
@@ -56,12 +56,28 @@ def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> l
         if value.name not in data and value.type.tensor_type.elem_type in FLOATS and _are_alike(value, output)
     ]
     # Python's sort keeps the order of equal ones
-    pairs.sort(key=lambda p: (p[1].name != p[0].name + NEXT, -_shared(p[0].name, p[1].name)))
+    pairs.sort(
+        key=lambda p: (
+            p[1].name != p[0].name + NEXT,
+            not _are_of_one_layer(graph, p[0].name, p[1].name),
+            -_shared(p[0].name, p[1].name),
+        )
+    )
     states: dict[str, State] = {}
     for value, output in pairs:
         if value.name not in states and output.name not in {state.output for state in states.values()}:
             states[value.name] = State(value.name, output.name, tuple(axes_of(value)))
     return [states[value.name] for value in inputs if value.name in states]
+
+
+def _are_of_one_layer(graph: onnx.GraphProto, value: str, output: str) -> bool:
+    """Return True if an input is the first state of a recurrent operator, and an output its last one."""
+    return any(
+        value in ancestors(graph, node.input[place], MOVES)[1] and _reaches(graph, output, node.output[1 + k])
+        for node in recurrent_in(graph)
+        for k, place in enumerate(RECURRENT.get(node.op_type, {}).values())
+        if len(node.input) > place and len(node.output) > 1 + k and node.output[1 + k]
+    )
 
 
 def _shared(a: str, b: str) -> int:
@@ -136,7 +152,7 @@ def open_layers(proto: onnx.ModelProto, probe: Probe, time: str | None, path: Pa
             continue
         name = node.name or f"{node.op_type.lower()}{i}"
         steps, batch, _ = probe.axes(node.input[0])
-        if steps != time and not (time is None and steps == 1):
+        if not is_along(steps, time) and not (time is None and steps == 1):
             left.append(f"{name}: runs over an axis of {steps} within a call, so it has no state")
             continue
         direction = next((a.s.decode() for a in node.attribute if a.name == "direction"), "forward")

@@ -80,6 +80,11 @@ def length_of(axis: int | str, sizes: Mapping[str, int]) -> int:
     return math.prod(int(part) if part.isdecimal() else sizes.get(part, 1) for part in axis.split("*"))
 
 
+def is_along(axis: int | str, time: str | None) -> bool:
+    """Return True if an axis is the variable one `time`, or a multiple of it, such as 2*T."""
+    return isinstance(axis, str) and time in (axis, axis.rpartition("*")[2])
+
+
 def random_feeds(
     proto: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0, steps: int | None = None
 ) -> dict[str, Array]:

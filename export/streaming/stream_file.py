@@ -203,7 +203,8 @@ def _time(probe: Probe, layers: list[onnx.NodeProto], convs: list[onnx.NodeProto
     """Return the variable axis of the inputs along which recurrent operators and convolutions run, or None."""
     axes = [probe.axes(node.input[0])[0] for node in layers]
     axes += [axis for node in convs for axis in probe.axes(node.input[0])[2:]]
-    found = list(dict.fromkeys(axis for axis in axes if isinstance(axis, str)))
+    names = (axis for axis in axes if isinstance(axis, str))
+    found = list(dict.fromkeys(axis if axis in probe.sizes else axis.rpartition("*")[2] for axis in names))
     if len(found) > 1:
         raise UsageError(
             f"{path}: expected one variable axis along which recurrent operators and convolutions run, got "
