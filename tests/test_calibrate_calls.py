@@ -121,7 +121,9 @@ def test_a_layer_in_the_body_of_an_if_is_calibrated_for_the_numbers_of_the_data(
         None, {"X": calls()[:, 0], "rate": np.array(16000)}
     )
     content = (tmp_path / "m-delta.onnx").read_bytes()
-    (new, *_) = open_session("m.onnx", content, library_path(), 1).run(["y"], {"X": calls()[:, 0]})
+    session = open_session("m.onnx", content, library_path(), 1)
+    assert session.get_inputs()[0].shape == ["T", "B", I]
+    (new, *_) = session.run(["y"], {"X": calls()[:, 0]})
     assert np.linalg.norm(new - y[0]) / np.linalg.norm(y[0]) == pytest.approx(result["chosen"]["value"], rel=1e-3)
 
 

@@ -225,12 +225,8 @@ def _prepared(proto: onnx.ModelProto, path: Path, arrays: Mapping[str, Array]) -
     """Return a copy of a model whose recurrent operators are in the graph itself, and the inputs that are fixed for it.
 
     Inputs are fixed only if the recurrent operators, perhaps as single ones, stay in the bodies of an If otherwise: to
-    their lengths in the data, and to their value if the data have a single number.
+    their value if the data have a single number, and if that is not enough, to their lengths in the data.
     """
-    result, _, _ = prepared(proto, path)
-    choices = [body for node in result.graph.node if node.op_type == "If" for body in bodies_of(node)]
-    if not choices or (recurrent_in(result.graph) and not any(map(find_layers, choices))):
-        return result, []
     inputs = inputs_of(proto.graph)
     ranks = {name: len(value.type.tensor_type.shape.dim) for name, value in inputs.items()}
     data = {name: array for name, array in arrays.items() if name in inputs}
@@ -240,7 +236,13 @@ def _prepared(proto: onnx.ModelProto, path: Path, arrays: Mapping[str, Array]) -
         for name, array in data.items()
         if name not in values and array.ndim >= ranks[name] > 0
     }
-    return prepared(proto, path, values, shapes)[0], list(values)
+    tries: list[tuple[dict[str, Array], dict[str, Any]]] = [({}, {}), (values, {}), (values, shapes)]
+    for constants, lengths in tries:
+        result, _, _ = prepared(proto, path, constants, lengths)
+        choices = [body for node in result.graph.node if node.op_type == "If" for body in bodies_of(node)]
+        if not choices or (recurrent_in(result.graph) and not any(map(find_layers, choices))):
+            break
+    return result, list(constants)
 
 
 def _starts(layer: RecurrentNode) -> list[str]:
