@@ -162,21 +162,14 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), dialect: D
     values, count = array("d"), 0
     for line, row in rows:
         count += 1
-        if len(row) != width:
-            raise EdgernnError(
-                f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line"
-            )
+        check_width(path, line, row, width)
         for i, cells in words.items():
             cells.append(row[i])
         for i in numeric:
             value = dialect.number(row[i])
             if value is None:
                 column = f"column {i + 1}" + (f" ({names[i]})" if names else "")
-                hint = "" if names or line > first else ", or give it a header: a row without any number"
-                remedy = "correct the line" if row[i].strip() else "fill the gap, such as with the value before it"
-                raise EdgernnError(
-                    f"{path}: line {line}, {column}: expected a number, got {row[i][:40]!r}; {remedy}{hint}"
-                )
+                raise no_number(f"{path}: line {line}, {column}", row[i], may_be_header=not names and line == first)
             values.append(value)
     if not count:
         raise EdgernnError(f"{path}: expected rows of numbers, got none after the header; add some")
@@ -186,6 +179,21 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), dialect: D
         np.frombuffer(values, np.float64).reshape(count, len(numeric)),
         {(names or header)[i]: cells for i, cells in words.items()},
     )
+
+
+def check_width(path: Path, line: int, row: Sequence[str], width: int) -> None:
+    """Raise EdgernnError if a row of a csv file has another number of cells than the first one."""
+    if len(row) != width:
+        raise EdgernnError(
+            f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line"
+        )
+
+
+def no_number(where: str, cell: str, *, may_be_header: bool) -> EdgernnError:
+    """Return the error for a cell of a column of numbers that has none; `where` is its place in the file."""
+    remedy = "correct the line" if cell.strip() else "fill the gap, such as with the value before it"
+    hint = ", or give it a header: a row without any number" if may_be_header else ""
+    return EdgernnError(f"{where}: expected a number, got {cell[:40]!r}; {remedy}{hint}")
 
 
 def is_header(row: Sequence[str], dialect: Dialect) -> bool:

@@ -18,7 +18,7 @@ import polars as pl
 from edgernn.byte_source import memory
 from edgernn.errors import EdgernnError, some
 from edgernn.files import check_regular
-from edgernn.runtime.csv_table import Dialect, csv_rows, header_names, is_header
+from edgernn.runtime.csv_table import Dialect, check_width, csv_rows, header_names, is_header, no_number
 from edgernn.training.formats.csv_text import read_text
 
 CSV, PARQUET = ".csv", ".parquet"
@@ -85,12 +85,8 @@ class Table:
         if values.null_count():
             row = int(values.is_null().arg_max() or 0)
             cell = column[row]
-            remedy = "fill the gap, such as with the value before it" if cell is None else "correct the line"
-            hint = ""
-            if row in self.begins and self.paths[self.begins.index(row)] in self.without_names:
-                hint = ", or give it a header: a row without any number"
-            got = "" if cell is None else str(cell)[:40]
-            raise EdgernnError(f"{self.place(row, name)}: expected a number, got {got!r}; {remedy}{hint}")
+            may_be_header = row in self.begins and self.paths[self.begins.index(row)] in self.without_names
+            raise no_number(self.place(row, name), "" if cell is None else str(cell), may_be_header=may_be_header)
         numbers = values.to_numpy()
         if not (finite := np.abs(numbers) <= np.finfo(np.float32).max).all():
             row = int(finite.argmin())
@@ -267,10 +263,7 @@ def _read_csv(path: Path) -> Table:
 def _check_rows(path: Path, content: str, dialect: Dialect, width: int) -> None:
     """Raise EdgernnError for the first row that is damaged or has another number of cells."""
     for line, row in csv_rows(path, content, dialect):
-        if len(row) != width:
-            raise EdgernnError(
-                f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line"
-            )
+        check_width(path, line, row, width)
 
 
 def _cast(column: pl.Series) -> pl.Series:
