@@ -58,33 +58,55 @@ def export_network(
     converted = convert(module) if convert_layers else None
     network = copy.deepcopy(module) if converted is None else converted.module
     network.eval()
-    layers = [part for part in network.modules() if isinstance(part, RecurrentLayer)]
-    fold(layers)
+    fold([part for part in network.modules() if isinstance(part, RecurrentLayer)])
     check_numbers(network)
     results = _values(network, arguments)
     names_in = _names("inputs", inputs, "x", len(leaves))
     names_out = _names("outputs", outputs, "y", len(results))
     _check_states(names_in, names_out, network)
-    program = traced(network, arguments, names_in, names_out, dynamic_shapes)
-    proto = add_functions(program)
-    states = [name for name in names_in if f"{name}.next" in names_out]
-    shapes = {name: leaf.shape for name, leaf in zip(names_in, leaves, strict=True)}
-    fits = partial(file_fits, network, proto, arguments, names_in, names_out)
-    sizes = name_axes(proto, program.exported_program, states, shapes, fits)
+    proto, layers, sizes = model_of(network, arguments, names_in, names_out, dynamic_shapes)
     info = {
         "version": __version__,
         "schema": SCHEMA,
         "network": type(module).__qualname__,
         "inputs": names_in,
         "outputs": names_out,
-        "states": states,
+        "states": _states(names_in, names_out),
         "sizes": sizes,
         "parameters": sum(p.numel() for p in network.parameters()),
         "left": {} if converted is None else converted.left,
-        **describe_functions(layer_functions([layer_of(key) for key in layer_keys(program.model_proto)])),
+        **describe_functions(layer_functions(layers)),
         **(metadata or {}),
     }
     return write_checked(proto, info, path, network, arguments, names_in, names_out)
+
+
+def model_of(
+    network: nn.Module, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str], dynamic_shapes: Any
+) -> tuple[onnx.ModelProto, list[RecurrentLayer], dict[str, list[int | None]]]:
+    """Trace a module to a model with the functions of its layers, whose variable axes have names.
+
+    Args:
+        network: The module.
+        arguments: Example of its arguments.
+        inputs: Names of the model's inputs, in the order of the tensors in `arguments`.
+        outputs: Names of the model's outputs. NAME.next is the next value of the state NAME.
+        dynamic_shapes: Variable axes, as for torch.export. Default, if None: all that the module allows.
+
+    Returns:
+        The model, its layers in the order of their nodes, and the limits of its axes, see `name_axes`.
+    """
+    program = _traced(network, arguments, inputs, outputs, dynamic_shapes)
+    proto = add_functions(program)
+    leaves = [leaf for leaf in pytree.tree_leaves(arguments) if leaf is not None]
+    shapes = {name: leaf.shape for name, leaf in zip(inputs, leaves, strict=True)}
+    fits = partial(_file_fits, network, proto, arguments, inputs, outputs)
+    limits = name_axes(proto, program.exported_program, _states(inputs, outputs), shapes, fits)
+    return proto, [layer_of(key) for key in _layer_keys(program.model_proto)], limits
+
+
+def _states(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    return [name for name in inputs if f"{name}.next" in outputs]
 
 
 def write_checked(
@@ -120,7 +142,7 @@ def write_checked(
         return _compare(network, temporary, arguments, inputs, outputs, info["kernels"])
 
 
-def layer_keys(proto: onnx.ModelProto) -> list[str]:
+def _layer_keys(proto: onnx.ModelProto) -> list[str]:
     """Return the keys of the layers of a graph from torch.onnx.export, in the order of its nodes."""
     props = ({p.key: p.value for p in node.metadata_props} for node in proto.graph.node)
     return [named[NODE_LAYER] for named in props if NODE_LAYER in named]
@@ -143,7 +165,7 @@ def add_functions(program: Any) -> onnx.ModelProto:
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(program if isinstance(program, onnx.ModelProto) else program.model_proto)
-    keys = layer_keys(proto)
+    keys = _layer_keys(proto)
     if not keys:
         raise UsageError(
             "program: expected a module with a recurrent layer of edgernn, got none; convert the module first: "
@@ -213,7 +235,7 @@ def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Mod
             )
 
 
-def traced(
+def _traced(
     network: nn.Module, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str], dynamic_shapes: Any
 ) -> Any:
     """Trace a module by torch.onnx.export, with any size on every axis where the module allows it."""
@@ -290,7 +312,7 @@ def _without_ties(network: nn.Module, arguments: tuple[Any, ...], generator: tor
     return tried
 
 
-def file_fits(
+def _file_fits(
     network: nn.Module,
     proto: onnx.ModelProto,
     example: tuple[Any, ...],
@@ -299,20 +321,7 @@ def file_fits(
     axes: Mapping[str, Sequence[int]],
     sizes: Sequence[int],
 ) -> bool:
-    """Compare a file with torch where some axes of its inputs have other sizes.
-
-    Args:
-        network: The network that the file computes.
-        proto: The file.
-        example: Arguments of the network.
-        inputs: Names of the file's inputs, in the order of the tensors in `example`.
-        outputs: Names of the file's outputs.
-        axes: Dict from the name of each input to those of its axes whose size varies.
-        sizes: The other sizes. Default, if empty: a larger one and some smaller ones.
-
-    Returns:
-        True if both compute the same.
-    """
+    """Return True if a file computes what torch does where these axes have other sizes; default: 2 n + 1 to 1."""
     example = _without_ties(network, example, torch.Generator().manual_seed(0))
     leaves, spec = pytree.tree_flatten(example)
     named = zip(inputs, [leaf for leaf in leaves if leaf is not None], strict=True)

@@ -3,7 +3,6 @@
 
 import copy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ from edgernn import __version__
 from edgernn.cell_files import described
 from edgernn.costs import model_cost
 from edgernn.errors import UsageError
-from edgernn.export.axes import axes_of, name_axes
+from edgernn.export.axes import axes_of
 from edgernn.export.check import Check, check_numbers
 from edgernn.export.frontend import add_frontend
 from edgernn.export.graph import add_sum, describe_functions, fold, layer_functions
 from edgernn.export.model_graph import ModelGraph
-from edgernn.export.network import add_functions, file_fits, layer_keys, traced, write_checked
+from edgernn.export.network import model_of, write_checked
 from edgernn.export.rounding import check_goes_with, rounded
-from edgernn.kernels.recurrent_op import layer_of
 from edgernn.layer import RecurrentLayer
 from edgernn.nn import Recurrent
 from edgernn.own_network import OwnNetwork
@@ -89,15 +87,10 @@ def export_own_network(
     arguments = (features, states[len(heard) :])
     auto = torch.export.Dim.AUTO
     axes = ({0: auto, 1: auto}, tuple({0: auto} for _ in arguments[1]))
-    program = traced(_Whole(inner), arguments, names, outputs, axes)
-    proto = add_functions(program)
-    shapes = {name: leaf.shape for name, leaf in zip(names, (arguments[0], *arguments[1]), strict=True)}
-    fits = partial(file_fits, _Whole(inner), proto, arguments, names, outputs)
-    limits = name_axes(proto, program.exported_program, names[1:], shapes, fits)
+    proto, layers, limits = model_of(_Whole(inner), arguments, names, outputs, axes)
     _check_axes(axes_of(proto.graph.input[0]), limits, inner, features)
-    functions = layer_functions([layer_of(key) for key in layer_keys(program.model_proto)])
     if _counts_steps(network, len(other)):
-        _add_counts(proto, [layer_of(key) for key in layer_keys(program.model_proto)])
+        _add_counts(proto, layers)
     if network.frontend is not None:
         _prepend_frontend(proto, network)
     _declare(proto, network, x, states)
@@ -108,7 +101,7 @@ def export_own_network(
         "version": __version__,
         "schema": SCHEMA,
         "network": network.config.title,
-        **describe_functions(functions),
+        **describe_functions(layer_functions(layers)),
         "model": record(network.config),
         "neurons": [layer.cell.hidden_size for layer in network.recurrent_layers()],
         "initial_state": {
