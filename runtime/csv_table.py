@@ -66,16 +66,14 @@ class Dialect:
         into as many; else a comma. With a tab or semicolon, the decimal mark is a comma if there is a number with a
         comma, and none with a point.
         """
-        lines = list(islice((line for line in content.splitlines() if line.strip()), _SAMPLE_LINES))
+        lines = list(islice((line for line in _lines(content) if line.strip()), _SAMPLE_LINES))
         for delimiter in "\t;":
             counts = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
             if counts and counts[0] > 1 and 2 * counts.count(counts[0]) > len(counts):
                 edge = rf"[{delimiter}\r\n\"]"
-                comma, point = (
-                    re.search(rf"(?:^|{edge})\s*[+-]?\d*{mark}\d+(?:[eE][+-]?\d+)?\s*(?={edge}|$)", content)
-                    for mark in (",", r"\.")
-                )
-                return cls(delimiter, "," if comma and not point else ".")
+                number = rf"(?:^|{edge})\s*[+-]?\d*%s\d+(?:[eE][+-]?\d+)?\s*(?={edge}|$)"
+                has_comma = "," in content and re.search(number % ",", content)
+                return cls(delimiter, "," if has_comma and not re.search(number % r"\.", content) else ".")
         return cls()
 
     def number(self, cell: str) -> float | None:
@@ -218,9 +216,7 @@ def csv_rows(path: Path, content: str, dialect: Dialect) -> Iterator[tuple[int, 
     `content` is the text of the file. A row may extend over several lines; its line number is that of the last one,
     counted from 1. Empty lines at the end are left out.
     """
-    # split lazily, because StringIO would copy a large text to four times its memory
-    lines = (line[0] for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", content))
-    reader = csv.reader(lines, delimiter=dialect.delimiter, strict=True)
+    reader = csv.reader(_lines(content), delimiter=dialect.delimiter, strict=True)
     empty = None
     try:
         for row in reader:
@@ -237,6 +233,11 @@ def csv_rows(path: Path, content: str, dialect: Dialect) -> Iterator[tuple[int, 
         raise EdgernnError(
             f"{path}: line {reader.line_num}: expected a row of a csv file, got {error}; correct the line"
         ) from None
+
+
+def _lines(content: str) -> Iterator[str]:
+    # split lazily, because StringIO would copy a large text to four times its memory
+    return (line[0] for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", content))
 
 
 def channel_values(table: CsvTable, *, channels: Sequence[str] | None = None, count: int | None = None) -> Values:
