@@ -48,7 +48,8 @@ class Runner:
             shapes = ", ".join(f"{name} {feeds[name].shape}" for name in sorted(self._inputs & feeds.keys()))
             raise EdgernnError(
                 f"{self._path}: does not run in ONNX Runtime with {shapes}: {first_line(error)}; give the shapes of "
-                "its inputs with --shape, or inputs that fit with --data"
+                "its inputs with --shape, or inputs that fit with --data; a file that takes one length alone must be "
+                "exported anew, as with torch.onnx.export(..., dynamo=False, dynamic_axes=...)"
             ) from None
 
 
