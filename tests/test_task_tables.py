@@ -300,7 +300,7 @@ BAD_FOLDERS = {
     ),
     "inf": (
         {"f04.csv": "c,b,a\n" + "inf,2,1\n" * 5, "labels.csv": ROWS},
-        r"f04\.csv: line 2, column 3 \(c\): expected a finite number .*, got inf",
+        r"f04\.csv: line 2, column 1 \(c\): expected a finite number .*, got inf",
     ),
     "empty": ({"f04.csv": "", "labels.csv": ROWS}, r"f04\.csv: expected rows of numbers, got none"),
 }

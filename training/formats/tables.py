@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -122,16 +123,18 @@ class Table:
     def place(self, row: int, name: str | None = None) -> str:
         """Return the place of a row for an error: its file and line, and the column `name`."""
         file = int(np.searchsorted(self.begins, row, "right")) - 1
-        path, index = self.paths[file], row - self.begins[file]
+        path, index, names = self.paths[file], row - self.begins[file], self.names
         where = f"row {index + 1}"
         if path.suffix.lower() != PARQUET:
-            index += path not in self.without_names
-            content = read_text(path)
-            lines = (line for line, _ in csv_rows(path, content, Dialect.of(content)))
-            where = f"line {next(line for i, line in enumerate(lines) if i == index)}"
+            content = read_text(path, memory())
+            rows = csv_rows(path, content, Dialect.of(content))
+            if path not in self.without_names:
+                # other files may have the columns in another order
+                names = header_names(next(rows)[1])
+            where = f"line {next(islice(rows, index, None))[0]}"
         if name is None:
             return f"{path}: {where}"
-        column = f"column {self.names.index(name) + 1}"
+        column = f"column {names.index(name) + 1}"
         return f"{path}: {where}, " + (column if name == column else f"{column} ({name})")
 
 
@@ -226,7 +229,7 @@ def _in_plain_types(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
 
 def _read_csv(path: Path) -> Table:
     # polars takes an empty line at the end for a row
-    content = read_text(path, limit=memory()).rstrip("\r\n")
+    content = read_text(path, memory()).rstrip("\r\n")
     if "\n" not in content:
         content = content.replace("\r", "\n")
     dialect = Dialect.of(content)
