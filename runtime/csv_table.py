@@ -202,8 +202,8 @@ def is_header(row: Sequence[str], dialect: Dialect) -> bool:
 
 
 def header_names(row: Sequence[str]) -> list[str]:
-    """Return the names of columns in a header; numpy.savetxt marks one with #."""
-    return [name.strip() for name in (row[0].lstrip("# "), *row[1:])]
+    """Return the names of columns in a header; numpy.savetxt marks one with #, and pandas names no index."""
+    return [name.strip() or f"column {i}" for i, name in enumerate((row[0].lstrip("# "), *row[1:]), 1)]
 
 
 def _is_damaged(cell: str) -> bool:

@@ -131,7 +131,8 @@ def write_recordings(folder, header="Time (s),ax,ay", start=0.0):
     for seed, name in enumerate(["a", "b"] * 6):
         rows = np.random.default_rng(seed).normal(size=(8, 3)).round(3)
         rows[:, 0] = start + np.arange(8) / 50
-        columns = [["Time (s)", "ax", "ay"].index(column) for column in (header or "Time (s),ax,ay").split(",")]
+        places = {"Time (s)": 0, "": 0, "ax": 1, "ay": 2}
+        columns = [places[column] for column in (header or "Time (s),ax,ay").split(",")]
         write_csv(folder / name / f"{seed}.csv", rows[:, columns], header and f"{header}\n")
 
 
@@ -140,6 +141,7 @@ def write_recordings(folder, header="Time (s),ax,ay", start=0.0):
     [
         ("Time (s),ax,ay", ["time: Time (s), 50 rows a second", "channels: ax, ay"]),
         ("", ["time: column 1, 50 rows a second", "channels: 2, without names"]),
+        (",ax,ay", ["time: column 1, 50 rows a second", "channels: ax, ay"]),
     ],
 )
 def test_a_time_is_no_channel_unless_one_says_so(tmp_path, header, said):
