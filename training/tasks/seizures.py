@@ -21,7 +21,7 @@ _MEAN = 10
 _SEIZURE = 1
 _RECORDING = "recording"
 # the id column has no name, or the name that pandas gives to such a column
-_ID = ("", "Unnamed", "Unnamed: 0")
+_ID = ("column 1", "Unnamed", "Unnamed: 0")
 SPLITS = ("rows", "recordings")
 
 
