@@ -12,11 +12,14 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from edgernn.cli.frame import COMMANDS, json_command, main
 from edgernn.runtime import Session
 from tests.models import exported
+from tests.test_stream_files import layer, weights_of
+from tests.test_stream_files import model as foreign_model
 
 # changes that make an example fast enough for a test; the rest is run verbatim
 SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0", "calibrate": "--loss 1000"}
@@ -36,6 +39,7 @@ IN_TURN = (
     "info",
     "help",
     "calibrate",
+    "stream",
 )
 TABLES = ("reproduce", "sweep")
 
@@ -64,6 +68,10 @@ def run_example(verb, capsys):
     if verb == "calibrate":
         # a dense model
         assert main(["train", "--task", "adding", "--cell", "gru", "steps=20", "T=10", "hidden_size=8"]) == 0
+    if verb == "stream":
+        nodes = [onnx.helper.make_node("Transpose", ["x"], ["X"], perm=[1, 0, 2]), layer("GRU")]
+        shapes = [("x", ["B", "T", 40])], [("Y", ["T", 1, "B", None])]
+        onnx.save(foreign_model(nodes, weights_of("GRU", I=40), *shapes), "net.onnx")
     assert main([*words, *SHORTER.get(verb, "").split()]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out
 

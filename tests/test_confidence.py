@@ -89,14 +89,14 @@ def test_the_interval_of_a_mean_squared_error_is_that_of_its_mean():
 
 @pytest.mark.slow
 def test_sequences_of_one_recording_are_left_out_together():
-    task = Guess(count=1000)
+    task = Guess(count=250)
     task.open(None, 0)
     alone = metric_interval(zeros(), task)
     # every recording comes 20 times, and its copies tell nothing new
     task.test.x, task.test.y = task.test.x.repeat(20, 1, 1), task.test.y.repeat(20)
-    task.test.origins = torch.arange(1000).repeat(20)
+    task.test.origins = torch.arange(250).repeat(20)
     copies = metric_interval(zeros(), task)
-    assert copies.method == "jackknife over 1000 records of the test"
+    assert copies.method == "jackknife over 250 records of the test"
     assert copies.by_record
     assert copies.high - copies.low == pytest.approx(alone.high - alone.low, rel=0.35)
     task.test.origins = None
