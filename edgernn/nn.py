@@ -512,6 +512,9 @@ def _traces(module: nn.Module) -> list[tuple[RecurrentLayer, Trace]]:
 def budget(module: nn.Module) -> Tensor:
     """Compute the penalty on updates of a network's last forward pass, to add to the loss, times a weight.
 
+    A layer that is called several times, such as a RecurrentCell in a loop over steps, counts with its last call alone:
+    add the budget after each call.
+
     Args:
         module: The network.
 
@@ -526,6 +529,8 @@ def budget(module: nn.Module) -> Tensor:
 
 def update_rate(module: nn.Module) -> float:
     """Compute the mean share of neurons updated at a step of a network's last forward pass.
+
+    A layer that is called several times counts with its last call alone.
 
     Args:
         module: The network.
