@@ -21,7 +21,6 @@ from benchmarks.training_steps import measure
 from edgernn.bench.provenance import machine
 from edgernn.export import to_onnx
 from edgernn.files import write_json
-from edgernn.kernels.recurrent_op import call_op
 from edgernn.model import SequenceModel
 from edgernn.nn import CausalConv1d, Recurrent, budget
 from edgernn.runtime.network import NetworkSession
@@ -91,8 +90,12 @@ def op_call(rounds: int) -> dict[str, float]:
     x = torch.rand(1, 1, I)
     state = layer.initial_state(1, x)
 
+    # what a compiled or exported program passes
+    weights = [*layer.named_parameters(remove_duplicate=False), *layer.named_buffers(remove_duplicate=False)]
+    tensors, key, slope = [x, *state, *(w for _, w in weights)], layer.op_key(), float(layer.rule.slope)
+
     def op() -> None:
-        call_op(layer, x, state)
+        torch.ops.edgernn.recurrent.default(tensors, None, key, layer.training, slope, False, False)
 
     def kernels() -> None:
         layer(x, state)

@@ -45,7 +45,7 @@ def run(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
             return run(layer, x.to(dtype), tuple(s.to(dtype) for s in state))
     if is_traced(x):
         # the op may not change running statistics
-        return layer.loop(x, state) if layer.cell.counts_steps else call_op(layer, x, state)
+        return layer.loop(x, state) if layer.cell.counts_steps else _as_op(layer, x, state)
     if _is_transformed():
         return layer.loop(x, state)
     unroller = layer.unroller_on(kind)
@@ -155,8 +155,7 @@ def layer_of(key: str) -> "RecurrentLayer":
     return layer
 
 
-def call_op(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
-    """Run a layer through the op `edgernn::recurrent`, or as a node of ONNX in torch.onnx.export; see `run`."""
+def _as_op(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
     if torch.onnx.is_in_onnx_export():
         return _as_node(layer, x, state)
     key = layer.op_key()
