@@ -82,9 +82,11 @@ class _Known:
         """Return the layer with the weights among the op's `tensors`, its input x and its initial state."""
         x, first = tensors[0], 1 + len(self.layer.states)
         layer: RecurrentLayer = _with_weights(self.layer, dict(zip(self.names, tensors[first:], strict=True)))
-        layer.train(training)
-        layer.step_weights = step_weights
-        layer.rule.slope = slope
+        if self.layer.training != training:
+            layer.train(training)
+        # past nn.Module.__setattr__, which takes longer than all else here
+        vars(layer)["step_weights"] = step_weights
+        vars(layer.rule)["slope"] = slope
         return layer, x, tuple(tensors[1:first])
 
     def run(self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None) -> Result:
@@ -133,7 +135,7 @@ def describe(layer: "RecurrentLayer") -> str:
         # weights without values, as in torch.export, cannot be read to build kernels
         plain = all(type(t) in _PLAIN for t in weights.values())
         unroller = layer.unroller_on(next(iter(weights.values())).device.type) if plain else None
-        bound = _with_weights(layer, bare)
+        bound = _with_weights(layer, bare).train(layer.training)
         name = "loop" if unroller is None else unroller.name
         bound.step_weights, bound.own_unroller = None, "auto"
         same = structure(bound)
@@ -206,9 +208,11 @@ def _separate(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tenso
     separate = []
     for output in outputs:
         tensor = output.detach().contiguous()
-        if tensor.storage_offset() or tensor.untyped_storage().data_ptr() in taken:
+        place = tensor.untyped_storage().data_ptr()
+        if tensor.storage_offset() or place in taken:
             tensor = tensor.clone(memory_format=torch.contiguous_format)
-        taken.add(tensor.untyped_storage().data_ptr())
+            place = tensor.untyped_storage().data_ptr()
+        taken.add(place)
         separate.append(tensor)
     return separate
 
