@@ -64,14 +64,18 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
     Raises:
         EdgernnError: The file cannot be read, or its tensors have other names or shapes than those of the model.
     """
-    tensors, expected = read_tensors(folder / name), model.state_dict()
+    _set_weights(model, read_tensors(folder / name), folder / name)
+
+
+def _set_weights(model: RecurrentModel, tensors: Mapping[str, Tensor], path: Path) -> None:
+    expected = model.state_dict()
     if tensors.keys() != expected.keys():
         names = some(sorted(tensors.keys() ^ expected.keys()))
         raise EdgernnError(
-            f"{folder / name}: expected the tensors of this model, but these are missing in the file or unknown to the "
+            f"{path}: expected the tensors of this model, but these are missing in the file or unknown to the "
             f"model: {names}; restore the file or train again"
         )
-    _check_shapes(folder / name, tensors, expected)
+    _check_shapes(path, tensors, expected)
     model.load_state_dict(tensors)
 
 
@@ -82,9 +86,9 @@ def _check_shapes(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[s
             raise EdgernnError(f"{path}: {key}: {shapes}; restore the file, or train again")
 
 
-def _check_sizes(config: ModelConfig, folder: Path) -> None:
+def _check_sizes(config: ModelConfig, tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Compare the sizes of a model with its stored tensors before memory is allocated for it."""
-    # neither an audio front end nor sparse weights can be built without memory
+    # an audio front end and sparse weights cannot be built without memory
     recurrent = dataclasses.replace(config.layer.recurrent, density=None)
     layer = dataclasses.replace(config.layer, recurrent=recurrent)
     audio = dataclasses.replace(config.input, size=config.features)
@@ -97,7 +101,7 @@ def _check_sizes(config: ModelConfig, folder: Path) -> None:
             f"{folder / CONFIG}: model: expected sizes that a model can have, got larger ones ({error}); restore the "
             "file, or train again"
         ) from None
-    _check_shapes(folder / WEIGHTS, read_tensors(folder / WEIGHTS), expected)
+    _check_shapes(folder / WEIGHTS, tensors, expected)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -202,6 +206,7 @@ def load_any(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel |
         )
     kind = load_kept(folder, config)
     model: SequenceModel | OwnNetwork
+    tensors = read_tensors(folder / WEIGHTS)
     if isinstance(settings, NetworkConfig):
         if kind is None:
             raise EdgernnError(
@@ -215,9 +220,9 @@ def load_any(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel |
             layer = settings.layer
             layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=kind))
             settings = dataclasses.replace(settings, layer=layer)
-        _check_sizes(settings, folder)
+        _check_sizes(settings, tensors, folder)
         model = SequenceModel(settings)
-    load_weights(model, folder)
+    _set_weights(model, tensors, folder / WEIGHTS)
     return model.eval(), config
 
 
