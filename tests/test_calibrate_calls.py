@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
@@ -13,7 +13,7 @@ from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.wav import read_wav, write_wav
 from edgernn.training.calibration.calibrate_file import calibrate_file
-from tests.test_stream_files import FLOATS, model, weights_of
+from tests.test_stream_files import branching, model, weights_of
 
 T, B, I, H = 40, 2, 3, 4
 
@@ -101,18 +101,7 @@ def test_calls_of_different_number_are_refused(tmp_path):
 
 
 def test_a_layer_in_the_body_of_an_if_is_calibrated_for_the_numbers_of_the_data(tmp_path):
-    branches = {}
-    for i, name in enumerate(("then_branch", "else_branch")):
-        tensors = [numpy_helper.from_array(w, f"{k}{i}") for k, w in weights_of("GRU", seed=i).items()]
-        node = helper.make_node("GRU", ["X", f"W{i}", f"R{i}", f"B{i}"], [f"Y{i}"], f"gru{i}", hidden_size=H)
-        value = helper.make_tensor_value_info(f"Y{i}", FLOATS, None)
-        branches[name] = helper.make_graph([node], name, [], [value], tensors)
-    nodes = [
-        helper.make_node("Equal", ["rate", "known"], ["is"]),
-        helper.make_node("If", ["is"], ["y"], "choice", **branches),
-    ]
-    proto = model(nodes, {"known": np.array(8000)}, [("X", ["T", "B", I])], [("y", ["T", 1, "B", H])])
-    proto.graph.input.append(helper.make_tensor_value_info("rate", TensorProto.INT64, []))
+    proto = branching(8000)
     path, npz = store(tmp_path, proto, X=calls()[:, 0], rate=np.array(16000))
     result = calibrate_file(path, npz, loss=10.0)
     assert result["fixed"] == ["rate"]
@@ -123,7 +112,7 @@ def test_a_layer_in_the_body_of_an_if_is_calibrated_for_the_numbers_of_the_data(
     content = (tmp_path / "m-delta.onnx").read_bytes()
     session = open_session("m.onnx", content, library_path(), 1)
     assert session.get_inputs()[0].shape == ["T", "B", I]
-    (new, *_) = session.run(["y"], {"X": calls()[:, 0]})
+    (new, *_) = session.run(["Y"], {"X": calls()[:, 0]})
     assert np.linalg.norm(new - y[0]) / np.linalg.norm(y[0]) == pytest.approx(result["chosen"]["value"], rel=1e-3)
 
 

@@ -318,8 +318,8 @@ def test_one_number_is_the_bias_of_a_gate():
     assert streamed.change <= 1e-6
 
 
-def test_an_if_on_a_fixed_input_becomes_its_branch():
-    """Each branch has a GRU of its own, and the condition compares an input with 16000."""
+def branching(known):
+    """Make a file with a GRU in each branch of an If, whose condition compares the input `rate` with a number."""
     branches = {}
     for i, name in enumerate(("then_branch", "else_branch")):
         weights = [numpy_helper.from_array(w, f"{k}{i}") for k, w in weights_of("GRU", seed=i).items()]
@@ -330,8 +330,13 @@ def test_an_if_on_a_fixed_input_becomes_its_branch():
         helper.make_node("Equal", ["rate", "known"], ["is"]),
         helper.make_node("If", ["is"], ["Y"], "choice", **branches),
     ]
-    proto = model(nodes, {"known": np.array(16000)}, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])])
+    proto = model(nodes, {"known": np.array(known)}, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])])
     proto.graph.input.append(helper.make_tensor_value_info("rate", TensorProto.INT64, []))
+    return proto
+
+
+def test_an_if_on_a_fixed_input_becomes_its_branch():
+    proto = branching(16000)
     with pytest.raises(UsageError, match="If choice: expected GRU in the graph itself, got one in the body"):
         stream_model(proto, "m.onnx")
     x = noise(T, B, I)
