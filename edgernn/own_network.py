@@ -55,9 +55,9 @@ class _Layout:
 
     def nested(self, state: State, like: Tensor, batch: int) -> Any:
         """Return the nested state of tensors (B, n)."""
-        given = iter(state)
+        tensors = iter(state)
         leaves = [
-            (next(given).reshape(batch, *shape) if 0 not in shape else like.new_zeros(batch, *shape)).movedim(0, axis)
+            (next(tensors).reshape(batch, *shape) if 0 not in shape else like.new_zeros(batch, *shape)).movedim(0, axis)
             for shape, axis in zip(self.shapes, self.axes, strict=True)
         ]
         return pytree.tree_unflatten(leaves, self.spec)

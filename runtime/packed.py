@@ -138,7 +138,7 @@ class PackedLayer:
 
 
 class PackedModel:
-    """What a packed model has of an ONNX model: sizes and weights.
+    """Content of a packed model, read from an ONNX model: sizes and weights.
 
     Args:
         model: The model.

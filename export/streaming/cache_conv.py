@@ -19,7 +19,7 @@ from edgernn.export.streaming.simplify import constant, opset_of
 
 @dataclass(frozen=True)
 class _Window:
-    """What a convolution reads along the axis of time, together with a Pad before it and a Slice behind it.
+    """Reach of a convolution along the axis of time, together with a Pad before it and a Slice behind it.
 
     Attributes:
         width: Number of steps from the first to the last that an output reads.
