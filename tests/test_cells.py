@@ -343,7 +343,7 @@ def test_a_papers_name_is_a_pair_in_the_list_of_costs(name, cell, rule):
     ("arguments", "message"),
     [
         ({"hidden_size": 0}, "hidden_size: expected a whole number of at least 1, got 0"),
-        ({"layers": 0}, "layers: expected a whole number of at least 1, got 0"),
+        ({"layers": 0}, "layers: expected a whole number of at least 1 and of at most 1000, got 0"),
         ({"output_size": 0}, "output_size: expected a whole number of at least 1 or none, got 0"),
         ({"output": "first"}, "output: expected 'last' or 'all', got 'first'"),
         (
