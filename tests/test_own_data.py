@@ -57,6 +57,14 @@ def test_the_page_leads_from_files_to_models_that_run(tmp_path, monkeypatch, cap
     assert len(list(tmp_path.glob("runs/*/bench.json"))) == 2
 
 
+def test_the_example_in_python_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(import .*?)```", PAGE, re.DOTALL)
+    exec(code, {})
+    assert "['low' 'high' 'low']" in capsys.readouterr().out
+    assert (tmp_path / "runs/data-gru/model.onnx").is_file()
+
+
 @pytest.mark.filterwarnings("ignore:skip. expected:edgernn.errors.EdgernnWarning")
 def test_the_command_for_sounds_trains_a_model_of_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

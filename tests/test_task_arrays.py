@@ -6,20 +6,28 @@ import io
 import json
 import re
 import zipfile
+from types import NoneType
+from typing import get_type_hints
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from edgernn.cli.frame import main
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime import Session
 from edgernn.runtime.run_file import run_file
+from edgernn.settings import fields_of
 from edgernn.store import load_model
 from edgernn.training import find_task, train
+from edgernn.training.config import Settings, TrainConfig
 from edgernn.training.evaluate import evaluate, open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
-from edgernn.training.tasks.arrays import Arrays
+from edgernn.training.run_directory import RunDirectory
+from edgernn.training.tasks.arrays import Arrays, stacked
+from edgernn.training.tasks.keywords import OwnWords
 from edgernn.training.tasks.tables import Tables
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import Stop, snapshot, without_pictures
@@ -490,3 +498,119 @@ def test_models_that_cannot_leave_padding_out_are_refused(cell, settings, messag
     with pytest.raises(UsageError, match=message):
         train(path, cell, out=tmp_path / "run", settings={"steps": 1, **settings})
     assert not (tmp_path / "run").exists()
+
+
+# data in memory
+
+
+def waves(count=60, seed=0):
+    """Return sequences of unequal lengths around 0 or 2, and the names of their classes."""
+    rng = np.random.default_rng(seed)
+    x = [rng.normal(2.0 * (i % 2), 0.3, (int(rng.integers(4, 9)), 2)) for i in range(count)]
+    return x, ["low", "high"] * (count // 2)
+
+
+def test_lists_of_arrays_become_a_trained_run_that_predicts_classes(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    x, y = waves()
+    settings = {"hidden_size": 6, "steps": 40, "lr": 0.02}
+    run = train((x, y), "gru", out=tmp_path / "run", **settings)
+    assert run["accuracy"] == 1 == run.evaluate()["accuracy"]
+    assert [line["step"] for line in run.history] == [line["step"] for line in RunDirectory(run.path).metrics()]
+    new, names = waves(10, seed=1)
+    answers = run.predict(new)
+    assert answers.classes.tolist() == names
+    assert answers.probabilities.sum(1) == pytest.approx(1)
+    for sequence, y_of_list in zip(new, answers.y, strict=True):
+        np.testing.assert_allclose(run.predict(sequence).y, y_of_list, rtol=0, atol=1e-5)
+    assert run.evaluate((new, names))["accuracy"] == 1
+    # data of the training keep their split
+    assert run.evaluate((x, y)) == run.evaluate()
+    assert Session(run.export()).info["classes"] == ["high", "low"]
+    # the same arrays from a file, a Dataset and after a stop are the same training
+    padded, lengths = stacked("x", x)
+    file = save(tmp_path, x=padded, y=[i % 2 == 0 for i in range(len(y))], lengths=lengths, classes=["high", "low"])
+    again = train(file, "gru", out=tmp_path / "again", **settings)
+    resumed = train((x, y), "gru", out=run.path, resume=True, **settings)
+    same = train(list_dataset(x, y), "gru", out=tmp_path / "dataset", **settings)
+    assert again["cross_entropy"] == resumed["cross_entropy"] == same["cross_entropy"] == run["cross_entropy"]
+    with pytest.raises(UsageError, match=r"fingerprint: the run in .* has '\w+', got '\w+'"):
+        train((x[1:], y[1:]), "gru", out=run.path, resume=True, **settings)
+
+
+def list_dataset(x, y):
+    class Pairs(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, index):
+            return x[index], y[index]
+
+    return Pairs()
+
+
+class Column(list):
+    """A column of a DataFrame of pandas, as far as it is read."""
+
+    def tolist(self):
+        return list(self)
+
+    def isna(self):
+        return Column(cell is None or cell != cell for cell in self)
+
+
+class PandasFrame(dict):
+    """A DataFrame of pandas, as far as it is read: it is not installed here."""
+
+    index = range(0)
+    columns = property(list)
+
+    def reset_index(self):
+        return self
+
+
+def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    x, y = waves()
+    columns = {
+        "recording": np.repeat(np.arange(len(x)), [len(rows) for rows in x]).tolist(),
+        "u": np.concatenate(x)[:, 0].tolist(),
+        "v": np.concatenate(x)[:, 1].tolist(),
+        "kind": [name for rows, name in zip(x, y, strict=True) for _ in rows],
+    }
+    columns["kind"][0] = None
+    results = []
+    frames = {"polars": pl.DataFrame(columns), "pandas": PandasFrame({n: Column(c) for n, c in columns.items()})}
+    for name, frame in frames.items():
+        run = train(frame, "gru", out=tmp_path / name, hidden_size=6, steps=30, lr=0.02)
+        results.append(run["cross_entropy"])
+        assert run.evaluate(frame)["accuracy"] == run["accuracy"] == 1
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (3, r"task: expected the name of a task, a path, a pair \(x, y\), .*, got int"),
+        (([np.zeros((3, 2)), np.zeros((4, 1))], [0, 1]), r"x: expected arrays .*, got the shapes \(3, 2\), \(4, 1\)"),
+        (([np.zeros((3, 2)), np.zeros(4)], [0, 1]), "x: expected arrays that differ in their number of steps alone"),
+        ((np.zeros((3, 2)), [0, 1, 0]), r"data\.npz: x: expected shape \(N, T, I\)"),
+        ({"x": np.zeros((9, 2, 1))}, "expected arrays x and y, got no y"),
+    ],
+)
+def test_data_in_memory_that_do_not_fit_are_refused(task, message, tmp_path):
+    with pytest.raises(EdgernnError, match=message):
+        train(task, "gru", out=tmp_path / "run", steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_are_typed_for_editors():
+    owners = (TrainConfig, ModelConfig, Arrays, Tables, OwnWords)
+    fields = {name: setting for owner in owners for name, setting in fields_of(owner).items()}
+    hints = get_type_hints(Settings)
+    assert {name.rstrip("_") for name in hints} == fields.keys()
+    kinds = (int, float, bool, str, NoneType)
+    for name, hint in hints.items():
+        default = fields[name.rstrip("_")].default
+        assert isinstance(default, kinds)
+        assert isinstance(default, hint)

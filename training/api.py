@@ -3,29 +3,36 @@
 
 import json
 import shlex
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgernn.cell_files import differs, label, load_network, source_of, why_portable
 from edgernn.config import NetworkConfig
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
-from edgernn.files import EXAMPLE, FULL, SPLIT, read_json, write_arrays, write_json
+from edgernn.files import CONFIG, EXAMPLE, FULL, SPLIT, read_json, write_arrays, write_json
 from edgernn.kernels import attach
 from edgernn.locks import hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.own_network import OwnNetwork
 from edgernn.progress import Progress, Silent
+from edgernn.runtime.answers import class_names, probabilities
 from edgernn.settings import as_word
 from edgernn.signals import Interrupted, delaying
 from edgernn.steering import Steering
-from edgernn.store import kept_cell, save_weights
-from edgernn.training.evaluate import evaluate
+from edgernn.store import kept_cell, load_any, save_weights
+from edgernn.training.config import Settings
+from edgernn.training.evaluate import evaluate, scorer
 from edgernn.training.loop import fit, steered_percent
 from edgernn.training.optim import copy_weights, initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
@@ -33,6 +40,7 @@ from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
 from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE, STATE_JSON, Position, RunDirectory
 from edgernn.training.series import save_series
+from edgernn.training.tasks.arrays import save_data, stacked
 from edgernn.training.tasks.base import Score
 from edgernn.training.tasks.own import OwnData
 from edgernn.training.tasks.sources import Split
@@ -43,8 +51,118 @@ _EXAMPLES = 16
 _FEW_EVALUATIONS, _OVERFIT = 10, 1.2
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """Outputs of a trained model for N sequences; without the axis N for a single one.
+
+    Attributes:
+        y: Outputs (N, O), or (N, T, O) if the model has an output at every step.
+        probabilities: Probabilities of the O classes, in the shape of y; None for a model of numbers.
+        classes: Name of the likeliest class of each sequence (N,) or step (N, T); None for a model of numbers.
+    """
+
+    y: NDArray[np.float32]
+    probabilities: NDArray[np.float64] | None = None
+    classes: NDArray[np.str_] | None = None
+
+
+class TrainedRun(dict[str, Any]):
+    """Result of a training: the content of result.json as a dict, with the run directory as "run".
+
+    Attributes:
+        path: The run directory.
+    """
+
+    @property
+    def path(self) -> Path:
+        return Path(self["run"])
+
+    @cached_property
+    def model(self) -> RecurrentModel:
+        """The trained model, on the CPU."""
+        return load_any(self.path, allow_code=True)[0].eval()
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, a dict for each evaluation: step, epoch, loss, metrics and others."""
+        return RunDirectory(self.path).metrics()
+
+    def evaluate(self, data: Any = None, **settings: object) -> dict[str, float]:
+        """Compute the metrics on the test part, or on new data.
+
+        Args:
+            data: New data with targets, as `train` takes them as task. Default: the test part of the training's data.
+            **settings: Settings of the task that replace those of the training.
+
+        Returns:
+            Dict from metric to value.
+
+        Raises:
+            UsageError: A setting is invalid, or the data are of another kind than those of the training.
+            EdgernnError: The data are invalid, or have other classes or channels.
+        """
+        from edgernn.training.evaluate_model import evaluate_model
+
+        with tempfile.TemporaryDirectory() as folder:
+            is_path = data is None or isinstance(data, str | Path)
+            source = (data and Path(data)) if is_path else save_data(data, Path(folder))
+            metrics: dict[str, float] = evaluate_model(self.path, settings, data=source)["metrics"]
+        return metrics
+
+    def export(self, out: str | Path | None = None, weights: str | None = None) -> Path:
+        """Write the model as an ONNX file, with its card and an example beside it.
+
+        Args:
+            out: The file. Default: model.onnx in the run directory, or model-TYPE.onnx for other weights.
+            weights: "float32", "bfloat16" or "int8". Default: the setting `weights` of the training.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            EdgernnError: The outputs of the file differ from torch's.
+            UsageError: The type of weights does not fit the model.
+        """
+        from edgernn.export.run import export_run
+        from edgernn.training.intended_use import use_rows
+
+        file = None if out is None else Path(out)
+        return Path(export_run(self.path, file, weights, scorer(self.path), notes=use_rows)["model"])
+
+    @torch.no_grad()
+    def predict(self, x: Any) -> Prediction:
+        """Run the model on new sequences.
+
+        Args:
+            x: One sequence (T, I), N sequences (N, T, I), or a list of N sequences of unequal lengths (T, I).
+
+        Returns:
+            The outputs, with the names and the probabilities of classes if the model has classes. In the padding of
+            shorter sequences the outputs at each step have no meaning.
+
+        Raises:
+            UsageError: x has another shape, or the model cannot run sequences of unequal lengths.
+        """
+        array, lengths = stacked("x", x)
+        single = array.ndim == 2
+        sequences = torch.as_tensor(array[None] if single else array, dtype=torch.float32)
+        counts = None if lengths is None else torch.from_numpy(lengths)
+        y = self.model.outputs(sequences.transpose(0, 1), counts)
+        y = y.transpose(0, 1) if y.ndim == 3 else y
+        outputs = (y[0] if single else y).numpy()
+        names = class_names({"classes": self._classes, "metric": self["metric"]}, outputs.shape[-1])
+        if names is None:
+            return Prediction(outputs)
+        return Prediction(outputs, probabilities(outputs), np.array(names)[outputs.argmax(-1)])
+
+    @cached_property
+    def _classes(self) -> list[str] | None:
+        names: list[str] | None = read_json(self.path / CONFIG)["task"]["classes"]
+        return names
+
+
 def train(
-    task: str,
+    task: Any,
     cell: str | None = None,
     rule: str | None = None,
     *,
@@ -59,11 +177,16 @@ def train(
     progress: Progress | None = None,
     on_epoch: Callable[[dict[str, Any]], object] | None = None,
     wait: float = 0.0,
-) -> dict[str, Any]:
+    **named: Unpack[Settings],
+) -> TrainedRun:
     """Train a model and write a run directory.
 
     Args:
-        task: The name of a task, or the path of an npz, csv or parquet file, or of a folder of tables or wav files.
+        task: The name of a task; the path of an npz, csv or parquet file, or of a folder of tables or wav files; or
+            data in memory, which the run then has as data.npz or data.parquet: a pair (x, y) of arrays, tensors, or
+            lists of arrays of unequal lengths; a torch Dataset of such pairs; a dict of arrays as an npz file has them;
+            or a polars or pandas DataFrame, whose rows are time steps. y has the labels, names of classes or numbers
+            of each sequence, or of each step; None with predict="next".
         cell: The name of a cell, or FILE.py:CLASS for a user-defined one. The file is executed and copied to the run
             directory; a resumed run executes the copy.
         rule: The name of an update rule. Default: the rule that the cell's name implies, else "always".
@@ -85,9 +208,10 @@ def train(
         on_epoch: Function that is called after each evaluation, by default one an epoch, with the line of metrics.jsonl
             as a dict: step, epoch, loss, the metrics of the validation part, and others.
         wait: Seconds to wait for another process that trains in `out`.
+        **named: Settings by keyword, such as hidden_size=32, in place of `settings`; `lambda_` stands for lambda.
 
     Returns:
-        The content of result.json, and the run directory as "run".
+        The trained run: a dict with the content of result.json, and methods to evaluate, export and use the model.
 
     Raises:
         UsageError: An argument is invalid, `out` is in use, or the batches cannot be shared by the processes.
@@ -95,32 +219,42 @@ def train(
         OSError: A file cannot be written; the run can be resumed.
         Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received; the run can be resumed. It is a KeyboardInterrupt.
     """
-    settings = settings or {}
+    settings = {**(settings or {}), **{name.rstrip("_"): value for name, value in named.items()}}
     progress = progress or Silent()
     if (cell is None) == (network is None):
         raise UsageError("cell, network: expected one of the two, got " + ("none; add one" if cell is None else "both"))
     cell = cell or network or ""
-    path = Path(out) if out else default_out(task, cell, rule)
-    cell_used = _resumed_cell(path, cell) if resume else cell
-    if network is not None:
-        load_network(cell_used)
-    plan = make_plan(task, cell_used, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
-    size = size_of(devices)
-    check_size(plan, size)
-    run = RunDirectory(path, on_epoch)
-    option = "--network" if isinstance(plan.model, NetworkConfig) else "--cell"
-    arguments = (rule, run.path, seed, device, data, settings, devices, option)
-    command = command_words(task, cell, *arguments)
-    # further processes read the run's copy of a user-defined cell, as this one does
-    child_command = command_words(task, cell_used, *arguments)
-    # the caller's random generator is restored at the end
-    with together(plan, size, child_command) as group, torch.random.fork_rng(devices=[]), ExitStack() as stack:
+    with ExitStack() as stack:
+        source, is_path = task, isinstance(task, str | Path)
+        if not is_path:
+            source = save_data(task, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        path = Path(out) if out else default_out(source, cell, rule)
+        cell_used = _resumed_cell(path, cell) if resume else cell
+        if network is not None:
+            load_network(cell_used)
+        folder = Path(data) if data else None
+        plan = make_plan(str(source), cell_used, rule, settings, seed=seed, device=device, data=folder)
+        files = _extra_files(plan)
+        if not is_path:
+            files[source.name] = source.read_bytes()
+            plan = replace(plan, source=path / source.name)
+        size = size_of(devices)
+        check_size(plan, size)
+        run = RunDirectory(path, on_epoch)
+        option = "--network" if isinstance(plan.model, NetworkConfig) else "--cell"
+        arguments = (rule, run.path, seed, device, data, settings, devices, option)
+        command = command_words(str(source if is_path else plan.source), cell, *arguments)
+        # further processes read the run's copy of a user-defined cell, as this one does
+        child_command = command_words(str(source), cell_used, *arguments)
+        group = stack.enter_context(together(plan, size, child_command))
+        # the caller's random generator is restored at the end
+        stack.enter_context(torch.random.fork_rng(devices=[]))
         record = plan.record(command, size)
         _check_same(group, record)
         group.first(lambda: stack.enter_context(hold_folder(run.path, wait)))
         resuming = shlex.join([*command, "--resume"])
         stack.enter_context(_explaining_full_disk(run, resuming))
-        if note := group.first(lambda: run.open(record, resume, _extra_files(plan))):
+        if note := group.first(lambda: run.open(record, resume, files)):
             progress.note(note)
         if group.leads:
             for line in plan.task.summary:
@@ -138,7 +272,7 @@ def train(
                 raise
             finally:
                 progress.close()
-    return {**result, "run": str(run.path)}
+    return TrainedRun({**result, "run": str(run.path)})
 
 
 def _resumed_cell(run: Path, cell: str) -> str:
@@ -214,7 +348,7 @@ def _check_same(group: Group, record: dict[str, Any]) -> None:
         )
 
 
-def default_out(task: str, cell: str, rule: str | None) -> Path:
+def default_out(task: str | Path, cell: str, rule: str | None) -> Path:
     """Return the default run directory: runs/TASK-CELL[-RULE], or runs/TASK-NETWORK."""
     return Path("runs") / "-".join([Path(task).stem, label(cell), *([rule] if rule else [])])
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of training: optimiser, schedule, initialisation and stopping, for all tasks."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from pydantic import Field
 
@@ -163,6 +163,110 @@ class TrainConfig:
         """Build a config from settings as keyword arguments, such as lr=0.01; raise UsageError for an invalid one."""
         words = {name.rstrip("_"): value for name, value in settings.items()}
         return build(cls, bind(words, train=fields_of(cls))["train"])
+
+
+class Settings(TypedDict, total=False):
+    """Settings of a training by keyword, with their types, for `edgernn.training.train` and for editors.
+
+    They are those of `edgernn train` for a user's own data; cells, rules and other tasks have further ones, which are
+    passed as the dict `settings`. `lambda_` is the setting lambda.
+    """
+
+    # training
+    steps: int | None
+    epochs: int | None
+    batch_size: int
+    lambda_: float
+    skip: float | None
+    background: float | None
+    imputation: float
+    optimizer: str
+    lr: float
+    momentum: float
+    weight_decay: float
+    clip: float | None
+    clip_value: float | None
+    average_from: int | None
+    nonmono: int | None
+    lr_decay: float
+    lr_hold: int
+    lr_decays: int | None
+    start: str
+    start_scale: float
+    start_biases: bool
+    start_run: str | None
+    stop_solved: bool
+    skip_target: float | None
+    patience: int | None
+    keep: str
+    anneal: bool
+    eval_every: int | None
+    checkpoint_every: int
+    backend: str
+    # model
+    rank: int | None
+    density: float | None
+    norm: str | None
+    norm_steps: int
+    imputer: str | None
+    hidden_size: int
+    layers: int
+    last_size: int | None
+    bidirectional: bool
+    block: str | None
+    frontend: str | None
+    sample_rate: int
+    window_size: int
+    hop: int
+    bands: int
+    low_frequency: float
+    high_frequency: float | None
+    energy_floor: float
+    normalise: str
+    floor_rise: float
+    floor_fall: float
+    pcen_smoothing: float
+    tied: bool
+    dropout_embedding: float
+    dropout_input: float
+    dropout_hidden: float
+    dropout_output: float
+    weight_drop: float
+    weight_drop_input: float
+    mask_steps: int
+    mask_channels: int
+    weights: str
+    # own arrays and tables
+    predict: str
+    background_label: int | None
+    balance: bool
+    folds: int | None
+    time: str
+    label: str | None
+    targets: str | None
+    sequence: str | None
+    split_by: str | None
+    features: str | None
+    T: int | None
+    resample: float | None
+    gap: float | None
+    window: int | None
+    stride: int | None
+    label_by: str
+    # own sounds
+    words: str | None
+    seconds: float
+    silence: float
+    unknown: float
+    noise_folder: str | None
+    noisy: float
+    snr_low: float
+    snr_high: float
+    shift: float
+    stream: float
+    room: float
+    talk: float
+    threshold: float
 
 
 DEFAULT_EPOCHS = 20

@@ -23,6 +23,7 @@ room.wav           the first minute of the recording on which a keyword model is
 confusion.png      the confusion matrix of the test part of a user's own data with labels; confusion.csv has its counts
                    and the precision, recall and F1 of each class
 series.json        the task's series (`Task.series`) of the trained network, for pictures
+data.npz           the data of a training in memory (`edgernn.training.train`), or data.parquet
 split.json         the persons or recordings of a user's own tables in each part, and what they are split by
 result.json        the result, written last: it marks the run as finished
 latency.json       latency of the exported model, measured afterwards (`edgernn.training.papers.run_latency`)
@@ -66,9 +67,11 @@ from edgernn.training.tasks.base import CONFUSION, CONFUSION_TABLE, DETECTIONS, 
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 BEST = "best.safetensors"
+# data of a training that were in memory: arrays, or a table
+DATA = ("data.npz", "data.parquet")
 LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
 _PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS, CONFUSION, CONFUSION_TABLE)
-_FILES = (CONFIG, SPLIT, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
+_FILES = (CONFIG, *DATA, SPLIT, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 

@@ -3,18 +3,22 @@
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from edgernn.errors import EdgernnError, EdgernnWarning, some
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
+from edgernn.files import write_arrays
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.training.formats import read_npz
+from edgernn.training.tasks.folders import sorted_names
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
 from edgernn.training.tasks.sources import IGNORED, is_counted
@@ -276,3 +280,96 @@ def _targets(path: Path, name: str, array: Array, x: Tensor, padding: Array | No
             f"{path}: {name}: expected labels of at most {_MAX_LABEL}, got {int(array.max())}; number classes from 0"
         )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def save_data(data: Any, folder: Path) -> Path:
+    """Write data in memory to a file that a task on a user's own data reads.
+
+    Args:
+        data: A pair (x, y) of arrays, tensors, or lists of N arrays of unequal lengths, (T, I) in x, with numbers,
+            names of classes or None as y; a torch Dataset of such pairs (x, y) of a sequence; a dict of arrays as an
+            npz file has them (`Arrays`); or a polars or pandas DataFrame, whose rows are time steps.
+        folder: Folder of the file.
+
+    Returns:
+        The path of the file: data.parquet for a DataFrame, else data.npz.
+
+    Raises:
+        UsageError: The data are of another type, or the arrays of a list do not fit each other.
+    """
+    if hasattr(data, "columns"):
+        _as_polars(data).write_parquet(path := folder / "data.parquet")
+        return path
+    if isinstance(data, Mapping):
+        arrays = {name: _array(values) for name, values in data.items()}
+    else:
+        if isinstance(data, Dataset):
+            items = data if isinstance(data, Iterable) else (data[i] for i in range(len(data)))  # type: ignore[arg-type]
+            data = tuple(zip(*items, strict=True))
+        if not isinstance(data, tuple) or len(data) != 2:
+            kinds = "a pair (x, y), a dict of arrays, a torch Dataset of pairs or a DataFrame"
+            raise UsageError(f"task: expected the name of a task, a path, {kinds}, got {type(data).__name__}")
+        arrays = _pair(*data)
+    write_arrays(path := folder / "data.npz", arrays)
+    return path
+
+
+def _as_polars(frame: Any) -> Any:
+    import polars as pl
+
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    # an index of pandas may be a time
+    frame = frame if type(frame.index).__name__ == "RangeIndex" else frame.reset_index()
+    columns = {str(name): zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True) for name in frame.columns}
+    return pl.DataFrame({name: [None if gone else cell for cell, gone in cells] for name, cells in columns.items()})
+
+
+def _pair(x: Any, y: Any) -> dict[str, Array]:
+    arrays = {}
+    arrays["x"], lengths = stacked("x", x)
+    if lengths is not None:
+        arrays["lengths"] = lengths
+    if y is None:
+        return arrays
+    target, _ = stacked("y", y)
+    if target.dtype.kind in "US":
+        names = sorted_names({*target.ravel().tolist()} - {""})
+        number = {name: i for i, name in enumerate(names)}
+        labels = [number.get(name, IGNORED) for name in target.ravel().tolist()]
+        arrays["classes"], target = np.array(names), np.array(labels).reshape(target.shape)
+    return {**arrays, "y": target}
+
+
+def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None]:
+    """Stack arrays (T, ...) of one or several lengths T.
+
+    Args:
+        name: What they are, for the error.
+        values: An array, which is returned, or a sequence of arrays.
+
+    Returns:
+        An array (N, T, ...), with zeros after the end of shorter ones, and the lengths (N,) if they differ, else None.
+
+    Raises:
+        UsageError: The arrays differ in another axis.
+    """
+    if hasattr(values, "shape"):
+        return _array(values), None
+    arrays = [_array(value) for value in values]
+    if len({array.shape[1:] for array in arrays}) > 1 or len({array.ndim for array in arrays}) > 1:
+        raise UsageError(
+            f"{name}: expected arrays that differ in their number of steps alone, got the shapes "
+            f"{some(dict.fromkeys(str(array.shape) for array in arrays))}; correct {name}"
+        )
+    if len({array.shape for array in arrays}) < 2:
+        return np.array(arrays), None
+    lengths = np.array([len(array) for array in arrays])
+    padded = np.zeros((len(arrays), lengths.max(), *arrays[0].shape[1:]), np.result_type(*arrays))
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return padded, lengths
+
+
+def _array(values: Any) -> Array:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
