@@ -133,7 +133,10 @@ def _packed(content: bytes, path: Path) -> dict[str, Any]:
     if HEADER.size + layers * LAYER.size > len(content) or names > len(content):
         raise damaged
     kernels = [LAYER.unpack_from(content, HEADER.size + i * LAYER.size)[0].rstrip(b"\0") for i in range(layers)]
-    words = [word.decode(errors="replace") for word in content[names:].split(b"\0")[:-1]] if names else []
+    *listed, tail = content[names:].split(b"\0") if names else [b""]
+    if tail or (names and len(listed) not in (output, output + features)):
+        raise damaged
+    words = [word.decode(errors="replace") for word in listed]
     return {
         "kind": "packed model",
         "version": version,

@@ -2,12 +2,14 @@
 """Properties of a packed model of words that an app reads: names of classes, sample rate and features."""
 
 import ctypes
+import struct
 
 import numpy as np
 import pytest
 
 import edgernn
 from edgernn.export import to_onnx
+from edgernn.runtime.describe import describe_file
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import HEADER, _add_names, pack, pack_file
 from edgernn.runtime.stepper import Stepper, aligned
@@ -171,8 +173,21 @@ def test_words_and_audio_have_no_channels(packed):
         (lambda c: damaged(c, 60, word(len(c))), r"names: expected an offset in the file, got \d+"),
         (lambda c: damaged(c, 60, word(len(c) - 3)), "names: expected one for each of the 6 outputs, got 1"),
         (lambda c: damaged(c, len(c) - 1, b"e"), "names: expected one for each of the 6 outputs, got 5"),
+        (lambda c: _longer(c, b"x\0" * 3), "names: expected one for each of the 40 inputs, got 3"),
+        (
+            lambda c: _longer(c, b"x\0" * 40 + b"tail"),
+            "names: expected the end of the file .*, got 4 more bytes",
+        ),
+        (lambda c: _longer(c, b"\0" * 41), "names: expected the end of the file .*, got 1 more bytes"),
     ],
 )
-def test_damaged_names_are_refused(change, message, packed):
+def test_damaged_names_are_refused(change, message, packed, tmp_path):
     with pytest.raises(edgernn.EdgernnError, match=message):
         Stepper(change(packed), 1)
+    (tmp_path / "m.edgernn").write_bytes(change(packed))
+    with pytest.raises(edgernn.EdgernnError, match="the packed model is damaged"):
+        describe_file(tmp_path / "m.edgernn")
+
+
+def _longer(content, names):
+    return damaged(content + names, 16, struct.pack("<Q", len(content + names)))

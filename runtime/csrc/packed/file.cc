@@ -156,10 +156,15 @@ bool PackedFile::NextNames(const char** at, std::uint32_t count, const char* kin
 bool PackedFile::ReadNames(const char** outputs, const char** inputs) const {
   const char* at = data_ + header_.names;
   if (!NextNames(&at, header_.output, "outputs", outputs)) return false;
-  if (at < data_ + header_.bytes) return NextNames(&at, header_.input, "inputs", inputs);
-  // a text of the file that is empty
-  for (std::uint32_t i = 0; inputs != nullptr && i < header_.input; ++i) inputs[i] = at - 1;
-  return true;
+  const char* const end = data_ + header_.bytes;
+  if (at == end) {
+    // a text of the file that is empty
+    for (std::uint32_t i = 0; inputs != nullptr && i < header_.input; ++i) inputs[i] = at - 1;
+    return true;
+  }
+  if (!NextNames(&at, header_.input, "inputs", inputs)) return false;
+  return at == end || Fail("names: expected the end of the file behind those of the inputs, got " +
+                           std::to_string(end - at) + " more bytes");
 }
 
 bool PackedFile::ReadLayer(std::uint32_t layer, PackedLayer* record) const {
