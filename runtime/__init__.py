@@ -1,9 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run an exported model: `Session`, `NetworkSession` for a network of one's own, `Detector` for spoken words."""
 
-from edgernn.runtime.library import library_path
-from edgernn.runtime.network import NetworkSession
-from edgernn.runtime.session import Session
-from edgernn.runtime.word_detection import Detector, PostProcessing
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["Detector", "NetworkSession", "PostProcessing", "Session", "library_path"]
+if TYPE_CHECKING:
+    from edgernn.runtime.library import library_path as library_path
+    from edgernn.runtime.network import NetworkSession as NetworkSession
+    from edgernn.runtime.session import Session as Session
+    from edgernn.runtime.word_detection import Detector as Detector
+    from edgernn.runtime.word_detection import PostProcessing as PostProcessing
+
+_MODULES = {
+    "Detector": "word_detection",
+    "NetworkSession": "network",
+    "PostProcessing": "word_detection",
+    "Session": "session",
+    "library_path": "library",
+}
+__all__ = [*_MODULES]  # noqa: PLE0604
+
+if not TYPE_CHECKING:
+    # a training imports edgernn.runtime.zoo, which needs none of these
+
+    def __getattr__(name):
+        if name not in _MODULES:
+            raise AttributeError(f"module 'edgernn.runtime' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"edgernn.runtime.{_MODULES[name]}"), name)

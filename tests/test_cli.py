@@ -154,15 +154,22 @@ def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):
     assert output in capsys.readouterr().err
 
 
-def test_help_imports_nothing_heavy():
+@pytest.mark.parametrize(
+    ("command", "heavy", "output"),
+    [
+        ("--help", "torch numpy onnx onnxruntime matplotlib rich", [f"  {verb} " for verb in COMMANDS]),
+        ("cells", "torch._dynamo onnx onnxruntime matplotlib triton", ["| lru |", "| phasedlstm |"]),
+    ],
+)
+def test_a_command_imports_nothing_heavy(command, heavy, output):
     code = (
-        "import sys; from edgernn.cli.frame import main; main(['--help']);"
-        "heavy = {'torch', 'numpy', 'onnx', 'onnxruntime', 'matplotlib', 'rich'} & set(sys.modules);"
+        f"import sys; from edgernn.cli.frame import main; main([{command!r}]);"
+        f"heavy = set({heavy.split()!r}) & set(sys.modules);"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert all(f"  {verb} " in process.stdout for verb in COMMANDS)
+    assert all(words in process.stdout for words in output)
 
 
 @pytest.mark.parametrize(

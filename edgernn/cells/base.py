@@ -132,7 +132,9 @@ class Cell(nn.Module, abc.ABC):
                 self.register_buffer(name, buffer)
         named = dict(self.named_parameters())
         self.norms = nn.ModuleDict({} if norm is None else norm.modules(named, hidden_size * self.normalises_c))
-        self.reset_parameters()
+        # on meta, torch would import its compiler to draw no values
+        if not next(iter(named.values())).is_meta:
+            self.reset_parameters()
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:

@@ -95,7 +95,7 @@ class Clockwork(Timed):
 
     def _set(self, groups: int) -> None:
         self.exponents = [j * groups // self.hidden_size for j in range(self.hidden_size)]
-        self.rule_periods.copy_(torch.tensor(self.exponents).exp2())
+        self.rule_periods.copy_(torch.tensor([2.0**exponent for exponent in self.exponents]))
 
     def share(self, t: Tensor) -> Tensor:
         return torch.fmod(t, self.rule_periods) == 0

@@ -63,9 +63,12 @@ class Phased(Timed):
         if not 0 < shortest <= longest:
             raise UsageError(f"shortest, longest: expected 0 < shortest <= longest, got {shortest} and {longest}")
         self.leak = leak
-        tau = torch.empty(hidden_size).uniform_(math.log(shortest), math.log(longest)).exp()
-        self.rule_tau = nn.Parameter(tau)
-        self.rule_s = nn.Parameter(torch.rand(hidden_size) * tau)
+        tau, shift = torch.empty(hidden_size).uniform_(math.log(shortest), math.log(longest)), torch.rand(hidden_size)
+        # on meta, torch would import its compiler for arithmetic
+        if not tau.is_meta:
+            tau = tau.exp()
+            shift = shift * tau
+        self.rule_tau, self.rule_s = nn.Parameter(tau), nn.Parameter(shift)
         self.register_buffer("rule_open", torch.tensor([float(open)]), persistent=False)
 
     def share(self, t: Tensor) -> Tensor:
