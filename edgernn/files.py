@@ -38,9 +38,28 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a so
 _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
+def check_path(path: Path) -> None:
+    """Refuse a path that no file can have: too long, with a null character, or through links that form a cycle.
+
+    Raises:
+        EdgernnError: The system cannot look up the path. No error is raised if there is no such file.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise EdgernnError(f"{str(path)!r:.60}: expected the path of a file, got {reason}; check the path") from None
+
+
 def _special_kind(path: Path) -> str | None:
     """Return what a path is that is no regular file, such as "a FIFO"; None for a regular file, also behind a link."""
-    mode = path.stat().st_mode
+    check_path(path)
+    try:
+        mode = path.stat().st_mode
+    except NotADirectoryError as error:
+        raise FileNotFoundError(*error.args) from None
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "a special file")
 
 
@@ -59,12 +78,14 @@ def output_file(path: Path, *inputs: Path, option: str = "--out") -> Path:
         UsageError: The path is that of an input, or of a folder, a FIFO, a socket or a device, or it is a link that
             leads out of a run directory, which may come from somebody else.
     """
+    for name in (path, *inputs):
+        check_path(name)
     target = Path(os.path.realpath(path))
     if path.is_symlink() and (path.parent / CONFIG).exists() and not target.is_relative_to(path.parent.resolve()):
         raise UsageError(f"{path}: expected a file in the run directory, got a link to {target}; remove the link")
     try:
         kind = _special_kind(target)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return target
     if kind is not None:
         raise UsageError(f"{option}: expected a regular file or a new one, got {kind}, {path}; give another name")
@@ -79,6 +100,7 @@ def default_output(path: Path) -> Path:
 
     A link beside a model of somebody else may lead anywhere.
     """
+    check_path(path)
     if path.is_symlink():
         raise UsageError(
             f"{path}: expected a new or regular file or folder, got a link; choose another place with --out"
@@ -207,7 +229,7 @@ def check_regular(path: Path, expected: str) -> None:
         expected: What the file should be, such as "a wav file", for the error.
 
     Raises:
-        EdgernnError: The path is a folder, a FIFO, a socket or a device, or a link to one.
+        EdgernnError: The path is a folder, a FIFO, a socket or a device, or a link to one, or `check_path` refuses it.
         FileNotFoundError: There is no such file.
     """
     if (kind := _special_kind(path)) is not None:

@@ -17,7 +17,7 @@ from edgernn.cell_files import KEPT, copy_of, is_cell_file, kept_word, load_kept
 from edgernn.cells.base import Cell
 from edgernn.config import AnyConfig, ModelConfig, NetworkConfig
 from edgernn.errors import CodeError, EdgernnError, UsageError, some
-from edgernn.files import CONFIG, read_bytes, read_json, write_bytes
+from edgernn.files import CONFIG, check_path, read_bytes, read_json, write_bytes
 from edgernn.frontends import FrontendConfig
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.own_network import OwnNetwork
@@ -179,6 +179,7 @@ def load_any(folder: Path, *, allow_code: bool = False) -> tuple[SequenceModel |
         EdgernnError: A file of the run is missing or invalid.
         CodeError: The run has a user-defined cell or network, and `allow_code` is False.
     """
+    check_path(folder)
     if folder.is_file():
         raise EdgernnError(
             f"{folder}: expected a run directory, got a file; name the folder that `edgernn train` wrote"

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import MODEL
+from edgernn.files import MODEL, check_path
 from edgernn.runtime.library import SCHEMA
 
 # normalisations of a front end, in the order of the C++ enum Normalisation
@@ -127,6 +127,7 @@ def update_words(kind: str | None) -> UpdateWords:
 
 def read_model(path: Path) -> bytes:
     """Return the content of a model file; raise EdgernnError if the file is missing or the path is a folder."""
+    check_path(path)
     if (path / MODEL).is_file():
         raise EdgernnError(f"{path}: expected a model file, got a folder; pass the file in it: {path / MODEL}")
     if path.is_dir():

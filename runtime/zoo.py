@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from edgernn.errors import EdgernnError, UsageError, nearest
-from edgernn.files import CONFIG, MODEL, read_json
+from edgernn.files import CONFIG, MODEL, check_path, read_json
 
 VARIABLE = "EDGERNN_MODELS"
 ENTRY, CARD = "entry.json", "model.md"
@@ -154,6 +154,7 @@ def find_model(model: Path) -> Path:
     Raises:
         UsageError: `model` is neither a path nor the name of a model, or the zoo does not exist.
     """
+    check_path(model)
     is_model = model.is_file() or any((model / name).is_file() for name in (CONFIG, MODEL))
     if is_model or len(model.parts) != 1 or model.suffix:
         return model

@@ -18,19 +18,27 @@ import numpy as np
 import pytest
 import torch
 
+import edgernn
 from edgernn.byte_source import read_all, take
 from edgernn.cell_files import KEPT, load_cell
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.export.streaming.stream_file import stream_file
 from edgernn.files import CONFIG, output_file, read_json, replacing, write_text
 from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
 from edgernn.npz import read_npy, read_npz
+from edgernn.runtime.describe import describe_file
+from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import read
 from edgernn.runtime.wav import read_wav
-from edgernn.store import WEIGHTS, load_weights, read_config, read_tensors
+from edgernn.store import WEIGHTS, load_model, load_weights, read_config, read_tensors
+from edgernn.training.calibration.calibrate_file import calibrate_file
+from edgernn.training.evaluate_model import evaluate_model
+from edgernn.training.papers.recipe import load_recipe
 from edgernn.training.run_directory import METRICS, STATE, RunDirectory
 from edgernn.training.tables.toml_settings import read_toml
+from edgernn.training.tasks import find_task
 from tests.source_tree import ROOT
 from tests.training_helpers import leftovers
 
@@ -115,27 +123,55 @@ def test_what_is_not_a_regular_file_is_not_replaced(tmp_path, monkeypatch, kind)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "special"]
 
 
+READERS = [
+    read_json,
+    read,
+    read_tensors,
+    read_all,
+    lambda path: read_npz(path, ("x",)),
+    read_npy,
+    read_toml,
+    lambda path: read_wav(path, 8),
+]
+
+
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device")
 def test_a_file_without_an_end_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    readers = [
-        read_json,
-        read,
-        read_tensors,
-        read_all,
-        lambda path: read_npz(path, ("x",)),
-        read_npy,
-        read_toml,
-        lambda p: read_wav(p, 8),
-    ]
     for kind, target in (("a FIFO", "fifo"), ("a device", "/dev/zero"), ("a folder", ".")):
         link = tmp_path / f"{kind}.csv"
         link.symlink_to(target)
-        for reader in readers:
+        for reader in READERS:
             with pytest.raises(
                 EdgernnError, match=f"^{link}: expected an? [^ ]* ?file, got {kind}; give a regular file$"
             ):
                 reader(link)
+
+
+@pytest.mark.parametrize(
+    "path", ["m" * 300, "m/" * 2500, "m\0.onnx", "cycle", "cycle/m", "\ud800"], ids=lambda path: ascii(path[:8])
+)
+def test_a_path_that_no_file_can_have_is_refused_in_a_sentence(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("cycle").symlink_to("cycle")
+    file = Path(path)
+    readers = [
+        lambda: edgernn.runtime.Session(path),
+        lambda: edgernn.runtime.NetworkSession(path),
+        lambda: describe_file(file),
+        lambda: pack_file(file, tmp_path / "m.edgernn"),
+        lambda: calibrate_file(file, file),
+        lambda: stream_file(file),
+        lambda: evaluate_model(file),
+        lambda: output_file(file),
+        lambda: find_task(path),
+        lambda: load_model(file),
+        lambda: load_recipe(f"{path}/m.toml:a"),
+        *(lambda read=read: read(file) for read in READERS),
+    ]
+    for reader in readers:
+        with pytest.raises(EdgernnError, match="expected the path of a file, got"):
+            reader()
 
 
 @pytest.mark.parametrize("name", [METRICS, STATE, CONFIG, WEIGHTS, KEPT])

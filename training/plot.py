@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
-from edgernn.files import CONFIG, EXAMPLE, read_json
+from edgernn.files import CONFIG, EXAMPLE, check_path, read_json
 from edgernn.model import SequenceModel
 from edgernn.names import parts
 from edgernn.npz import read_npz
@@ -91,6 +91,7 @@ def plot(
 
 
 def _config(run: Path) -> dict[str, Any]:
+    check_path(run)
     if not run.is_dir():
         raise EdgernnError(f"{run}: no such run directory; `edgernn train` writes one")
     config: dict[str, Any] = read_json(run / CONFIG)

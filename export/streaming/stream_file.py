@@ -329,7 +329,7 @@ def stream_file(
         UsageError: The file has nothing to stream or reads the future, or another process is writing `out`.
         EdgernnError: The file cannot be read or does not run, or chunks give other outputs.
     """
-    out = out or default_output(path.with_name(f"{path.stem}-stream.onnx"))
+    out = out or default_output(path.parent / f"{path.stem}-stream.onnx")
     output_file(out, path, *([] if data is None else [data]), option="OUT")
     proto = parse(read_model(path), path, external=True)
     if is_exported(proto):

@@ -89,7 +89,7 @@ def calibrate_file(
             than `loss`.
     """
     progress = progress or Silent()
-    out = out or default_output(path.with_name(f"{path.stem}-delta.onnx"))
+    out = out or default_output(path.parent / f"{path.stem}-delta.onnx")
     output_file(out, path, data)
     # a file that cannot be calibrated is refused before the data are read
     read = functools.cache(functools.partial(_read, path, data, frames))

@@ -63,6 +63,7 @@ from pydantic import (
 
 from edgernn.cell_files import is_cell_file
 from edgernn.errors import CodeError, EdgernnError, UsageError, nearest
+from edgernn.files import check_path
 from edgernn.settings import FILE, Expected, parse
 from edgernn.training.papers.agreement import PARTS, Claim, Reported
 from edgernn.training.papers.report_pictures import Picture
@@ -213,6 +214,7 @@ def load_recipe(name: str) -> Recipe:
     if not colon:
         path, row = name, ""
     if path.endswith(SUFFIX):
+        check_path(Path(path))
         if not Path(path).is_file():
             raise UsageError(f"recipe: no such file: {path}; expected TABLE/ROW or FILE.toml:ROW")
         table, prefix = _read_table(Path(path)), f"{path}:"

@@ -37,7 +37,7 @@ from pydantic import Field, StrictInt, with_config
 
 from edgernn.cell_files import differs, is_cell_file, is_network, load_network, split_word
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError, nearest
-from edgernn.files import read_bytes
+from edgernn.files import check_path, read_bytes
 from edgernn.names import resolve, resolve_imputer
 from edgernn.rules import RULES
 from edgernn.settings import FILE, Expected, parse
@@ -207,6 +207,7 @@ def load_sweep(path: Path, out: Path, *, allow_code: bool = False) -> Sweep:
             name.
         EdgernnError: The file has another mistake.
     """
+    check_path(path)
     if not path.is_file():
         raise UsageError(f"sweep: no such file: {path}; check the path")
     file = parse(_SweepFile, read_toml(path), str(path))

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.files import check_path
 from edgernn.training.tasks.base import Task
 
 # module and class of each task, by its name
@@ -69,6 +70,7 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     if name in TASKS:
         return TASKS[name], None
     path = Path(name)
+    check_path(path)
     if path.is_dir():
         from edgernn.training.tasks.keywords import OwnWords
         from edgernn.training.tasks.recordings import OTHER_SOUNDS, WAV
