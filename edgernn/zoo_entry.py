@@ -26,9 +26,9 @@ from edgernn.store import load_model, read_config
 from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import sets_of
 from edgernn.training.evaluate import evaluate, open_task
-from edgernn.training.intended_use import limits_of, use_rows
 from edgernn.training.tasks import TASKS
 from edgernn.training.tasks.base import Task
+from edgernn.training.tasks.intended_use import limits_of, use_rows
 
 # limits in bytes: of all models, and of the example of one
 MOST, MOST_EXAMPLE = 8_000_000, 200_000

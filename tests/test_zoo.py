@@ -22,9 +22,9 @@ from edgernn.runtime.info import update_words
 from edgernn.runtime.run_file import run_example
 from edgernn.runtime.zoo import entries, find_model, seed_note, zoo_folder
 from edgernn.training import train
-from edgernn.training.intended_use import use_rows
 from edgernn.training.tasks import TASKS
 from edgernn.training.tasks.adding import Adding
+from edgernn.training.tasks.intended_use import use_rows
 from edgernn.training.tasks.sources import Sequences
 from edgernn.zoo_entry import MOST, add_model, card_sections, part_figures, with_intervals
 from tests.tolerances import FLOAT32

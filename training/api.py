@@ -124,7 +124,7 @@ class TrainedRun(dict[str, Any]):
             UsageError: The type of weights does not fit the model.
         """
         from edgernn.export.run import export_run
-        from edgernn.training.intended_use import use_rows
+        from edgernn.training.tasks.intended_use import use_rows
 
         file = None if out is None else Path(out)
         return Path(export_run(self.path, file, weights, scorer(self.path), notes=use_rows)["model"])

@@ -15,7 +15,7 @@ from torch import Tensor
 from edgernn.files import replacing
 from edgernn.model import SequenceModel
 from edgernn.runtime.info import update_words
-from edgernn.training.metrics import COLUMNS
+from edgernn.training.tasks.metric_columns import COLUMNS
 
 Array = npt.NDArray[Any]
 

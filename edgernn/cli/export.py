@@ -71,7 +71,7 @@ def command(run: Path, out: Path | None, weights: str | None) -> dict[str, Any]:
     """
     from edgernn.export.run import export_run
     from edgernn.training.evaluate import scorer
-    from edgernn.training.intended_use import use_rows
+    from edgernn.training.tasks.intended_use import use_rows
 
     if run.is_dir():
         click.echo("exporting, comparing the file with torch, and timing it: this takes some seconds", err=True)

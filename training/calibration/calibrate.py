@@ -32,8 +32,8 @@ from edgernn.training.calibration.threshold_search import (
     warn_of_fine_loss,
 )
 from edgernn.training.evaluate import evaluate, open_task
-from edgernn.training.intended_use import use_rows
 from edgernn.training.tasks.base import Task
+from edgernn.training.tasks.intended_use import use_rows
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from edgernn.runtime.probes import streamed
 from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.store import WEIGHTS
-from edgernn.training.intended_use import use_rows
 from edgernn.training.run_directory import LATENCY, RESULT
+from edgernn.training.tasks.intended_use import use_rows
 
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 # how a model is timed, now and in files of an earlier version, which do not say so

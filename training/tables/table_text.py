@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.training.metrics import COLUMNS
+from edgernn.training.tasks.metric_columns import COLUMNS
 
 # columns that are computed from other entries of result.json
 _COMPUTED = {
