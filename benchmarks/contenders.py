@@ -126,10 +126,7 @@ def _plain(case: Case) -> Contenders:
 
 
 def _problem(case: Case) -> Problem:
-    """Draw a case's random layer and its input x (T, B, I).
-
-    If the case is a stream (T = 1), x has _CHECKED steps, so that the outputs of several steps can be checked.
-    """
+    """Draw a case's random layer and its input x (T, B, I)."""
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
     return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
@@ -141,19 +138,7 @@ def _macs(case: Case) -> int:
 
 
 def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
-    """Run a runtime once, compare its outputs with the reference, and build the function to time.
-
-    Args:
-        peer: Adapter of the runtime.
-        case: The benchmark case.
-        tolerance: Largest absolute error that is allowed.
-
-    Returns:
-        The function to time, with its error.
-
-    Raises:
-        EdgernnError: The error is larger than `tolerance`.
-    """
+    """Run a runtime once, compare its outputs with the reference, and build the function to time."""
     problem = _problem(case)
     expected = reference(problem)
     call: Callable[[], Any]
@@ -177,10 +162,7 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
 
 
 def _stream_in_c(case: Case) -> Contenders:
-    """Build the functions to time for single steps (T = 1), called from C and from Python.
-
-    From C, a loop runs a packed model (the file format for C programs). From Python, `Session.step` is called.
-    """
+    """Build the functions to time for single steps (T = 1), called from C and from Python."""
     problem = _problem(case)
     stepper, error = stepper_of(problem), 0.0
     for x, y in zip(problem.x, reference(problem), strict=True):
@@ -204,11 +186,7 @@ def _stream_in_c(case: Case) -> Contenders:
 
 
 def _ours_alone(case: Case) -> Contenders:
-    """Build the functions to time for a cell that other runtimes lack: the cell itself, and GRUs of the same sizes.
-
-    The GRUs run in edgernn and in ONNX Runtime. A custom cell is also timed beside the built-in cell `case.compiled`
-    with the same weights, and beside its export to standard ONNX operators.
-    """
+    """Build the functions to time for a cell that other runtimes lack: the cell itself, and GRUs of the same sizes."""
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model
 
@@ -254,19 +232,7 @@ def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
 
 
 def _roofline(case: Case, macs: float) -> Contender:
-    """Build the function whose time is the lower bound of a case: it does only multiply-adds.
-
-    If B > 1, the function does all multiply-adds of the case at the processor's peak rate. If B = 1, it computes one
-    matrix-vector product per step. For gru and lstm, this is the product R h with the recurrent weights; if T = 1, the
-    product W x with the input weights is added. For other cells, it is a product with about `macs` multiply-adds.
-
-    Args:
-        case: The benchmark case.
-        macs: Number of multiply-adds of one step of one sequence.
-
-    Returns:
-        The function to time.
-    """
+    """Build the function whose time is the lower bound of a case: it does only multiply-adds."""
     I, H = case.sizes
     if case.batch > 1:
         return Contender(*multiply_adds(macs * case.steps * case.batch, case.threads))

@@ -333,10 +333,7 @@ def _output(process: "subprocess.Popen[str]", seconds: float) -> str:
 
 
 def _progress(out: Path, output: str) -> dict[str, Any]:
-    """Return the figures of a training run: its last metrics, ms per step after the first evaluation, and its result.
-
-    The first evaluation comes after the compilation of kernels. A run without a second one has the mean over all steps.
-    """
+    """Return the last metrics of a training run, its ms per step after the first evaluation, and its result."""
     metrics = out / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.is_file() else []
     entry: dict[str, Any] = {}

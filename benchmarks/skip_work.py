@@ -76,10 +76,7 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
 
 
 def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
-    """Run a packed model on all steps of the input file `x`, `passes` times, under callgrind.
-
-    Returns a dict from callgrind's events, such as Ir (instructions), to counts, and the kernels' instruction set.
-    """
+    """Run a packed model on all steps of the input file `x`, `passes` times, under callgrind."""
     out = model.with_name(f"{model.name}.{passes}.out")
     cache = f"{CACHE_BYTES},{WAYS},{LINE}"
     isa = callgrind(model, x, passes, out, "--cache-sim=yes", f"--D1={cache}")

@@ -271,18 +271,7 @@ def performance(folder: Path = RESULTS) -> str:
 def _over_skips(
     folder: Path, name: str, module: str, title: str, format_table: Callable[[dict[str, Any]], str]
 ) -> list[str]:
-    """Return the Markdown section of a benchmark whose results depend on the percentage of skipped updates.
-
-    Args:
-        folder: Folder with the report NAME.json and the plot NAME.png.
-        name: NAME.
-        module: Module of `benchmarks` that writes both files.
-        title: Alternative text of the plot.
-        format_table: Function that formats the report as a Markdown table.
-
-    Returns:
-        The paragraphs: the command, the table and the plot. Without a report: the command and "Not measured yet."
-    """
+    """Return the Markdown section of a benchmark whose results depend on the percentage of skipped updates."""
     measured, plot = folder / f"{name}.json", folder / f"{name}.png"
     parts = [f"The command is `python -m benchmarks.{module} --out docs/results`."]
     if not measured.is_file():

@@ -75,11 +75,7 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
 
 
 def _mid_is_input(cell: Cell) -> bool:
-    """Return True if the intermediate vector m, the result of `Cell.mid`, has size I; False if it has size H.
-
-    The size is taken from a copy of the cell with I = 3 and H = 5, as the cell itself may have I = H. Any other size
-    raises ProgramError.
-    """
+    """Return True if the intermediate vector m, the result of `Cell.mid`, has size I; False if it has size H."""
     probe = copy.copy(cell)
     probe.input_size, probe.hidden_size = 3, 5
     if probe.mid_size not in (3, 5):

@@ -94,10 +94,7 @@ def read_npy(path: Path) -> Array:
 
 
 def _read_npy(where: str, stream: ByteSource, member_size: int, limit: int) -> Array:
-    """Read an array from a stream of `member_size` bytes, as its container says; the array has at most `limit` bytes.
-
-    The header is compared with both sizes before any data are read.
-    """
+    """Read an array of at most `limit` bytes from a stream of `member_size` bytes."""
     head = take(stream, 8)
     if len(head) < 8 or head[:6] != _MAGIC or head[6] not in _LENGTH:
         raise EdgernnError(

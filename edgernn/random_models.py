@@ -67,12 +67,7 @@ def random_model(
 
 @torch.no_grad()
 def _set_thresholds(model: SequenceModel, rate: float, x: Tensor | None) -> None:
-    """Set the thresholds of a model with the rule delta, so that it updates the share `rate` of values per step.
-
-    A value of x or h is updated if it differs by more than the threshold from the value that matrix products last read
-    (see `Delta`). The right thresholds depend on the cell and the input, so they are searched layer by layer on input
-    `x`, or on standard normal numbers if it is None. A model with another rule is not changed.
-    """
+    """Set the thresholds of a model with the rule delta, so that it updates the share `rate` of values per step."""
     layers = model.recurrent_layers()
     if not isinstance(layers[0].rule, Delta):
         return
@@ -117,11 +112,7 @@ def _halve(theta: Tensor, rate: float, share: Callable[[Tensor], float]) -> None
 
 
 def _moved_share(x: Tensor, theta: Tensor) -> float:
-    """Return the share of values that the rule delta (`Delta`) sends anew, on input x (T, B, I) with threshold `theta`.
-
-    A value is sent if it differs by more than `theta` from the value of the same input that was last sent, at first 0.
-    The first steps do not count.
-    """
+    """Return the share of values that the rule delta sends anew, on input x (T, B, I) with threshold `theta`."""
     sent, count = torch.zeros_like(x[0]), 0
     for t, x_t in enumerate(x):
         moved = (x_t - sent).abs() > theta

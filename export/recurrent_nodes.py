@@ -227,11 +227,7 @@ def _weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> dict[str, Array] |
 
 
 def _cell(node: onnx.NodeProto, arrays: dict[str, Array]) -> Cell:
-    """Return edgernn's cell with the weights of an operator GRU or LSTM; `arrays` is a result of `_weights`.
-
-    A GRU with linear_before_reset = 0 becomes the cell gru-before. The update gate of this cell is 1 - z, where z is
-    the update gate of the operator.
-    """
+    """Return edgernn's cell with the weights of an operator GRU or LSTM; `arrays` is a result of `_weights`."""
     kind = node.op_type.lower()
     W, R = (to_cell_order(kind, arrays[name]) for name in "WR")
     rows, H = R.shape

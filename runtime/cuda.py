@@ -161,8 +161,5 @@ class CudaLibrary:
 
 
 def _table(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
-    """Build a C array of the addresses, and end it with a null pointer so that the library notices a missing address.
-
-    The caller must keep the array until the C function has returned.
-    """
+    """Build a C array of addresses that ends with a null pointer; the caller keeps it during the call."""
     return (ctypes.c_void_p * (len(addresses) + 1))(*addresses, None)

@@ -371,10 +371,7 @@ class Session:
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
 
     def _sequence(self, x: ArrayLike, lengths: ArrayLike | None) -> tuple[NDArray[Any], list[Part] | None]:
-        """Check and convert x and set padded steps to zero; return x and the parts of the batch to run one by one.
-
-        A part has some of the sequences and a range of steps without padding. Without `lengths`, the parts are None.
-        """
+        """Check and convert x and set padded steps to zero; return x and the parts of the batch to run one by one."""
         if lengths is None:
             return self.checked(x), None
         array = self._check.shaped(x, ("T", "B"))
@@ -384,10 +381,7 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run the parts of a padded batch one by one; return a dict from each output's name to its value for the batch.
-
-        A part has some of the sequences and a range of steps without padding. Outputs are 0 at padded steps.
-        """
+        """Run the parts of a padded batch one by one; return the outputs of the batch by name."""
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
         if self.info["model"]["head"]["output"] == "last":

@@ -207,11 +207,7 @@ class OnnxStream(Stream):
         return None
 
     def _accept(self) -> bool:
-        """Check the values of the array `x`, and replace NaN and infinite numbers as `on_nonfinite` says.
-
-        Returns False if the step must not run: x has a word index outside the vocabulary, or it has a NaN or infinite
-        number and `on_nonfinite` is "error".
-        """
+        """Check the values of the array `x`, and replace NaN and infinite numbers as `on_nonfinite` says."""
         if self._check.words:
             return not self._check.bad(self.x).any()
         finite = bool(np.isfinite(self.x, self._finite).all())

@@ -91,10 +91,7 @@ def metric_interval(model: SequenceModel, task: Task, split: Split | None = None
 
 
 def _groups(model: SequenceModel, split: Split) -> list[Group]:
-    """Run the model on the test sequences, and divide them into groups for a jackknife (see `metric_interval`).
-
-    Each group of the returned list is a list of (outputs, batch) pairs.
-    """
+    """Run the model on the test sequences, and divide them into groups for a jackknife (see `metric_interval`)."""
     model.eval()
     count = min(GROUPS, len(split))
     size = math.ceil(len(split) / count)

@@ -428,17 +428,7 @@ def plain_logarithm(axis: Any, set_scale: Any, digits: tuple[int, ...] = (1, 2, 
 
 
 def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
-    """Run a model on a sequence, and record which neurons are updated at each step.
-
-    Args:
-        model: The model.
-        x: Sequence (T, 1, I).
-
-    Returns:
-        The update pattern (rows, T), 1 where updated, else 0; and the mean fraction of neurons updated at a step, or
-        under the rule delta of values of h that products read anew. A row is a neuron, or a group of neurons that are
-        always updated together. The first layer's rows come first.
-    """
+    """Run a model on a sequence, and record which neurons are updated at each step."""
     with torch.no_grad():
         model(x)
     parts = []

@@ -345,12 +345,7 @@ def _tried(plan: Plan) -> Plan:
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the means and the standard deviations by which the model standardises its input channels, as two tuples.
-
-    A tuple of length 1 holds for all channels. `imputes` is true for a model with an imputer, which fills in missing
-    values. The first third of this model's input channels are values. The others, observation masks and times since the
-    last observation, get mean 0 and standard deviation 1, which leaves them unchanged.
-    """
+    """Return the means and the deviations by which the model standardises its input channels."""
 
     def expanded(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
         values = tuple(map(float, numbers))
@@ -365,10 +360,7 @@ def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tupl
 def _feature_statistics(
     model: AnyConfig, train: Source, batch_size: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return two tuples, mean and standard deviation of each audio feature over the first training batches.
-
-    The features are computed by the front end that the model config names.
-    """
+    """Return two tuples, mean and standard deviation of each audio feature over the first training batches."""
     frontend = LogMel(model.frontend)
     features = []
     with torch.no_grad():
@@ -432,10 +424,7 @@ def first_difference(
 
 
 def _short_name(path: tuple[str, ...]) -> str:
-    """Return the short name of a setting, such as "lr", from its keys in config.json, ("train", "optimizer", "lr").
-
-    For keys outside "train" and "model", this is the last key, or the one before it if the last is "name".
-    """
+    """Return the short name of a setting, such as "lr", from its keys in config.json, ("train", "optimizer", "lr")."""
     for key, owner in (("train", TrainConfig), ("model", ModelConfig)):
         for setting in fields_of(owner).values():
             if f"{key}.{setting.dotted}" == ".".join(path):

@@ -221,17 +221,7 @@ def _measured_words() -> str:
 
 
 def _settings_table(part: str, setting: str, base: str, columns: dict[str, str]) -> str:
-    """Format a table of a setting's values, each compared with the value `base`, over seeds.
-
-    Args:
-        part: Key of the rows in the report.
-        setting: Name of the setting.
-        base: Its value that the others are compared with.
-        columns: Dict from the title of a column to the key of its figures, from 0 to 1.
-
-    Returns:
-        The table, and what its cells are.
-    """
+    """Format a table of a setting's values, each compared with the value `base`, over seeds."""
     report = read_report("word-settings")
     lines = [f"| `{setting}` | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
 

@@ -230,10 +230,7 @@ def neurons_and_settings(row: dict[str, Any], report: dict[str, Any]) -> str:
 
 
 def _way(row: dict[str, Any], report: dict[str, Any]) -> str:
-    """Return the way in which a row's model saves work, as text: its cell, update rule and settings.
-
-    Settings that determine how much work is saved (`_AMOUNTS`) or that `settings_of` leaves out are not named.
-    """
+    """Return the way in which a row's model saves work, as text: its cell, update rule and settings."""
     settings = {key: value for key, value in settings_of(row, report).items() if key not in _AMOUNTS}
     return ", ".join([" + ".join(parts(row["cell"], row["rule"])), *(f"{k}={v}" for k, v in settings.items())])
 

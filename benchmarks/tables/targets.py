@@ -104,15 +104,7 @@ def _real_time_row(name: str, microseconds: float, times: dict[str, Any]) -> Row
 
 
 def _faster_row(name: str, times: dict[tuple[str, str], dict[str, Any]]) -> Row:
-    """Compare the times of a model, step by step, with those of the dense model in edgernn and in ONNX Runtime.
-
-    Args:
-        name: Name of the model.
-        times: Rows of room-times.json by model and way to run it.
-
-    Returns:
-        The row of the table. Without times of the model from Python, the comparison with ONNX Runtime is missing.
-    """
+    """Compare the times of a model, step by step, with those of the dense model in edgernn and in ONNX Runtime."""
 
     def ratios(theirs: tuple[str, str], ours: tuple[str, str]) -> dict[str, float]:
         return {part: times[theirs][part] / times[ours][part] for part in _FASTER}
@@ -137,18 +129,7 @@ def _faster_row(name: str, times: dict[tuple[str, str], dict[str, Any]]) -> Row:
 
 
 def _skipping_words_row(name: str, dense: str, words: dict[str, Any], accuracy: float, macs: float) -> Row:
-    """Compare a model that skips with a dense one over clips of isolated words.
-
-    Args:
-        name: Name of the model that skips.
-        dense: The dense model, in words.
-        words: Figures of the model that skips over the clips with a word.
-        accuracy: Accuracy of the dense model over the same clips.
-        macs: Multiply-adds of a step of the dense model.
-
-    Returns:
-        The row of the table.
-    """
+    """Compare a model that skips with a dense one over clips of isolated words."""
     loss, share = 100 * (accuracy - words["value"]), 100 * words["macs_executed"] / macs
     misses = _above(loss, _POINTS, "points", "accuracy ")
     misses += _above(share, _SHARE, "points", "multiply-adds ", 1)

@@ -180,10 +180,7 @@ def _operator(
     events: Events | None,
     stack: ExitStack,
 ) -> TimedCall:
-    """Return two functions: one runs ONNX Runtime's GRU or LSTM on the GPU, the other returns the y of the last run.
-
-    The audio front end of the graph `source`, if any, is part of the operator's model. `stack` ends the calls.
-    """
+    """Return two functions: one runs ONNX Runtime's GRU or LSTM on the GPU, the other returns the y of the last run."""
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -213,12 +210,7 @@ def _torch(
     events: Events | None,
     stack: ExitStack,
 ) -> TimedCall:
-    """Return two functions: one runs torch.nn's GRU or LSTM on the GPU, the other returns the y of the last run.
-
-    The torch layers have no input scaling, embedding or output layer. If the model has one of these, or is
-    bidirectional, y is not comparable, and the second function returns None. A model with an audio front end, which
-    `source` has, raises EdgernnError.
-    """
+    """Return two functions: one runs torch.nn's GRU or LSTM on the GPU, the other returns the y of the last run."""
     if source is not None:
         raise EdgernnError("torch's layers have no audio front end, so that they would do less work than the model")
     if events is None:

@@ -278,11 +278,7 @@ def verify(
 def _contenders(
     path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """Return two dicts: from name to timed function, and from name of a comparison of outputs to its error.
-
-    The functions run the model's sessions, and ONNX Runtime's GRU and LSTM. If such a GRU or LSTM has the model's
-    weights, its error is the largest difference of its y from the y of the standard ONNX operators.
-    """
+    """Return two dicts: from name to timed function, and from name of a comparison of outputs to its error."""
     calls: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
         calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
@@ -314,17 +310,7 @@ def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tupl
 
 
 def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
-    """Summarise the times of each runtime.
-
-    Args:
-        timings: Dict from runtime to a list with one entry per round: the seconds of each call.
-        samples: T·B, the number of steps of a call, counted for each of its sequences.
-        steps: T, the number of steps of a call.
-
-    Returns:
-        Dict from runtime to a dict: µs per step of the batch, percentiles of the µs of a call, `samples` per second,
-        and the speed-up over ONNX Runtime's GRU, or over the standard operators for a network of one's own.
-    """
+    """Summarise the times of each runtime."""
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
     reference, faster = (GRU, FASTER_THAN_GRU) if GRU in timings else (PORTABLE, FASTER_THAN_PORTABLE)
     summary = {}

@@ -139,11 +139,7 @@ class RecurrentBatchNorm(nn.Module):
         return normalised if self.shift is None else normalised + self.shift
 
     def _average(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
-        """Update the moving averages of T time steps with the mean and the variance (T, rows) of a batch.
-
-        `first` (1,) is the index of the first of these T time steps. Its value is never copied to the host, so that a
-        CUDA graph can record the loop over time.
-        """
+        """Update the moving averages of T time steps with the mean and the variance (T, rows) of a batch."""
         at = first.to(torch.int64) + torch.arange(len(mean), device=mean.device)
         has_average = (at < len(self.mean)).unsqueeze(-1)
         at = at.clamp(max=len(self.mean) - 1)
@@ -152,10 +148,7 @@ class RecurrentBatchNorm(nn.Module):
             average.index_add_(0, at, torch.where(has_average, change, 0.0))
 
     def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Compute the biased variance and the mean (…, rows) of p (…, B, rows) over the batches of all processes.
-
-        `total` sums a tensor over the processes of data-parallel training, each of which has a part p of the batch.
-        """
+        """Compute the biased variance and the mean (…, rows) of p (…, B, rows) over the batches of all processes."""
         count = total(p.new_tensor(float(p.shape[-2])))
         mean = total(p.sum(-2)) / count
         return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean

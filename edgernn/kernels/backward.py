@@ -169,10 +169,7 @@ class BackwardSource(KernelSource):
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _store_grad_of_u(self) -> None:
-        """Append code that stores the gradient of the update mask in memory, to be summed over groups of neurons later.
-
-        A group may be in two column blocks, so that the sum needs the gradients of both.
-        """
+        """Append code that stores the gradient of the update mask in memory, to be summed over groups of neurons."""
         self._read(self.layout.update, "H")
         self.vectors(self.needed(self.layout.update), "H")
         for state in self.layout.states:
@@ -181,11 +178,7 @@ class BackwardSource(KernelSource):
         self.store("by_u", "H", "d_u", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
-        """Append code that propagates gradients from a point-wise function's results (width `size`) to its arguments.
-
-        `grads` names the variables with the gradients of the results, separated by commas. Gradients of pre-activations
-        and of x are stored in memory, those of parameter vectors are added to sum_NAME, those of states to d_STATE.
-        """
+        """Append code that propagates gradients from a point-wise function's results (width `size`) to arguments."""
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}
         sizes = dict(layout.vectors)
@@ -243,10 +236,7 @@ class BackwardSource(KernelSource):
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
 
     def _through_kept_values(self, state: str) -> None:
-        """Append code that propagates gradients from the products with R to `state`, where its value was sent.
-
-        Elsewhere they are kept, as gradients of the values that products read at the step before.
-        """
+        """Append code that propagates gradients from the products with R to `state`, where its value was sent."""
         if not self.resident:
             self._read_kept("keeps")
             self.load(f"d_{SENT_H}", "H", f"d_{SENT_H}", "row")

@@ -69,11 +69,7 @@ class ForwardSource(KernelSource):
         self.store(SENT_H, "H", SENT_H, "(at + B)")
 
     def _select_in_memory(self, rule: Rule) -> None:
-        """Append code that computes the update mask u of a rule of the kind GATE, and stores it.
-
-        A row has several tiles in the streamed form. The code therefore passes the update gate's pre-activations
-        through the buffer `scores`, and loads them as one tile with all columns.
-        """
+        """Append code that computes the update mask u of a rule of the kind GATE, and stores it."""
         gate = next(gate for gate in self.layout.gates if gate.name == rule.gate)
         with self.stage("H"):
             self._load_terms([gate], "H")

@@ -210,11 +210,7 @@ def _after_step(evidence: Pointwise) -> tuple[str, ...]:
 
 
 def _through(kernel: "BackwardSource", part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-    """Propagate gradients from the results of a method of the update rule to the method's arguments.
-
-    The gradients of the rule's weights are added to their sums over the steps. `grads` are Triton expressions for the
-    gradients of the results, and `values` for the arguments: by default, variables with the names of the arguments.
-    """
+    """Propagate gradients from the results of a method of the update rule to the method's arguments."""
     names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
     kernel.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
     for argument in part.arguments:

@@ -223,10 +223,7 @@ def _declare(graph: onnx.GraphProto, probe: Probe) -> None:
 
 
 def _loosened(proto: onnx.ModelProto, shapes: Mapping[str, Shape], path: Path) -> onnx.ModelProto:
-    """Return a copy of a model in which the lengths that `shapes` makes variable are so.
-
-    Nothing else is fixed: ONNX Runtime 1.31 crashes on some constant conditions of nested If.
-    """
+    """Return a copy of a model in which the lengths that `shapes` makes variable are so."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     inputs = inputs_of(proto.graph)

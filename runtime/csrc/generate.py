@@ -260,10 +260,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
 
 
 def _weight_shape(rule: UpdateRule, name: str) -> str:
-    """Return the C++ expression of a weight's shape, such as "HiddenRows(), Columns::kInput" for (H, I).
-
-    `name` is the name of the weight. The caller builds the rule with I = 5 and H = 7, so a length of 5 means I.
-    """
+    """Return the C++ expression of a weight's shape, such as "HiddenRows(), Columns::kInput" for (H, I)."""
     shape = tuple(rule.weights[name].shape)
     sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
     shapes = {(size,): _ROWS[letter] for letter, size in sizes.items()}
@@ -279,10 +276,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """Find the names of the weights W (H, I) and b (H,) of a rule whose method `project(x)` computes W x + b.
-
-    b is None if the rule has no bias. Both are None if `project` returns an empty tensor.
-    """
+    """Find the names of the weights W (H, I) and b (H,) of a rule whose method `project(x)` computes W x + b."""
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():

@@ -96,10 +96,7 @@ class _Printer(ProgramPrinter):
         return operands if clamped is None else clamped[:1]
 
     def _quarter(self, number: int) -> int:
-        """Return the index of v if value `number` of the program is clamp(v, 0, pi / 2); else raise ProgramError.
-
-        The C++ function Cos clamps its argument to [0, pi / 2] itself, so the printed code leaves out the clamp.
-        """
+        """Return the index of v if value `number` of the program is clamp(v, 0, pi / 2); else raise ProgramError."""
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
             clamped = self._clamped(instruction.op, instruction.operands)

@@ -294,12 +294,7 @@ class _SampleCode(_ScoredCode):
             yield f"for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] = 0.0f;"
 
     def _drive(self) -> str:
-        """Generate the C function that computes the equation `drive` of a rule that makes one decision for all neurons.
-
-        The function computes the rule's equation `evidence` for each neuron from the cell's state, and then `drive`
-        from the sum of the results. It stores the value of `drive` in the state array. This value stays the same while
-        the cell's state does, so a step calls the function only after an update.
-        """
+        """Generate the C function of the equation `drive` of a rule that makes one decision for all neurons."""
         read = min(1, self._cell.states - 1)
         places = self._rule_places("0", "0") | {"evidence": "sum"}
         state = self._places().index("drive")

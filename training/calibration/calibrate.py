@@ -271,11 +271,7 @@ def _search(
     loss: float,
     progress: Progress,
 ) -> Calibration:
-    """Search the thresholds of the rule delta with the fewest multiply-adds among those whose loss is allowed.
-
-    Each threshold is a multiple of the mean change of x or h per step in the first layer. `search_thresholds` searches
-    the multiples, which are the same in all layers at first.
-    """
+    """Search the thresholds of the rule delta with the fewest multiply-adds among those whose loss is allowed."""
     units = _mean_changes(model, sample)
     dense_macs = sum(layer.macs() for layer in model.recurrent_layers())
 
@@ -293,10 +289,7 @@ def _search(
 
 
 def _mean_changes(model: SequenceModel | OwnNetwork, x: Tensor) -> list[tuple[float, float]]:
-    """Return the unit of the thresholds of each layer: the mean changes (see `mean_changes`) of the first layer.
-
-    In a network of one's own, whose layers have other operators between them, they are those of the layer itself.
-    """
+    """Return the unit of the thresholds of each layer: the mean changes (see `mean_changes`) of the first layer."""
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     layers = model.recurrent_layers()
     watched = layers if isinstance(model, OwnNetwork) else layers[:1]

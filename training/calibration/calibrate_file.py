@@ -291,15 +291,7 @@ class _File:
         ]
 
     def _run_resized(self, length: int, new: int) -> str | None:
-        """Run the original file with variable axes of another length; return what is wrong with its outputs, or None.
-
-        Args:
-            length: Length of the axes in the data.
-            new: The new length.
-
-        Returns:
-            That ONNX Runtime fails, or which output has another shape than the declared one, or None.
-        """
+        """Run the original file with variable axes of length `new`; return what is wrong with its outputs, or None."""
         feeds, names = dict(self._feeds), {}
         for value, axis in self._variable_axes():
             array, name = feeds[value.name], value.type.tensor_type.shape.dim[axis].dim_param
@@ -400,11 +392,7 @@ def _largest_difference(y: Array, expected: Array) -> float:
 
 
 def _change(expected: list[Array], data: Path) -> Callable[[list[Array]], float]:
-    """Return a function that computes the relative change RMS(y' - y) / RMS(y) of float outputs y'.
-
-    If the file has several float outputs, the function returns the largest of their changes. `expected` are the outputs
-    y of the original file. `data` is the path of the npz file, for error messages.
-    """
+    """Return a function that computes the relative change RMS(y' - y) / RMS(y) of float outputs y'."""
     floats = [i for i, y in enumerate(expected) if _is_float(y)]
     if not floats:
         raise EdgernnError(
@@ -421,21 +409,7 @@ def _change(expected: list[Array], data: Path) -> Callable[[list[Array]], float]
 
 
 def _metric(expected: list[Array], labels: Array | None, data: Path) -> tuple[str, Callable[[list[Array]], float]]:
-    """Choose the metric: accuracy or mean squared error if there are labels, else the relative change of the outputs.
-
-    Labels that equal the outputs in `expected`, as in the example.npz that an export writes, are ignored.
-
-    Args:
-        expected: Outputs of the original file.
-        labels: The labels of the first output, or None.
-        data: Path of the npz file, for error messages.
-
-    Returns:
-        The name of the metric, and a function that computes it from the outputs.
-
-    Raises:
-        EdgernnError: The labels do not fit the first output.
-    """
+    """Choose the metric: accuracy or mean squared error with labels, else the relative change of the outputs."""
     if labels is None:
         return _CHANGE, _change(expected, data)
     y, kind = expected[0], labels.dtype.kind

@@ -222,11 +222,7 @@ class OperatorGraph(LayerGraph):
 
 
 def _prepared(proto: onnx.ModelProto, path: Path, arrays: Mapping[str, Array]) -> tuple[onnx.ModelProto, Sequence[str]]:
-    """Return a copy of a model whose recurrent operators are in the graph itself, and the inputs that are fixed for it.
-
-    Inputs are fixed only if the recurrent operators, perhaps as single ones, stay in the bodies of an If otherwise: to
-    their value if the data have a single number, and if that is not enough, to their lengths in the data.
-    """
+    """Return a copy of a model with its recurrent operators in the main graph, and the inputs fixed for it."""
     inputs = inputs_of(proto.graph)
     ranks = {name: len(value.type.tensor_type.shape.dim) for name, value in inputs.items()}
     data = {name: array for name, array in arrays.items() if name in inputs}

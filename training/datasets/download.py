@@ -143,11 +143,7 @@ class Resuming:
             self._copy(url, answer, start, total)
 
     def _read_source(self, url: str) -> _RemoteFile:
-        """Return the file on the server that the partial download came from, as stored in NAME.part.json.
-
-        If a download of `url` cannot resume from the partial download, delete the partial download, and return a file
-        with an empty URL.
-        """
+        """Return the file on the server that the partial download came from, as stored in NAME.part.json."""
         try:
             source = _RemoteFile(**read_json(self._notes))
         except (EdgernnError, TypeError):

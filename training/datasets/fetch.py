@@ -95,11 +95,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[None]:
-    """Create and lock a folder for the partial downloads of a data set, as a context manager.
-
-    The new folder lies in `folder`, the folder of the data set. It is deleted when the block ends, unless the block
-    raised an error and the new folder has partial downloads: then it is kept, so that they can be resumed.
-    """
+    """Create and lock a folder for the partial downloads of a data set, as a context manager."""
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -114,13 +110,7 @@ def _work_folder(folder: Path) -> Iterator[None]:
 
 
 def _existing_files(data_set: DataSet, folder: Path, root: Path | None) -> list[tuple[File, Path]] | None:
-    """Find the files of a data set; return None if no form of the data set is complete.
-
-    The result has a pair for each file: its entry in the registry, and its path. A data set may be published in several
-    forms, each a complete set of files (`DataSet.forms`). The forms are tried in order of preference. A form that comes
-    after the one that `edgernn data fetch` downloads is not tried. Files of a set that can be downloaded are found as
-    `_locate` does.
-    """
+    """Find the files of a data set; return None if no form of the data set is complete."""
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
         if data_set.downloads:
@@ -135,11 +125,7 @@ def _existing_files(data_set: DataSet, folder: Path, root: Path | None) -> list[
 
 
 def _locate(files: Sequence[File], folder: Path, root: Path | None) -> list[Path | None]:
-    """Find each of several files of a data set; the result has None for a file that is missing.
-
-    The files are sought in `folder`, the folder of the data set. In `root`, the user's data folder, a file of the same
-    name may belong to anything. There, a file is found only if it has the checksum of the registry.
-    """
+    """Find each of several files of a data set; the result has None for a file that is missing."""
     paths = locate([file.name for file in files], [folder])
     for i, file in enumerate(files):
         if paths[i] is None and root is not None and file.sha256 is not None:

@@ -63,12 +63,7 @@ class _Writer:
 
 
 def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
-    """Copy the wanted files `gives` of an archive to a folder; raise EdgernnError if one is missing.
-
-    `members` has a pair for each member: its path in the archive, and a stream with its content, or None for a folder.
-    A wanted file may be in any folder of the archive, because archives from different URLs have different folders.
-    EdgernnError is also raised if a path leaves the target folder, and if the archive has too many members.
-    """
+    """Copy the wanted files `gives` of an archive to a folder; raise EdgernnError if one is missing."""
     missing = {file.name for file in gives}
     for count, (member, stream) in enumerate(members):
         name = PurePosixPath(member)

@@ -97,10 +97,6 @@ def _cells(line: dict[str, Any]) -> list[str]:
 
 
 def _short(paper: str) -> str:
-    """Shorten the reference to a paper's table to its authors and the table, such as "Kuo et al. 2020, Table II".
-
-    `paper` has the form 'AUTHORS, "TITLE", TABLE'. If the authors are missing, the part of the title before its colon
-    stands for them. A reference of another form is returned unchanged.
-    """
+    """Shorten the reference to a paper's table to its authors and the table, such as "Kuo et al. 2020, Table II"."""
     match = re.fullmatch(r'(?:(.+), )?"([^:"]*).*", (.*)', paper)
     return paper if match is None else f"{match[1] or match[2]}, {match[3]}"

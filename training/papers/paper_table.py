@@ -96,16 +96,7 @@ def _paper(figure: dict[str, Any] | None) -> str:
 
 
 def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
-    """Format a table cell with our result and whether it agrees with the paper's.
-
-    Args:
-        entry: Statistics of our result over the seeds (`statistics.spread`), with the verdict as "agreement".
-        reasons: The footnotes of the table: a dict from text to number. A text says why a result is not comparable with
-            the paper's. The function adds the footnote of this entry if it is new.
-
-    Returns:
-        The text, such as "97.1 ± 0.3, within", "97.1 ± 0.3 (1)" with a footnote, or "not run".
-    """
+    """Format a table cell with our result and whether it agrees with the paper's."""
     if entry["mean"] is None:
         return "not run"
     text = with_interval(entry)

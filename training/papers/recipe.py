@@ -75,12 +75,7 @@ SUFFIX = ".toml"
 
 
 def _by_variant(reported: object) -> object:
-    """Group a paper's printed numbers, the key `reported` of a recipe file, by variant.
-
-    A variant is a combination of values of the settings in [vary], with a label such as "T=10". The result is a dict
-    from label to a dict from column to number. Numbers that belong to no variant have the label "". A value other than
-    a dict is returned unchanged; pydantic rejects it later.
-    """
+    """Group a paper's printed numbers, the key `reported` of a recipe file, by variant."""
     if not isinstance(reported, dict):
         return reported
     variants = {key: value for key, value in reported.items() if isinstance(value, dict) and not value.keys() <= PARTS}

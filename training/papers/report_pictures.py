@@ -310,20 +310,13 @@ class Searched(Picture):
 
 
 def _measured_columns(row: Row) -> Row:
-    """Return the columns of a row of table.json that have a result, as a dict from name to statistics over seeds.
-
-    The statistics are dicts from `statistics.spread`. The time per sequence, if measured, is the column "microseconds".
-    """
+    """Return the columns of a row of table.json that have a result, as a dict from name to statistics over seeds."""
     columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}
     return {name: entry for name, entry in columns.items() if entry["mean"] is not None}
 
 
 def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel]:
-    """Divide rows of the table among plots; leave out plots without a row.
-
-    `panels` has lists of row names, for a plot of each list; or the name of a varied setting, for a plot of each of its
-    values; or it is None, for one plot.
-    """
+    """Divide rows of the table among plots; leave out plots without a row."""
     if panels is None:
         plots = [Panel("", rows)]
     elif isinstance(panels, str):
@@ -341,10 +334,7 @@ def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """Create a matplotlib figure with one titled plot per panel, arranged in `lines` rows, or more if they are long.
-
-    Return the figure and its axes, row by row. Raise NothingToDrawError if there are no panels.
-    """
+    """Create a matplotlib figure with one titled plot per panel, arranged in `lines` rows, or more if they are long."""
     from matplotlib.figure import Figure
 
     if not panels:
@@ -361,10 +351,7 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
-    """Group rows of table.json into the lines of a plot; return a dict from the label of each line to its rows.
-
-    A line joins rows of the same name that differ only in the varied settings whose names are in `apart`.
-    """
+    """Group rows of table.json into the lines of a plot; return a dict from the label of each line to its rows."""
     lines: dict[str, list[Row]] = {}
     for row in rows:
         settings = [f"{key}={value}" for key, value in row["variant"].items() if key not in apart]
@@ -373,10 +360,7 @@ def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
 
 
 def _values(row: Row, name: str) -> list[Any]:
-    """Return one value per seed for a row: numbers of the column `name`, or lists of numbers of the series `name`.
-
-    The list is empty if the row has neither.
-    """
+    """Return one value per seed for a row: numbers of the column `name`, or lists of numbers of the series `name`."""
     if name in row["columns"]:
         return list(row["columns"][name]["values"])
     return list(row.get("series", {}).get(name, {"values": []})["values"])
@@ -388,10 +372,7 @@ def _series(row: Row, name: str) -> list[list[float]]:
 
 
 def _parts(series: list[list[float]], every: int | None) -> list[list[float]]:
-    """Cut the series of all seeds into intervals of `every` values, and join the seeds' values of each interval.
-
-    Return a list of values per interval. None for `every` means a single interval.
-    """
+    """Cut the series of all seeds into intervals of `every` values, and join the seeds' values of each interval."""
     size = every or max(map(len, series))
     count = -(-max(map(len, series)) // size)
     return [[x for values in series for x in values[i * size : (i + 1) * size]] for i in range(count)]

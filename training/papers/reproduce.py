@@ -248,15 +248,7 @@ def search(
 
 
 def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
-    """Summarise the training of one combination of settings in a hyperparameter search.
-
-    Args:
-        row: The combination, with its one training.
-        failures: Dict from the run directory of each failed training to its error message.
-
-    Returns:
-        The dict that `search` returns for this combination.
-    """
+    """Summarise the training of one combination of settings in a hyperparameter search."""
     line: dict[str, Any] = {"row": row.name, "settings": row.settings}
     (job,) = row.jobs
     if not row.results:
@@ -284,22 +276,7 @@ def _row(
     *,
     quick: bool = False,
 ) -> RecipeRow:
-    """Describe a row of our table and its trainings; train nothing.
-
-    Args:
-        table: The paper's table.
-        recipe: Recipe of the row.
-        choice: Settings that distinguish the row from others of the same recipe, with their values. Outside a search,
-            they are the settings in [vary]; in a search, those in [search]. They override the recipe and `variant`.
-        seeds: Number of trainings, with the seeds 0, 1, ...
-        out: Folder of the run directories.
-        variant: Only in a search: values of the settings in [vary], the same for all rows. They override the recipe's
-            settings. Default: none.
-        quick: True for the cut-down version of the table: its settings in [quick] override all others.
-
-    Returns:
-        The row.
-    """
+    """Describe a row of our table and its trainings; train nothing."""
     settings = over(over(recipe.settings, variant or {}), choice)
     if quick:
         settings = over(settings, table.quick)
@@ -311,18 +288,7 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """Copy rows of a table, and give their jobs the results of runs in an earlier table.json.
-
-    These runs are not trained again. If the settings of a row have changed since, its results are not used, and
-    EdgernnWarning is issued.
-
-    Args:
-        rows: The rows of the table.
-        known: Rows of the earlier table.json: a dict from (name of the row, label of its varied settings) to the row.
-
-    Returns:
-        Copies of the rows, with the results in `Job.known`.
-    """
+    """Copy rows of a table, and give their jobs the results of runs in an earlier table.json."""
     result, changes = [], []
     for row in rows:
         known_row = known.get((row.name, label(row.settings)))
@@ -353,12 +319,7 @@ def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
 
 
 def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
-    """Compare a row's results in one column with the paper's number; return the entry of the column in table.json.
-
-    The entry is a dict. "paper" is a dict with the attributes of the paper's number (`Reported`), or None if the paper
-    prints none. "n", "mean", "sd", "interval" and "values" are the statistics of our results over the seeds.
-    "agreement" is the verdict, such as "within", or None (see the function `agreement`).
-    """
+    """Compare a row's results in one column with the paper's number; return the entry of the column in table.json."""
     paper, ours = row.recipe.paper(row.settings, column), row.spread(column)
     reason = row.recipe.not_comparable.get(column, MACHINE_COLUMNS.get(column))
     return {

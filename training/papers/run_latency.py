@@ -75,12 +75,7 @@ def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> N
 
 
 def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
-    """Time the model of the run in directory `run` and a reference model, a GRU of the same sizes.
-
-    The result is the content of latency.json (see `measure_latency`), except "machine" and "instruction_set".
-    `references` is a dict of the reference models built so far, to which a new one is added. EdgernnError is raised if
-    the model cannot be exported or streamed.
-    """
+    """Time the model of the run in directory `run` and a reference model, a GRU of the same sizes."""
     model = exported(run)
     x = read_npz(run / EXAMPLE, ("x",))["x"]
     stepper = Stepper(pack(read_model(model), model), 1)
@@ -100,11 +95,7 @@ def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _reference(run: Path, references: dict[str, bytes]) -> bytes:
-    """Build the reference model for the run in directory `run`: a dense GRU of the same sizes with random weights.
-
-    The result is a packed model, the bytes that the native library runs (see `pack`). `references` is a cache, a dict
-    from a reference model's configuration as text to the packed model; a new model is added to it.
-    """
+    """Build the reference model for the run in directory `run`: a dense GRU of the same sizes with random weights."""
     model, _ = load_model(run)
     config = dataclasses.replace(
         model.config,
@@ -121,11 +112,7 @@ def _reference(run: Path, references: dict[str, bytes]) -> bytes:
 
 
 def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[str, float]:
-    """Stream N sequences x (N, T, I) through a model; count executed multiply-adds and skipped updates.
-
-    `result` is the content of the run's result.json. Return a dict with "macs_executed", the mean per step, and
-    "skip_percent". A model that cannot skip updates does not count its multiply-adds; they are read from `result`.
-    """
+    """Stream N sequences x (N, T, I) through a model; count executed multiply-adds and skipped updates."""
     updates, macs = [], []
     for sequence in x:
         stepper.restart()

@@ -128,14 +128,7 @@ def load(address: str | None) -> ModuleType:
 
 @cache
 def _token_variables() -> dict[str, str]:
-    """Return a dict of environment variables with a new random authentication token for Ray on this machine.
-
-    The variable is RAY_AUTH_TOKEN. The dict is empty if the user has set a token, or has turned tokens off by
-    RAY_AUTH_MODE.
-
-    Without a token in the environment, Ray would write a token file to the home folder, and processes that start at the
-    same time could overwrite each other's file. The result is cached because Ray reads the token once per process.
-    """
+    """Return a dict of environment variables with a new random authentication token for Ray on this machine."""
     has_token = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     needs_token = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
     return {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if needs_token and not has_token else {}
@@ -153,10 +146,7 @@ def _connect(ray: ModuleType, address: str | None, processors: int) -> None:
 
 
 def _try_to_join(address: str) -> None:
-    """Raise EdgernnError if this machine cannot join the Ray cluster at `address`.
-
-    A child process tries to join, because Ray exits a process that fails to join.
-    """
+    """Raise EdgernnError if this machine cannot join the Ray cluster at `address`."""
     started, why = time.monotonic(), "no Ray cluster"
     try:
         done = subprocess.run([sys.executable, "-c", _JOIN, address], capture_output=True, text=True, timeout=JOIN)

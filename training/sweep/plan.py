@@ -282,11 +282,7 @@ def _rules(group: _Part) -> Sequence[str | None]:
 
 
 def _groups(file: _SweepFile, path: Path) -> list[_Part]:
-    """List the groups of cells, update rules and varied settings whose combinations are the rows of a sweep.
-
-    The first group has the `cells` at the top of the file, if any. Each table [[parts]] is a further group. The table
-    [vary] at the top of the file applies to all groups.
-    """
+    """List the groups of cells, update rules and varied settings whose combinations are the rows of a sweep."""
     groups = [] if file.cells is None else [_Part(cells=file.cells, rules=file.rules, vary=file.vary)]
     parts = [parse(_Part, part, f"{path}: parts: table {i + 1}") for i, part in enumerate(file.parts)]
     groups += [_Part(cells=part.cells, rules=part.rules, vary=file.vary | part.vary) for part in parts]
@@ -305,10 +301,7 @@ def _groups(file: _SweepFile, path: Path) -> list[_Part]:
 
 
 def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
-    """Return the places where a sweep keeps copies of the users' own cell files.
-
-    Nothing is copied. EdgernnWarning is issued if an existing copy differs from the user's file.
-    """
+    """Return the places where a sweep keeps copies of the users' own cell files."""
     copies: dict[str, str] = {}
     sources: dict[str, Path] = {}
     for word in filter(is_cell_file, cells):

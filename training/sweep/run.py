@@ -92,20 +92,7 @@ def sweep(
 
 @contextmanager
 def _all_trained(plan: Sweep, out: Path, pool: Pool | None) -> Iterator[tuple[Sweep, Failures]]:
-    """Train the runs of the search, then the further seeds of the rows that it chooses; hold the lock of the folder.
-
-    A run that failed in the search may finish when it is trained again, and change the choice. Then the further seeds
-    of the rows of the new choice are trained, too.
-
-    Args:
-        plan: The plan of the sweep.
-        out: Folder of the runs.
-        pool: As the argument `workers` of `trained`.
-
-    Yields:
-        The plan with all seeds of the chosen rows and the runs of the search of all others; and a dict from the run
-        directory of each failed run to its error message.
-    """
+    """Train the runs of the search, then the further seeds of the rows that it chooses; hold the lock of the folder."""
     if plan.search_seeds == len(plan.seeds):
         with trained(plan.rows, out, pool) as failures:
             yield plan, failures

@@ -88,21 +88,7 @@ class Arrays(OwnData):
 
 
 def _names(path: Path, array: Array, y: dict[str, Tensor], trained: Sequence[str] | None) -> list[str]:
-    """Return the names of the labels in y from the array `classes` (C,).
-
-    Args:
-        path: The npz file, for errors.
-        array: The names.
-        y: Dict from part to targets, empty if predict=next.
-        trained: Names of the labels in the training, if the data are new; else None.
-
-    Returns:
-        The names.
-
-    Raises:
-        EdgernnError: The array is not one of different texts, y has no labels or more of them, or the training had
-            other names.
-    """
+    """Return the names of the labels in y from the array `classes` (C,)."""
     names = [str(name) for name in array.ravel()]
     labels = [part for part in y.values() if not part.is_floating_point()]
     if array.ndim != 1 or array.dtype.kind != "U" or len({*names}) != len(names) or "" in names:
@@ -133,17 +119,7 @@ def _warn_of_time(path: Path, x: Tensor, padding: Array | None) -> None:
 
 
 def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
-    """Check the training, validation and test arrays against each other, and warn of targets that are likely wrong.
-
-    Args:
-        path: The npz file, for errors.
-        x: Dict from part ("train", "validation" or "test") to sequences (N, T, I).
-        y: Dict from part to targets, empty if predict=next.
-
-    Raises:
-        EdgernnError: The parts differ in the number of channels, or in the type or shape of the targets. Or the largest
-            label is 1000 or more, and not less than the number of training labels, so that labels cannot be classes.
-    """
+    """Check the training, validation and test arrays against each other, and warn of targets that are likely wrong."""
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():
         if part in x and x[part].shape[2] != I:
@@ -175,11 +151,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
 
 
 def _likely_labels(targets: Tensor) -> tuple[str, str] | None:
-    """Return the form of targets (..., O) of floats that are probably class labels, and how to store these; else None.
-
-    This is assumed of rows with a single 1 among zeros, and of whole numbers each of which 8 sequences or more have on
-    average.
-    """
+    """Return the form of float targets that are probably class labels, and how to store these; else None."""
     if not targets.is_floating_point():
         return None
     if targets.shape[-1] > 1:
@@ -193,17 +165,7 @@ def _likely_labels(targets: Tensor) -> tuple[str, str] | None:
 
 
 def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
-    """Suggest how to correct targets whose shape does not fit sequences x (N, T, I).
-
-    Args:
-        name: Name of the array of targets.
-        array: The targets.
-        N: Number of sequences.
-        T: Number of steps of a sequence.
-
-    Returns:
-        The suggestion, to be appended to an error message; "" if there is none.
-    """
+    """Suggest how to correct targets whose shape does not fit sequences x (N, T, I)."""
     if array.ndim == 2 and len(array) == N and array.shape[1] == 1:
         return f"; use {name}[:, 0]"
     if array.ndim == 2 and len(array) == N and (array.sum(1) == 1).all():

@@ -100,15 +100,7 @@ class Char(Task):
 
 
 def _numbers(text: str, alphabet: list[str]) -> Tensor:
-    """Convert each character of a text to its index in the alphabet; a character outside it gets the last index.
-
-    Args:
-        text: The text.
-        alphabet: The characters.
-
-    Returns:
-        The indices (len(text),): uint8 if the alphabet has at most 256 characters, else int32.
-    """
+    """Convert each character of a text to its index in the alphabet; a character outside it gets the last index."""
     dtype = np.uint8 if len(alphabet) <= 256 else np.int32
     # by code point; characters outside the alphabet map to its last entry
     indices = np.full(sys.maxunicode + 1, len(alphabet) - 1, dtype)

@@ -134,10 +134,7 @@ def _word_folders(root: Path) -> list[Path]:
 
 
 def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split recordings into parts by train.csv, val.csv and test.csv in `root`.
-
-    Each csv file may have a header. The other rows have two columns: dataset/WORD/FILE.wav, and the word.
-    """
+    """Split recordings into parts by train.csv, val.csv and test.csv in `root`."""
     listed = {}
     for name in TABLES:
         rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row]
@@ -148,10 +145,7 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
 
 
 def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split recordings into parts by validation_list.txt and testing_list.txt in `root`.
-
-    Each line of these files is WORD/FILE.wav. All recordings that they do not name are for training.
-    """
+    """Split recordings into parts by validation_list.txt and testing_list.txt in `root`."""
     listed = _listed(root, {name: read_text(root / name).split("\n") for name in LISTS}, by_name)
     held_out = dict(zip(PARTS[1:], listed, strict=True))
     others = {file for members in held_out.values() for file in members}
@@ -172,11 +166,7 @@ def _listed(root: Path, lists: Mapping[str, Iterable[str]], by_name: dict[str, W
 
 
 def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
-    """Split files at random so that no speaker is in two parts.
-
-    The speaker is the text before _nohash_ in the name of a file. If the name does not contain _nohash_, the speaker is
-    the whole name without .wav. A tenth of the speakers, at least one, is for validation, and as many are for the test.
-    """
+    """Split files at random so that no speaker is in two parts."""
     speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
     order = sorted(set(speakers))
     held_out = max(1, len(order) // HELD_OUT)
@@ -279,18 +269,7 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
 
 
 def _generated(part: int, rate: int) -> list[Audio]:
-    """Generate a minute each of white, pink and brown noise.
-
-    The power at the frequency f is proportional to 1 / f^a, with a = 0 for white, 1 for pink and 2 for brown noise.
-    Below 20 Hz it is constant.
-
-    Args:
-        part: Part of the data for which noise is generated: 0 training, 1 validation, 2 test. Each has different noise.
-        rate: Samples per second.
-
-    Returns:
-        The three noises, float samples (60 * rate,) with a standard deviation of 0.1.
-    """
+    """Generate a minute each of white, pink and brown noise."""
     rng = np.random.default_rng([_NOISE, part, 0])
     noises: list[Audio] = []
     for exponent in (0, 1, 2):

@@ -205,19 +205,12 @@ class Draw(RecurrentModel):
         return torch.stack(canvases)
 
     def _read(self, x: Tensor, error: Tensor, h: Tensor) -> Tensor:
-        """Read a patch of the images x and a patch of their errors, both (B, C, height, width).
-
-        The attention window of size `read_size` is computed from the decoder's output h (B, H). Return both patches,
-        flattened and concatenated: (B, 2 · C · read_size²).
-        """
+        """Read a patch of the images x and a patch of their errors, both (B, C, height, width)."""
         attention = window(self.read_window(h), self.read_size, *self.shape[1:])
         return torch.cat([attention.read(x), attention.read(error)], 1).flatten(1)
 
     def _draw(self, z: Tensor, canvas: Tensor, state: State) -> tuple[Tensor, State, Trace]:
-        """Run one decoder step on z (B, latent) and add its patch to the canvas.
-
-        Returns the new canvas, the decoder's new state, and the decoder's `Trace`.
-        """
+        """Run one decoder step on z (B, latent) and add its patch to the canvas."""
         h, state, trace = self.decoder(z[None], state)
         attention = window(self.write_window(h[0]), self.write_size, *self.shape[1:])
         patch = self.patch(h[0]).unflatten(1, (self.shape[0], self.write_size, self.write_size))

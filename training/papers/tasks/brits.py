@@ -176,15 +176,7 @@ class Mortality(Task):
         return (values.double() - mean) / std
 
     def _metrics(self, outputs: Callable[[Batch], tuple[Tensor, Tensor]], split: Split) -> dict[str, float]:
-        """Compute the metrics of imputed values and logits of death over a split.
-
-        Args:
-            outputs: Function from a batch to the logits (D, B) of D directions and the standardised values (T, B, F).
-            split: The split.
-
-        Returns:
-            Dict from metric to value.
-        """
+        """Compute the metrics of imputed values and logits of death over a split."""
         scores, entropies, labels, truths, errors = [], [], [], [], []
         for batch in split.chunks():
             logits, filled = outputs(batch)
@@ -227,18 +219,7 @@ def roc_auc(score: Any, positive: Any) -> float:
 
 
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a model on the inputs of a batch.
-
-    D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F the number of features.
-
-    Args:
-        model: The model.
-        x: Inputs (T, B, 3F), not standardised: values, observation masks, and hours since the last observation.
-
-    Returns:
-        The logits of death (D, B); and the standardised values (D, T, B, F), with imputed values where none was
-        observed.
-    """
+    """Run a model on the inputs of a batch."""
     if isinstance(model, BRITS):
         y, filled = model(x)
         return y[..., 0], filled
@@ -248,10 +229,7 @@ def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log probabilities of label 1 and of label 0, (B,) each, from the logits (D, B).
-
-    D is 1, or 2 for a forward and a backward model. Their probabilities, not the logarithms, are averaged.
-    """
+    """Return the log probabilities of label 1 and of label 0, (B,) each, from the logits (D, B)."""
     log_count = np.log(len(logits))
     positive, negative = functional.logsigmoid(logits), functional.logsigmoid(-logits)
     return positive.logsumexp(0) - log_count, negative.logsumexp(0) - log_count

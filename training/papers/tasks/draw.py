@@ -222,15 +222,7 @@ def mosaic(tiles: Tensor, gap: int = 2) -> npt.NDArray[np.float32]:
 
 
 def _sequences(images: Pixels, seed: int = 0) -> Sequences:
-    """Convert images (N, channels, height, width) to sequences of one step, with one input per pixel value.
-
-    Args:
-        images: The images, values from 0 to 255.
-        seed: Random seed of the order of the sequences.
-
-    Returns:
-        The sequences: x (N, 1, channels·height·width), and empty targets.
-    """
+    """Convert images (N, channels, height, width) to sequences of one step, with one input per pixel value."""
     x = torch.from_numpy(np.ascontiguousarray(images)).flatten(1)[:, None]
     return Sequences(x, torch.empty(len(x), 0), seed=seed)
 

@@ -242,17 +242,7 @@ class LearningToLearn(Task):
         }
 
     def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
-        """Train the image classifiers of an evaluation with the learned optimiser, and return a `Trial` for each.
-
-        Args:
-            model: The learned optimiser.
-            split: Validation or test images, on which the trained classifiers are scored.
-            device: Device, such as cpu.
-            skipped: Accumulator to which the optimiser's metrics of the function `work` are added.
-
-        Returns:
-            The results, one per classifier.
-        """
+        """Train the image classifiers of an evaluation with the learned optimiser, and return a `Trial` for each."""
         assert isinstance(model, LearnedOptimizer)
 
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
@@ -268,32 +258,13 @@ class LearningToLearn(Task):
         return self._trials(train, split, key, self.trials, device)
 
     def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
-        """Train the image classifiers of the test with each standard optimiser.
-
-        Later calls return the results of the first call.
-
-        Args:
-            device: Device, such as cpu.
-
-        Returns:
-            Dict from the name of each optimiser to its tuned learning rate and the results in the test.
-        """
+        """Train the image classifiers of the test with each standard optimiser."""
         if not self._compared:
             self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
 
     def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
-        """Choose the learning rate of a standard optimiser on the validation images, then train and test with it.
-
-        If a loss in the test is not finite, the next best rate is taken instead, if there is one.
-
-        Args:
-            name: Name of the optimiser.
-            device: Device, such as cpu.
-
-        Returns:
-            The learning rate, and the results in the test.
-        """
+        """Choose the learning rate of a standard optimiser on the validation images, then train and test with it."""
 
         def loss(lr: float) -> float:
             trials = self._trials(self._standard_trainer(name, lr), self.validation, _TUNING, self.tuning, device)
@@ -316,19 +287,7 @@ class LearningToLearn(Task):
         return train
 
     def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
-        """Train image classifiers with an optimiser, and score each of them on all images of a split.
-
-        Args:
-            train: Function that trains one classifier with the optimiser.
-            split: Validation or test images.
-            key: Random key of the evaluation. Initial weights and minibatches depend on it and on the settings alone,
-                so that all optimisers are compared on the same ones.
-            count: Number of classifiers.
-            device: Device, such as cpu.
-
-        Returns:
-            The results, one per classifier.
-        """
+        """Train image classifiers with an optimiser, and score each of them on all images of a split."""
         unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
         trials = []
         for number in range(count):
@@ -349,30 +308,14 @@ class LearningToLearn(Task):
         return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
 
     def _read_mnist(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read MNIST, and return images (N, 1, 28, 28) and labels (N,) of the training, validation and test part.
-
-        Args:
-            source: The folder of data sets, or None for the default folders.
-            seed: Random seed of the split into training and validation part.
-
-        Returns:
-            A pair of images and labels for each part.
-        """
+        """Read MNIST, and return images (N, 1, 28, 28) and labels (N,) of the training, validation and test part."""
         rows = _Digits()
         rows.open(source, seed)
         parts = (rows.train, rows.validation, rows.test)
         return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
 
     def _read_cifar10(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Read CIFAR-10, and return images (N, 3, 32, 32) and labels (N,) of the training, validation and test part.
-
-        Args:
-            source: The folder of data sets, or None for the default folders.
-            seed: Random seed of the split into training and validation part.
-
-        Returns:
-            A pair of images and labels for each part.
-        """
+        """Read CIFAR-10, and return images (N, 3, 32, 32) and labels (N,) of the training, validation and test part."""
         cifar10 = SETS["cifar10"]
         files = find_either(self.name, "cifar10", cifar10.forms, source)
         if files[0].name.startswith(CIFAR10_SUBSET):

@@ -116,10 +116,7 @@ class WordStream(Source, Split):
         return torch.cat([self.words.new_tensor([self.end]), self.words[:-1]])
 
     def _steps(self, columns: int) -> int:
-        """Return the number of words in each of `columns` columns; leftover words at the end of the text are dropped.
-
-        UsageError is raised for more columns than words.
-        """
+        """Return the number of words in each of `columns` columns; the words left over are dropped."""
         if columns > len(self.words):
             raise UsageError(
                 f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}; "
@@ -137,11 +134,7 @@ class WordStream(Source, Split):
         return self._cut[columns]
 
     def _window_lengths(self, columns: int) -> list[int]:
-        """Return the number of steps of each window of an epoch, before windows are shuffled.
-
-        The text is cut into `columns` sequences of equal length, which are read in parallel and cut into windows. A
-        window has bptt steps, or with vary_bptt a random number of steps. The last one has the steps that remain.
-        """
+        """Return the number of steps of each window of an epoch, before windows are shuffled."""
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
             left, lengths = self._steps(columns), list[int]()
@@ -156,11 +149,7 @@ class WordStream(Source, Split):
         return max(5, int(rng.normal(mean, 5)))
 
     def _window_starts(self, epoch: int, columns: int) -> list[int]:
-        """Return the steps at which the windows of an epoch start, followed by the step at which the last one ends.
-
-        The text is cut into `columns` sequences of equal length, which are read in parallel; a step is a position in
-        such a sequence. With vary_bptt the windows differ in length, and each epoch shuffles the lengths.
-        """
+        """Return the steps at which the windows of an epoch start, followed by the step at which the last one ends."""
         if self._starts[:2] != (epoch, columns):
             lengths = self._window_lengths(columns)
             if self.vary_bptt:

@@ -218,17 +218,7 @@ class SentenceCodes(Task):
         return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
     def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
-        """Complete each of the `beginnings` 20 times, and store the values that the method `series` returns.
-
-        Args:
-            model: The trained network.
-            device: The device of the network.
-
-        Returns:
-            Metrics of the 20 completions of the k-th beginning, counted from 1: fill_nll_k, the mean of -log
-            p(completion) in nats, fill_words_k, the mean number of words, and fill_unknown_k, the number of completions
-            with an unknown word.
-        """
+        """Complete each of the `beginnings` 20 times, and store the values that the method `series` returns."""
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
         self._samples: dict[str, list[float]] = {}
@@ -269,19 +259,7 @@ class SentenceCodes(Task):
         write_text(folder / IMPUTED, "\n".join(lines))
 
     def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
-        """Return the lines of samples.txt for one sentence and the completions of its beginning.
-
-        The last line has the number of sampled completions with an unknown word, and the mean number of words of all
-        sampled completions.
-
-        Args:
-            sentence: Word numbers of the whole sentence.
-            likeliest: The completion by the likeliest word at each step.
-            samples: The sampled completions.
-
-        Returns:
-            The lines.
-        """
+        """Return the lines of samples.txt for one sentence and the completions of its beginning."""
 
         def text(numbers: Sequence[int]) -> str:
             return " ".join(self.words.decode(numbers))
