@@ -12,17 +12,7 @@ from edgernn.runtime.library import CUDA_FILE, CUDA_OPTION, cuda_library_path, l
 
 
 def find_or_build(seconds: float) -> str:
-    """Find edgernn's CUDA library, or build it with cmake and copy it beside the CPU library.
-
-    Args:
-        seconds: Time limit of the build.
-
-    Returns:
-        The path of the library.
-
-    Raises:
-        EdgernnError: The library is missing, and it cannot be built within the time limit.
-    """
+    """Find edgernn's CUDA library, or build it with cmake and copy it beside the CPU library."""
     missing = library_missing("cuda")
     if missing is None:
         return cuda_library_path()

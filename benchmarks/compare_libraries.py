@@ -39,16 +39,7 @@ class PackedSteps:
     """Callable that runs 200 steps of a packed model (.edgernn file) in a C loop, with a given build of the library."""
 
     def __init__(self, library: str, packed: bytes, case: Case) -> None:
-        """Load a packed model into a build of the native library.
-
-        Args:
-            library: Path of the build.
-            packed: Content of the packed model's file.
-            case: The benchmark case, for its batch and sizes.
-
-        Raises:
-            EdgernnError: The library cannot read the model.
-        """
+        """Load a packed model into a build of the native library."""
         self._library = ctypes.CDLL(library)
         self._library.edgernn_message.restype = ctypes.c_char_p
         self._file = aligned(packed)
@@ -74,22 +65,7 @@ class PackedSteps:
 
 
 def compare(case: Case, other: str, settings: Rounds, models: Path | None = None) -> dict[str, Any]:
-    """Time a benchmark case with this installation's library and with another build of it.
-
-    Args:
-        case: The benchmark case.
-        other: Path of the other library.
-        settings: Number of timing rounds, their length and warm-up.
-        models: Folder with the other library's models, as `file_name` names them. Default: both libraries run the
-            same model.
-
-    Returns:
-        Dict with the `name` of the case, the µs per step `this_us` and `other_us`, and the `ratio` of this library's
-        time to the other's, with the quartiles `ratio_q1` and `ratio_q3`.
-
-    Raises:
-        EdgernnError: A library cannot read a model, or a model is missing.
-    """
+    """Time a benchmark case with this installation's library and with another build of it."""
     suffix = ".edgernn" if case.in_c else ".onnx"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"

@@ -67,19 +67,7 @@ class Contender:
 
 
 def measure(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Check the outputs of a case in each runtime, then time them.
-
-    Args:
-        case: The benchmark case.
-        settings: Number of timing rounds, their length and warm-up.
-
-    Returns:
-        The case's entry in the report, see `described`. It also has `left_out`, a dict from each runtime that is not
-        timed to the reason, and counts such as `macs`, the multiply-adds of a step.
-
-    Raises:
-        EdgernnError: The outputs of edgernn are wrong, or the native library is missing.
-    """
+    """Check the outputs of a case in each runtime, then time them."""
     build = _stream_in_c if case.in_c else _plain if case.is_plain else _ours_alone
     contenders, left_out, facts = build(case)
     if case.threads > 1:

@@ -32,20 +32,7 @@ class CuDnn:
 
 
 def attach(model: RecurrentModel, backend: str, device: str, replays: bool = True) -> str:
-    """Replace `edgernn.kernels.attach`: let cuDNN run all recurrent layers of a model, which must be of the cell gru.
-
-    Args:
-        model: The network.
-        backend: Ignored.
-        device: Ignored.
-        replays: Ignored.
-
-    Returns:
-        The name of the implementation.
-
-    Raises:
-        UsageError: A layer has another cell.
-    """
+    """Let cuDNN run all recurrent layers of a model, of the cell gru; replaces `edgernn.kernels.attach`."""
     for layer in model.recurrent_layers():
         if layer.kind != "gru":
             raise UsageError(f"cell: expected gru without an update rule for cuDNN, got {layer.kind}; use --cell gru")

@@ -25,17 +25,7 @@ ALONE, MANY = "One sequence on a GPU", "Batches on a GPU"
 
 
 def cases(only: str | None = None) -> list[Case]:
-    """Select the benchmark cases for a GPU by name.
-
-    Args:
-        only: Text that the names contain, or None for all cases.
-
-    Returns:
-        The cases.
-
-    Raises:
-        UsageError: No name contains `only`.
-    """
+    """Select the benchmark cases for a GPU by name."""
     known = []
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group, steps, batch, cores in ((ALONE, 500, 1, 1), (MANY, 100, 256, threads)):
@@ -65,19 +55,6 @@ def run_cases(
     """Time benchmark cases on a GPU, with random weights; rewrite the report after each case.
 
     If a case fails, the report has the reason, and the next case runs.
-
-    Args:
-        path: JSON file of the report.
-        chosen: Cases to measure.
-        settings: Number of timing rounds of each case, their length and warm-up.
-        command: Command line to name in the report.
-        progress: Progress bar. Default: none.
-
-    Returns:
-        The report; `gpu_page` formats it.
-
-    Raises:
-        EdgernnError: No GPU can be used.
     """
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model

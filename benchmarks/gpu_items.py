@@ -37,12 +37,7 @@ _TORCH_PRODUCTS = {"bf16": "medium", "tf32": "high", "ieee": "highest"}
 
 @contextmanager
 def products(kernels: str, torchs: str | None = None) -> Iterator[None]:
-    """Context manager that sets the precision of matrix products: bf16, tf32 or ieee (float32).
-
-    Args:
-        kernels: Precision in our kernels and in cuDNN.
-        torchs: Precision of torch's own products, outside the kernels. Default: that of the kernels.
-    """
+    """Context manager that sets the precision of matrix products: bf16, tf32 or ieee (float32)."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(_TORCH_PRODUCTS[torchs or kernels])
     try:
@@ -58,16 +53,6 @@ def grad(item: Item, device: str) -> dict[str, Any]:
     New inputs are drawn if rounding flips an update decision near its threshold, because all later steps then differ.
     With tf32 and a rule that decides from the data, they are also drawn if the error is too large: rounding may have
     changed the slope of a surrogate gradient. At most 8 inputs are drawn, and the smallest error counts.
-
-    Args:
-        item: `size`, the sizes (T, B, I, H); `cell`, the name of the cell; `rule`, the name of the update rule, or a
-            key of VARIANTS; `how`, the precision of matrix products: tf32, or ieee for float32.
-        device: The torch device that computes both gradients, such as cuda.
-
-    Returns:
-        The result. `error` is the largest error of a gradient relative to its largest absolute value, or None if
-        decisions differ in all draws. `tensor` is the name of that gradient, `drawn` the number of draws, and `passed`
-        says whether the error is within TOLERANCES.
     """
     cell, rule, how = item["cell"], item["rule"], item["how"]
     T, B, I, H = item["size"]
@@ -130,15 +115,7 @@ def named_layer(name: str, I: int, H: int, device: str, unroller: Callable[[Recu
 
 
 def warm(item: Item, device: str) -> dict[str, Any]:
-    """Compile the kernels of a layer, which Triton keeps on disk, so that a later timing need not.
-
-    Args:
-        item: `name` of the layer, its sizes `I` and `H`, and `how`, the precision of matrix products.
-        device: The torch device.
-
-    Returns:
-        The form of the kernels and the resources that they use, see `gpu.resources`.
-    """
+    """Compile the kernels of a layer, which Triton keeps on disk, so that a later timing need not."""
     with products(item["how"]):
         layer = named_layer(item["name"], item["I"], item["H"], device, gpu.GpuUnroller)
         layer(torch.randn(2, 16, item["I"], device=device))[0].sum().backward()
@@ -155,16 +132,7 @@ _IMPLEMENTATIONS: dict[str, tuple[str, Callable[[RecurrentLayer], Any] | None]] 
 
 
 def step(item: Item, device: str) -> dict[str, Any]:
-    """Time the training step of a layer, forward and backward, beside torch.nn's GRU, or LSTM for the cell lstm.
-
-    Args:
-        item: `name` of the layer; `size`, the sizes (T, B, I, H); `how`, names of implementations of its loop: fused,
-            fused bf16, graphs or loop; `rounds`, the number of rounds. Each round times each implementation once.
-        device: The torch device.
-
-    Returns:
-        `times`, see `timed`, and the resources of the fused kernels by precision, see `gpu.resources`.
-    """
+    """Time the training step of a layer, forward and backward, beside torch.nn's GRU, or LSTM for the cell lstm."""
     T, B, I, H = item["size"]
     name, x = item["name"], torch.randn(T, B, I, device=device)
     kind = {"lstm": nn.LSTM}.get(name, nn.GRU)
@@ -199,18 +167,7 @@ def _both_ways(module: nn.Module, x: Tensor, how: str) -> Callable[[Marks], None
 
 
 def timed(runs: Mapping[str, Callable[[Marks], None]], device: str, rounds: int, calls: int = 1) -> dict[str, Any]:
-    """Time functions in turns, after two rounds for warm-up; only a GPU makes more than one call in a row.
-
-    Args:
-        runs: Dict from name to function. It gets a function, which it may call once, between its two parts.
-        device: The torch device; CUDA events time a GPU.
-        rounds: Number of timing rounds.
-        calls: Number of calls in a round.
-
-    Returns:
-        Dict from name to the times of a call in milliseconds: the median `ms`, the smallest `min` and largest `max`;
-        medians `forward` and `backward` if the function has two parts. If it failed, the reason as `failure`.
-    """
+    """Time functions in turns, after two rounds for warm-up; only a GPU makes more than one call in a row."""
     spent: dict[str, list[list[float]]] = {name: [] for name in runs}
     failures: dict[str, str] = {}
     for number in range(rounds + 2):
@@ -280,16 +237,7 @@ def op(item: Item, device: str, library: str) -> dict[str, Any]:
 
 
 def infer(item: Item, device: str, library: str) -> dict[str, Any]:
-    """Time kernels of the CUDA library beside torch.nn's GRU and LSTM, which use cuDNN.
-
-    Args:
-        item: `size`, the sizes (T, B, H), and the number of `rounds`.
-        device: The torch device.
-        library: Path of the CUDA library.
-
-    Returns:
-        `times`, see `timed`.
-    """
+    """Time kernels of the CUDA library beside torch.nn's GRU and LSTM, which use cuDNN."""
     T, B, H = item["size"]
     calls = gpu_ops.calls(_library(library, device), device, T, B, H)
     runs = {name: partial(_one_part, call) for name, call in calls.items()}

@@ -81,16 +81,7 @@ class PackedLayer:
         return 0 if self._device == "cpu" else int(torch.cuda.current_stream().cuda_stream)
 
     def bound(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Callable[[], None], Outputs]:
-        """Return a function that calls the kernel on these inputs; outputs start as NaN, or -1 for integers.
-
-        Args:
-            x: Inputs (T, B, I).
-            states: Initial states (B, H) in the layer's order.
-
-        Returns:
-            The function, and the tensors that it writes: y (T, B, H), the last states, the number of updated neurons
-            (T, B), and the multiply-adds of all steps (B,). These two counts stay -1 if the layer never skips updates.
-        """
+        """Return a function that calls the kernel on these inputs; outputs start as NaN, or -1 for integers."""
         (T, B), H = x.shape[:2], self._sizes.hidden
         y, after = x.new_full((T, B, H), torch.nan), [torch.full_like(state, torch.nan) for state in states]
         updates, macs = (torch.full(shape, -1, device=x.device) for shape in ((T, B), (B,)))
@@ -111,17 +102,6 @@ def check(
 
     Rounding may flip an update decision near its threshold, which changes all later steps. The check then draws new
     inputs.
-
-    Args:
-        library: The CUDA library.
-        op: Name of the kernel in the report.
-        form: The variant of a layer that the kernel computes.
-        shapes: Sizes (T, B, I, H) to check one after another.
-        device: The device, cuda or cpu.
-
-    Returns:
-        The kernel's entry in the report: its name `op`, the largest absolute `error`, the `shape` with this error, and
-        `passed`. If the kernel fails, the entry also has the reason, `failure`.
     """
     entry: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
     for T, B, I, H in shapes:
@@ -187,18 +167,7 @@ def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], 
 
 
 def sanitize(tool: str, seconds: float) -> dict[str, Any]:
-    """Run this module under NVIDIA's compute-sanitizer, for at most `seconds`.
-
-    Args:
-        tool: Tool of compute-sanitizer, such as memcheck.
-        seconds: Time limit.
-
-    Returns:
-        The entry of the report: `tool`; `passed`, True if it found no error; and `said`, the end of its output.
-
-    Raises:
-        EdgernnError: Compute-sanitizer is missing or exceeds the time limit.
-    """
+    """Run this module under NVIDIA's compute-sanitizer, for at most `seconds`."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         raise EdgernnError("expected the program compute-sanitizer in PATH, got none; install CUDA")

@@ -148,13 +148,7 @@ class Suite:
         self._stage, self._end = "", 0.0
 
     def run(self, stages: Sequence[str], seconds: float, say: Callable[[str], None]) -> None:
-        """Run stages in their order. Each has its share of the time, and what earlier stages left.
-
-        Args:
-            stages: Names out of STAGES.
-            seconds: Time limit of all stages.
-            say: Function that prints a line.
-        """
+        """Run stages in their order. Each has its share of the time, and what earlier stages left."""
         begun, shares = time.monotonic(), sum(STAGES[stage] for stage in stages)
         if {"ops", "inference"} & set(stages):
             # nvcc compiles while the stage gradients runs

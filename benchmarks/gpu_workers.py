@@ -27,15 +27,7 @@ def reason(error: BaseException) -> str:
 
 
 def measure(handlers: Mapping[str, Handler], item: Item) -> dict[str, Any]:
-    """Measure an item by the handler that its key `do` names.
-
-    Args:
-        handlers: Dict from name to handler.
-        item: The item, a JSON-compatible dict.
-
-    Returns:
-        The entry of the report: `item`, the handler's result or the reason of its `failure`, and `took` in seconds.
-    """
+    """Measure an item by the handler that its key `do` names."""
     entry: dict[str, Any] = {"item": item}
     begun = time.perf_counter()
     try:
@@ -50,11 +42,6 @@ def serve(handlers: Mapping[str, Handler], fault: Callable[[], str | None]) -> N
     """Run a worker: measure the items that come as lines of JSON on stdin, and answer each with a line on stdout.
 
     Everything else that the process prints goes to stderr.
-
-    Args:
-        handlers: Dict from name to handler.
-        fault: Function that returns why the device cannot be used any more, or None. The process ends after such a
-            fault, as later items would fail too.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -125,17 +112,7 @@ def drive(
     seconds: float,
     end: float,
 ) -> None:
-    """Measure items in worker processes, the first items first, and record each entry as soon as it is known.
-
-    Args:
-        items: The items.
-        tell: Function that records an entry; called from several threads.
-        command: Command of a worker, which calls `serve`.
-        log: File that receives what the workers print.
-        workers: Number of workers.
-        seconds: Time limit of an item. A worker that exceeds it is killed and replaced.
-        end: Value of `time.monotonic()` at which to stop. The items that are left out then are counted in an entry.
-    """
+    """Measure items in worker processes, the first items first, and record each entry as soon as it is known."""
     waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
     for item in items:
         waiting.put(item)

@@ -23,16 +23,7 @@ GROUP = "Library and load time"
 
 
 def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Time the creation of a session for a GRU from a file: in edgernn with the native library, and in ONNX Runtime.
-
-    Args:
-        case: The benchmark case. Its I and H are the sizes of both GRUs.
-        settings: Number of timing rounds, their length and warm-up.
-
-    Returns:
-        The case's entry in the report (see `case.described`), with times in µs per session, and the size of the native
-        library as `library_bytes`.
-    """
+    """Time the creation of a session for a GRU from a file: in edgernn with the native library, and in ONNX Runtime."""
     import edgernn
     from edgernn.export import to_onnx
 

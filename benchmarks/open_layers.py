@@ -2,7 +2,8 @@
 """Costs of a network of one's own beside those of its parts: `python -m benchmarks.open_layers --out docs/results`.
 
 - A training step in one's own loop, plain and under torch.compile, beside a step of `edgernn train`.
-- A call of the torch op `edgernn::recurrent` beside a call of the kernels, for one step of one sequence.
+- A call of the torch op `edgernn::recurrent` beside a call of the kernels, for one step of one sequence, and beside a
+  call of an empty op in Python with the same arguments.
 - A file with a convolution, a recurrent layer and a linear map beside files of its recurrent layer and of the rest.
 """
 
@@ -85,7 +86,7 @@ def training_steps(rounds: int) -> dict[str, float]:
 
 
 def op_call(rounds: int) -> dict[str, float]:
-    """Time one step of one sequence through the torch op, and through the kernels alone; return seconds by name."""
+    """Time a step of one sequence by the torch op, by the kernels alone, and by an empty op; return seconds by name."""
     (layer,) = Recurrent("sarnn", I, H).recurrent_layers()
     x = torch.rand(1, 1, I)
     state = layer.initial_state(1, x)
@@ -100,8 +101,16 @@ def op_call(rounds: int) -> dict[str, float]:
     def kernels() -> None:
         layer(x, state)
 
+    outputs = torch.ops.edgernn.recurrent.default(tensors, None, key, layer.training, slope, False, False)
+    library: Any = torch.library.Library("open_layers", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define("empty(" + str(torch.ops.edgernn.recurrent.default._schema).split("(", 1)[1])
+    library.impl("empty", lambda *_: outputs, "CPU")
+
+    def empty() -> None:
+        torch.ops.open_layers.empty.default(tensors, None, key, layer.training, slope, False, False)
+
     with torch.no_grad():
-        return measure({"op": op, "kernels": kernels}, 100 * rounds, time.perf_counter)
+        return measure({"op": op, "kernels": kernels, "empty op": empty}, 100 * rounds, time.perf_counter)
 
 
 def files(rounds: int) -> dict[str, float]:
@@ -156,7 +165,8 @@ def main(rounds: int, out: Path | None) -> None:
             click.echo(f"{part}: {name}: {us:,.1f} µs")
     for name, ratio in result["to edgernn train"].items():
         click.echo(f"{name}: {ratio:.2f} of edgernn train's step (at most 1.1)")
-    click.echo(f"op's own cost: {result['op cost']:.1f} µs a call (at most 15)")
+    empty = result["us"]["op"]["empty op"]
+    click.echo(f"op's own cost: {result['op cost']:.1f} µs a call (at most 15), an empty op's {empty:.1f}")
     click.echo(f"file: {result['file to its parts']:.2f} of its parts alone")
     if out is not None:
         write_json(out / "open-layers.json", result)

@@ -62,17 +62,7 @@ class MatVec:
 
 
 def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], float]:
-    """Build a function that computes matrix-vector products, the lower bound of a recurrent step.
-
-    Args:
-        rows: Rows of the matrix.
-        columns: Columns of the matrix.
-        times: Number of matrix-vector products to do.
-
-    Returns:
-        The function, and how often it must be called to do `times` products. A call does many products, so this
-        number may be a fraction.
-    """
+    """Build a function that computes matrix-vector products, the lower bound of a recurrent step."""
     product = MatVec(np.full((rows, columns), 1e-3, np.float32))
     return product, times / product.repeats
 
@@ -82,14 +72,6 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
 
     The function itself runs on one thread only: the system might run two threads on the same processor during a call,
     and the time would be too long. The time on several threads is computed from that on one thread.
-
-    Args:
-        count: Number of multiply-adds, of all threads together.
-        threads: Number of threads among which they are divided.
-
-    Returns:
-        The function, and a number of calls, which may be a fraction. That many calls take as long as `count`
-        multiply-adds on `threads` threads, each at its peak rate.
     """
     library = probes()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
@@ -98,16 +80,7 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
 
 
 def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float]:
-    """Build a function that runs many steps of a packed model in a C loop.
-
-    Args:
-        stepper: The loaded packed model, with its input x.
-        macs: Number of multiply-adds of a step. A call runs as many steps as make about four million multiply-adds.
-
-    Returns:
-        The function, and the part of a call that one step takes: 1 / (number of steps in a call). The function raises
-        EdgernnError if the model rejects the input.
-    """
+    """Build a function that runs many steps of a packed model in a C loop."""
     library, repeats = probes(), max(1, int(_WORK / macs))
     arguments = *stepper.native, ctypes.c_int64(repeats)
 

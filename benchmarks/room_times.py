@@ -137,17 +137,7 @@ def in_onnxruntime(content: bytes, x: Array, *, steps: bool) -> Callable[[], flo
 
 
 def timed_rows(library: ctypes.CDLL, name: str, model: SequenceModel, x: Array) -> list[TimedRow]:
-    """Prepare the functions that time a model on samples, with and without its front end.
-
-    Args:
-        library: The timer in C, see `timer`.
-        name: Name of the model in the report.
-        model: The model.
-        x: The samples (T, hop).
-
-    Returns:
-        The rows of the report: those of ONNX Runtime for a model without an update rule, and those of edgernn.
-    """
+    """Prepare the functions that time a model on samples, with and without its front end."""
     front, bare = model.frontend, without_frontend(model)
     assert front is not None
     with torch.no_grad():
@@ -170,14 +160,7 @@ def timed_rows(library: ctypes.CDLL, name: str, model: SequenceModel, x: Array) 
 
 
 def prepare(wav: Path) -> tuple[list[TimedRow], float]:
-    """Prepare what is timed on a recording.
-
-    Args:
-        wav: Recording of one channel, with the sample rate of the models.
-
-    Returns:
-        The rows of the report, with functions that return microseconds, and the seconds of the recording.
-    """
+    """Prepare what is timed on a recording."""
     folder = zoo_folder()
     assert folder is not None
     library = timer()
@@ -193,16 +176,7 @@ def prepare(wav: Path) -> tuple[list[TimedRow], float]:
 
 
 def report(rows: Sequence[TimedRow], seconds: float, command: str) -> dict[str, Any]:
-    """Time all rows in interleaved rounds.
-
-    Args:
-        rows: What is timed, see `timed_rows`.
-        seconds: Seconds of the recording.
-        command: The command that measures.
-
-    Returns:
-        The report: command, version, processor, number of rounds, and in "rows" the microseconds for a second of audio.
-    """
+    """Time all rows in interleaved rounds."""
     times: dict[tuple[int, str], list[float]] = {}
     for _ in range(ROUNDS):
         for i, row in enumerate(rows):

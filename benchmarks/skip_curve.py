@@ -73,23 +73,7 @@ def measure(
     skips: Sequence[float] = SKIPS,
     stepwise: bool = False,
 ) -> dict[str, Any]:
-    """Time a layer at several shares of skipped updates.
-
-    Args:
-        cell: Name of the cell.
-        input_size: I.
-        hidden_size: H.
-        steps: T.
-        batch: B.
-        settings: Number of timing rounds, their length and warm-up.
-        skips: Shares of skipped updates, from 0 to 1.
-        stepwise: True to call `Session.step` for each step; False to run all steps in one call.
-
-    Returns:
-        Dict with `cell`, `I`, `H`, `dense_us` and `points`. `dense_us` is the time of the layer without an update rule,
-        in µs per step. `points` is a list of dicts with the fields of `CurvePoint`, one for each share of skipped
-        updates and each group size (number of neurons that share a decision).
-    """
+    """Time a layer at several shares of skipped updates."""
     x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
     calls: dict[str, Callable[[], Any]] = {}
     points: dict[str, tuple[int, float, float, float]] = {}
@@ -155,12 +139,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
-    """Plot the time over the share of skipped updates, a panel for each layer.
-
-    Args:
-        path: The image file to write.
-        layers: Results of `measure`.
-    """
+    """Plot the time over the share of skipped updates, a panel for each layer."""
     from matplotlib.figure import Figure
 
     columns = 3
@@ -184,12 +163,6 @@ def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[d
 
     The group size is the number of adjacent neurons that the update rule updates or skips together. A grey line shows
     the ideal cost, which is the share of the updates that are not skipped.
-
-    Args:
-        panel: Matplotlib's axes.
-        points: A dict for each measured point of the curves, with the keys `group_size`, `skipped` (0 to 1) and the
-            measurements.
-        value: Function that computes the cost from such a dict, relative to the cost of the layer without a rule.
     """
     panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
     for size in GROUP_SIZES:

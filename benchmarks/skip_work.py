@@ -58,17 +58,6 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
 
     A process steps the model under Valgrind: once with one pass over the input, and once with two passes. The
     difference of the two counts is the work of the second pass.
-
-    Args:
-        model: Path of the packed model, a file that `edgernn pack` writes.
-        x: File with the inputs of the steps (T, I) as float32.
-        steps: T.
-
-    Returns:
-        Means over the steps of the second pass, so that the start of the process does not count.
-
-    Raises:
-        EdgernnError: Valgrind is missing, or the process fails.
     """
     once, twice = (_counts(model, x, passes) for passes in (1, 2))
     added = {name: (twice[0][name] - count) / steps for name, count in once[0].items()}
@@ -86,21 +75,7 @@ def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
 
 
 def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> str:
-    """Run a packed model step by step, in a process under valgrind's tool callgrind.
-
-    Args:
-        model: Path of the packed model, a file that `edgernn pack` writes.
-        x: File with the inputs of the steps (T, I) as float32.
-        passes: Number of times that the steps run.
-        out: File to write callgrind's counts to.
-        *options: Further options of callgrind.
-
-    Returns:
-        The instruction set of the kernels.
-
-    Raises:
-        EdgernnError: Valgrind is missing, or the process fails.
-    """
+    """Run a packed model step by step, in a process under valgrind's tool callgrind."""
     if shutil.which("valgrind") is None:
         raise EdgernnError("valgrind is not installed; run: apt-get install valgrind")
     words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *options]
@@ -120,24 +95,7 @@ def callgrind(model: Path, x: Path, passes: int, out: Path, *options: str) -> st
 
 
 def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[str, Any]:
-    """Count the instructions and the bytes loaded by a layer's steps, for each share of skipped updates.
-
-    Args:
-        cell: Name of the cell.
-        input_size: I.
-        hidden_size: H.
-        steps: T.
-
-    Returns:
-        Dict with `cell`, `I`, `H`, `weight_bytes` (size of the weights), `dense` and `points`. `dense` is a dict of the
-        mean counts of a step without an update rule: `instructions`, `bytes` (loaded into the cache) and
-        `instruction_set`. `points` is a list of dicts, one for each group size (number of neurons that share a
-        decision) and share of skipped updates. They have the same three keys, and `group_size`, `skip` (the wanted
-        share) and `skipped` (the measured share).
-
-    Raises:
-        EdgernnError: Valgrind is missing, or the process fails.
-    """
+    """Count the instructions and the bytes loaded by a layer's steps, for each share of skipped updates."""
     x = np.random.default_rng(0).standard_normal((steps, 1, input_size)).astype(np.float32)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(name)
@@ -197,12 +155,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def picture(path: Path, layers: list[dict[str, Any]]) -> None:
-    """Plot instructions and bytes over the share of skipped updates, a column of two panels for each layer.
-
-    Args:
-        path: The image file to write.
-        layers: Results of `measure`.
-    """
+    """Plot instructions and bytes over the share of skipped updates, a column of two panels for each layer."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.5 + 1.7 * len(layers), 5), layout="constrained")

@@ -15,18 +15,7 @@ _ALIGNMENT = 64
 
 
 def main(ops: str, train: str, model_file: str, input_file: str, passes: str) -> None:
-    """Run all steps of the input `passes` times, each from the initial state; print which SIMD kernels ran.
-
-    Args:
-        ops: Path of the native library.
-        train: Path of the training library, which has the C loop over steps.
-        model_file: Path of the packed model, whose input must be floats, not word indices.
-        input_file: File with the inputs of the steps (T, I) as float32.
-        passes: Number of times that the steps run, as text.
-
-    Raises:
-        SystemExit: The library rejects the model or the input of a step.
-    """
+    """Run all steps of the input `passes` times, each from the initial state; print which SIMD kernels ran."""
     library = ctypes.CDLL(ops)
     library.edgernn_message.restype = library.edgernn_isa.restype = ctypes.c_char_p
 

@@ -86,18 +86,7 @@ OWN_CASES = tuple(_own_cases())
 
 
 def chosen(only: str | None) -> tuple[Case, ...]:
-    """Select benchmark cases by name.
-
-    Args:
-        only: Part of a name: select all cases whose names contain this text, from the suite and from the cases of
-            custom cells, which are not part of the suite. None: select the whole suite.
-
-    Returns:
-        The selected cases.
-
-    Raises:
-        UsageError: No name contains `only`.
-    """
+    """Select benchmark cases by name."""
     cases = CASES if only is None else tuple(case for case in (*CASES, *OWN_CASES) if only in case.name)
     if not cases:
         raise UsageError(f"--only: expected a part of a benchmark case's name, such as {CASES[0].name!r}, got {only!r}")
@@ -115,16 +104,6 @@ def run_suite(
     """Time benchmark cases, and rewrite the report after each case.
 
     If a case fails, or its process crashes, the report has the reason, and the next case runs.
-
-    Args:
-        path: JSON file of the report.
-        cases: Cases to measure.
-        settings: Number of timing rounds of each case, their length and warm-up.
-        command: Command line to name in the report.
-        progress: Progress bar. Default: none.
-
-    Returns:
-        The report, as written to the file. `edgernn.bench.page.page` formats it as Markdown.
     """
     report: dict[str, Any] = {
         "quick": settings == QUICK,
@@ -144,15 +123,7 @@ def run_suite(
 
 
 def alone(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Time a benchmark case in a new process, which may use as many processors as the case has threads.
-
-    Args:
-        case: The benchmark case.
-        settings: Number of timing rounds, their length and warm-up.
-
-    Returns:
-        The case's entry in the report. If the case fails: a dict with its `name`, its `group` and the reason, `failed`.
-    """
+    """Time a benchmark case in a new process, which may use as many processors as the case has threads."""
     work = measure_load if case.group == LOAD else measure
     try:
         with ProcessPoolExecutor(1, get_context("spawn"), _pin, (case.threads,)) as pool:

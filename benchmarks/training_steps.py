@@ -26,16 +26,7 @@ from edgernn.names import resolve
 
 
 def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Time functions in interleaved rounds, after a warm-up round.
-
-    Args:
-        runs: Dict from name to function.
-        repeats: Number of rounds.
-        clock: Function that returns the current time in seconds.
-
-    Returns:
-        Dict from name to the median seconds of the function.
-    """
+    """Time functions in interleaved rounds, after a warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():

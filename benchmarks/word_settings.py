@@ -16,7 +16,7 @@ from typing import Any
 
 import edgernn
 from edgernn.files import read_json
-from edgernn.runtime.packed import NORMALISATIONS
+from edgernn.runtime.info import NORMALISATIONS
 from edgernn.training.run_directory import SERIES, RunDirectory
 from tests.trained_runs import card_arguments, parse, train_once
 

@@ -26,18 +26,7 @@ STEPS = 2 * Delta.period + 88
 
 
 def count_steps(rule: str, steps: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], str]:
-    """Count the instructions of each step of a GRU with random weights and an update rule.
-
-    Args:
-        rule: Name of the update rule.
-        steps: Number of time steps (T).
-
-    Returns:
-        The counts (T,), and the instruction set of the kernels.
-
-    Raises:
-        EdgernnError: Valgrind is missing, or the program fails.
-    """
+    """Count the instructions of each step of a GRU with random weights and an update rule."""
     x = np.random.default_rng(0).standard_normal((steps, INPUTS)).astype(np.float32)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

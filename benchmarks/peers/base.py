@@ -71,15 +71,7 @@ class Problem:
         return {"h": self.h} if self.cell == "gru" else {"h": self.h, "c": self.c}
 
     def gates(self, weight: Array, order: tuple[str, ...]) -> Array:
-        """Reorder the gates in the rows of a weight matrix or a bias.
-
-        Args:
-            weight: Matrix or bias with the gates in the order of GATES.
-            order: The gates' new order.
-
-        Returns:
-            A contiguous copy of the weight with reordered rows.
-        """
+        """Reorder the gates in the rows of a weight matrix or a bias."""
         blocks = dict(zip(GATES[self.cell], np.split(weight, len(GATES[self.cell])), strict=True))
         return np.ascontiguousarray(np.concatenate([blocks[name] for name in order]))
 
@@ -99,19 +91,6 @@ def random_problem(
 
     The weights are so small that rounding errors decay over time: their standard deviation is 0.5/sqrt(I) in W, and
     0.5/sqrt(H) in R and the biases.
-
-    Args:
-        cell: The layer, gru or lstm.
-        input_size: I.
-        hidden_size: H.
-        steps: T.
-        batch: B.
-        threads: Threads that the runtime may use.
-        start: Standard deviation of the initial state.
-        seed: Random seed.
-
-    Returns:
-        The problem.
     """
     random = np.random.default_rng((seed, input_size, hidden_size))
     rows = len(GATES[cell]) * hidden_size
@@ -184,16 +163,7 @@ class Peer(ABC):
 
 
 def by_steps(step: Stream, reset: Callable[[], Any], problem: Problem) -> Sequence:
-    """Build a function that runs a sequence by one call of `step` per time step.
-
-    Args:
-        step: Function that runs one step.
-        reset: Function that restores the problem's initial state.
-        problem: The layer and its sequence x.
-
-    Returns:
-        The function that runs the sequence.
-    """
+    """Build a function that runs a sequence by one call of `step` per time step."""
     y = np.empty((problem.steps, problem.batch, problem.hidden_size), np.float32)
 
     def call() -> tuple[Array, Array]:

@@ -20,12 +20,7 @@ class Jax(Peer):
     package = "jax"
 
     def __init__(self, name: str, input_first: bool) -> None:
-        """Select one of two implementations. The cell and its sizes decide which one is faster.
-
-        Args:
-            name: Name in reports.
-            input_first: True to compute W x for all steps before the scan; False to compute it in each step.
-        """
+        """Select one of two implementations. The cell and its sizes decide which one is faster."""
         self.name = name
         self._input_first = input_first
 

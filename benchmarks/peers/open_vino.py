@@ -19,12 +19,7 @@ class OpenVino(Peer):
     package = "openvino"
 
     def __init__(self, name: str, precision: str | None) -> None:
-        """Select the inference precision.
-
-        Args:
-            name: Name in reports.
-            precision: Inference precision, such as f32, or None for OpenVINO's choice.
-        """
+        """Select the inference precision."""
         self.name = name
         self._precision = precision
 

@@ -13,13 +13,6 @@ def operator_model(problem: Problem, steps: int) -> bytes:
     """Build a serialised ONNX model with one GRU or LSTM operator.
 
     The inputs are x (T, B, I), h (1, B, H) and, for lstm, c; the outputs y (T, 1, B, H), h.next and c.next.
-
-    Args:
-        problem: The layer.
-        steps: T, the fixed number of steps of the model.
-
-    Returns:
-        The serialised model.
     """
     order, H, B = ONNX_GATES[problem.cell], problem.hidden_size, problem.batch
     weights = {

@@ -134,15 +134,7 @@ def with_margin(difference: Difference, digits: int) -> str:
 
 
 def compared(values: Mapping[int, float], base: Mapping[int, float]) -> str:
-    """Format a mean and its difference from the mean of `base`, with the interval of a paired t-test over seeds.
-
-    Args:
-        values: Dict from seed to value.
-        base: Dict from seed to value. Seeds that only one of both has are left out of the difference.
-
-    Returns:
-        The text; the difference is bold if the interval excludes 0. Without two seeds in both, it is the mean alone.
-    """
+    """Format a mean and its difference from the mean of `base`, with the interval of a paired t-test over seeds."""
     mean = f"{statistics.fmean(values.values()):.1f}"
     seeds = sorted(values.keys() & base.keys())
     if len(seeds) < 2:

@@ -42,12 +42,6 @@ def comparisons(report: dict[str, Any]) -> list[Comparison]:
     most as long; if there is none, it is the fastest of them. The verdict is that of the 95 % confidence interval of
     the difference: equal if it lies within ±1 point or unit, better or worse if it excludes 0 and is not equal, else
     undecided.
-
-    Args:
-        report: Content of the sweep's table.json.
-
-    Returns:
-        The comparisons, in the order of the models' times.
     """
     sign, factor = 1 if report["higher_is_better"] else -1, score_of(report)[1]
     timed = [row for row in report["rows"] if row["chosen"] and row["latency"]["mean"] is not None]
