@@ -66,6 +66,7 @@ def card(
         *(_network_rows(model) if isinstance(model, OwnNetwork) else [("cell and rule", _layers(model))]),
         (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
         *_detection_rows(task, result),
+        *_calibration_rows(result),
         (words.skipped, f"{result['skip_percent']:.1f} %"),
         ("parameters", f"{result['parameters']:,}"),
         ("multiply-adds a step, executed / dense", f"{result['macs_executed']:,.0f} / {result['macs']:,}"),
@@ -171,6 +172,15 @@ def _detection_rows(task: Mapping[str, Any], result: Mapping[str, Any]) -> list[
         (f"false alarms an hour {where}", f"{result['room_false_alarms_an_hour']:.3g}"),
         (f"words detected {where}", f"{100 * result['room_hits']:.1f} % of {result['room_words']:,.0f}"),
     ]
+
+
+def _calibration_rows(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the row about the probabilities of classes, if the training calibrated them."""
+    if "temperature" not in result:
+        return []
+    before, after = result["calibration_error_before"], result["calibration_error"]
+    text = f"calibrated on the validation part: scores divided by {result['temperature']:.3g}; calibration error on the"
+    return [("probabilities", f"{text} test sequences {after:.3f}, {before:.3f} before")]
 
 
 def latency_rows(took: Latency) -> list[tuple[str, str]]:

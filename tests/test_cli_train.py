@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+from typing import ClassVar
 
 import click
 import numpy as np
@@ -379,3 +380,42 @@ def test_the_example_runs(capsys, tmp_path):
     example = re.search(r"Example:\n  (edgernn .*)\n$", out)[1]
     assert main([*shlex.split(example)[1:], "steps=2", "batch_size=5"]) == 0
     assert (tmp_path / "runs/adding-sarnn/result.json").exists()
+
+
+def test_a_numbered_run_takes_the_next_free_name(tmp_path, capsys):
+    words = ["train", "--task", "adding", "--cell", "gru", "--out", str(tmp_path / "a"), "T=5", "steps=1", "--numbered"]
+    for name in ("a", "a-2", "a-3"):
+        assert main(words) == 0
+        assert (tmp_path / name / "result.json").is_file()
+        assert json.loads((tmp_path / name / "config.json").read_text())["command"][7] == str(tmp_path / name)
+    assert main([*words, "--resume"]) == 2
+    assert "numbered: expected false with resume" in capsys.readouterr().err
+
+
+class Written(list):
+    """Stands for the writer of TensorBoard, which is not installed here."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, folder, purge_step):
+        self.made.append((folder, purge_step, self))
+
+    def add_scalar(self, *scalar):
+        self.append(scalar)
+
+    def flush(self):
+        pass
+
+
+def test_metrics_go_to_tensorboard_or_a_sentence_names_its_package(tmp_path, monkeypatch, capsys):
+    words = ["train", "--task", "adding", "--cell", "gru", "T=5", "steps=2", "eval_every=1", "--tensorboard"]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert main([*words, "--out", str(tmp_path / "none")]) == 2
+    assert "needs tensorboard; pip install tensorboard" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Written))
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    ((folder, first, scalars),) = Written.made
+    assert (folder, first) == (str(tmp_path / "run/tensorboard"), 1)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert scalars == [(k, v, line["step"]) for line in lines for k, v in line.items() if k != "step"]

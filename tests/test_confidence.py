@@ -5,15 +5,16 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 import edgernn
 from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.tasks.base import CLASSIFICATION, Objective, Task
-from edgernn.training.tasks.confusion import Confusion
+from edgernn.training.tasks.confusion import Confusion, calibrate, calibration_error, fit_temperature, interval
 from edgernn.training.tasks.ecg import BeatTally, Ecg
-from edgernn.training.tasks.sources import Sequences
+from edgernn.training.tasks.sources import Batch, Sequences
 from tests.task_helpers import opened
 from tests.test_task_ecg import SMALL, write_heart
 
@@ -145,3 +146,78 @@ def test_heart_beats_are_grouped_by_record(positions, tmp_path):
         alone._scores, alone._targets = [scores[others]], [target[others]]
         assert alone.result() == tally.without_each()[left_out]
     assert metric_interval(model, task) is None
+
+
+def test_the_interval_of_independent_cases_is_that_of_wilson():
+    # 81 of 263, from Newcombe 1998, table I: 0.2553 to 0.3662
+    hits = np.zeros(263)
+    hits[:81] = 1
+    assert interval(hits, np.ones(263)) == pytest.approx((0.2553, 0.3662), abs=1e-3)
+    assert interval(np.zeros(1), np.zeros(1)) == (0, 1)
+    low, high = interval(np.ones(29), np.ones(29))
+    assert (low, high) == (pytest.approx(0.883, abs=1e-3), 1)
+
+
+def test_cases_that_depend_on_each_other_widen_the_interval():
+    # ten recordings of 30 windows, each all right or all wrong: as wide as ten cases
+    hits, cases = np.array([30.0] * 7 + [0.0] * 3), np.full(10, 30.0)
+    alone = interval(hits / 30, np.ones(10))
+    assert interval(hits, cases) == pytest.approx(alone, abs=0.01)
+    # nothing tells how cases depend on each other if all are hits
+    assert interval(cases, cases) == interval(np.ones(10), np.ones(10))
+
+
+def test_the_table_has_intervals_of_recordings():
+    rng = torch.Generator().manual_seed(0)
+    target = torch.randint(3, (60,), generator=rng)
+    y = torch.nn.functional.one_hot(torch.where(torch.rand(60, generator=rng) < 0.7, target, 0), 3).float()
+    confusion = Confusion(["a", "b", "c"])
+    for chosen in (slice(0, 40), slice(40, 60)):
+        confusion.add_sequences(y[chosen], Batch(torch.zeros(2, len(target[chosen]), 1), target[chosen]))
+    (header, *rows), (_, *grouped) = (
+        [line.split(",") for line in confusion.table(origins).splitlines()]
+        for origins in (None, torch.arange(60) // 10)
+    )
+    assert header[4:] == ["precision", "recall", "f1", *(f"{n}_{e}" for n in header[4:7] for e in ("low", "high"))]
+    shown, right = y.argmax(1), y.argmax(1) == target
+    for i, (row, other) in enumerate(zip(rows, grouped, strict=True)):
+        numbers, wider = [float(cell) for cell in row[4:]], [float(cell) for cell in other[4:]]
+        assert numbers[:3] == wider[:3]
+        expected = interval((right & (shown == i)).numpy().astype(float), (shown == i).numpy().astype(float))
+        assert numbers[3:5] == pytest.approx(expected, abs=1e-4)
+        for k in range(3):
+            assert numbers[3 + 2 * k] <= numbers[k] <= numbers[4 + 2 * k]
+    # steps of one sequence are one group
+    steps = Confusion(["a", "b", "c"])
+    steps.add_sequences(y.view(10, 6, 3), Batch(torch.zeros(10, 6, 1), target.view(10, 6), per_step=True))
+    assert torch.equal(steps.counts, confusion.counts)
+    turned = torch.arange(60) % 6
+    assert steps.table() == confusion.table(turned)
+
+
+def test_a_temperature_brings_probabilities_to_the_frequencies():
+    rng = torch.Generator().manual_seed(0)
+    truth = 2 * torch.randn(4000, 3, generator=rng, dtype=torch.float64)
+    labels = torch.multinomial(truth.softmax(1), 1, generator=rng)[:, 0]
+    assert fit_temperature(3 * truth, labels) == pytest.approx(3, rel=0.05)
+    assert fit_temperature(truth / 2, labels) == pytest.approx(0.5, rel=0.05)
+    assert calibration_error(3 * truth, labels) > 0.1 > 0.03 > calibration_error(truth, labels)
+    # few labels, all right, do not make the model sure of everything
+    assert 0.5 < fit_temperature(torch.eye(2, dtype=torch.float64).repeat(2, 1), torch.tensor([0, 1, 0, 1])) < 1
+
+
+def test_the_temperature_goes_into_the_output_layer():
+    task = opened(Guess(400))
+    task.validation = task.test
+    model = zeros()
+    with torch.no_grad():
+        model.head.bias.copy_(torch.tensor([6.0, 0.0]))
+    x = torch.ones(3, 1, 1)
+    before = model.outputs(x)[0].detach().softmax(0)
+    figures = calibrate(model, task, "cpu")
+    share = float((task.test.y == 0).double().mean())
+    after = model.outputs(x)[0].detach().softmax(0)
+    assert float(before[0]) == pytest.approx(0.9975, abs=1e-4)
+    assert float(after[0]) == pytest.approx(share, abs=0.02)
+    assert figures["temperature"] == pytest.approx(6 / model.head.bias[0].item())
+    assert figures["calibration_error"] < 0.02 < figures["calibration_error_before"]

@@ -2,6 +2,7 @@
 """Initial weights, optimisers, learning rates, clipping, and the weights that a training keeps."""
 
 import copy
+import itertools
 import json
 import math
 import subprocess
@@ -19,7 +20,7 @@ from edgernn.model import SequenceModel
 from edgernn.training import train
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
-from edgernn.training.optim import OPTIMIZERS, check_names, copy_weights, initialise, make_optimizer, schedule
+from edgernn.training.optim import OPTIMIZERS, check_names, copy_weights, course, initialise, make_optimizer, schedule
 from edgernn.training.tasks.adding import Adding
 from tests.training_helpers import without_pictures
 
@@ -85,6 +86,15 @@ def step(optimizer, gradients, **settings):
         model.weight.grad = torch.full_like(model.weight, gradient)
         optimiser.step()
     return model.weight.item()
+
+
+def test_the_learning_rate_warms_up_and_falls_along_a_cosine():
+    config = TrainConfig.of(lr_warmup=4, lr_cosine=True)
+    factors = [course(config, step, 24) for step in range(24)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1])
+    assert factors[14] == pytest.approx(0.5)
+    assert all(a > b > 0 for a, b in itertools.pairwise(factors[4:]))
+    assert [course(TrainConfig.of(lr_warmup=1), step, 9) for step in range(3)] == [0.5, 1, 1]
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adadelta])

@@ -87,6 +87,7 @@ def test_recordings_become_a_packed_model_with_names_of_classes(tmp_path, monkey
         f"| split by person | train: 6 ({', '.join(split['train'])}); validation: 1 ({split['validation'][0]});" in card
     )
     assert "| classes of y | `climb stairs`, `sit`, `walk` |" in card
+    assert "| probabilities | calibrated on the validation part: scores divided by" in card
     packed = tmp_path / "model.edgernn"
     pack_file(run / "model.onnx", packed)
     assert all(name.encode() in packed.read_bytes() for name in ACTIVITIES)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 from edgernn.cell_files import differs, label, load_network, source_of, why_portable
 from edgernn.config import NetworkConfig
 from edgernn.costs import model_cost
-from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, MissingPackageError, UsageError
 from edgernn.files import CONFIG, EXAMPLE, FULL, SPLIT, read_json, write_arrays, write_json
 from edgernn.kernels import attach
-from edgernn.locks import hold_folder
+from edgernn.locks import LOCK, hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.own_network import OwnNetwork
 from edgernn.progress import Progress, Silent
@@ -38,10 +39,20 @@ from edgernn.training.optim import copy_weights, initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
-from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE, STATE_JSON, Position, RunDirectory
+from edgernn.training.run_directory import (
+    LEARNING,
+    PATTERN,
+    RESULT,
+    STATE,
+    STATE_JSON,
+    TENSORBOARD,
+    Position,
+    RunDirectory,
+)
 from edgernn.training.series import save_series
 from edgernn.training.tasks.arrays import save_data, stacked
 from edgernn.training.tasks.base import Score
+from edgernn.training.tasks.confusion import calibrate
 from edgernn.training.tasks.own import OwnData
 from edgernn.training.tasks.sources import Split
 
@@ -176,6 +187,8 @@ def train(
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
     on_epoch: Callable[[dict[str, Any]], object] | None = None,
+    numbered: bool = False,
+    tensorboard: bool = False,
     wait: float = 0.0,
     **named: Unpack[Settings],
 ) -> TrainedRun:
@@ -207,6 +220,8 @@ def train(
         progress: Progress bar. Default: none.
         on_epoch: Function that is called after each evaluation, by default one an epoch, with the line of metrics.jsonl
             as a dict: step, epoch, loss, the metrics of the validation part, and others.
+        numbered: If `out` has files, write to OUT-2, OUT-3 or the like, the first one without.
+        tensorboard: Also write the metrics of each evaluation to the folder tensorboard in the run, for TensorBoard.
         wait: Seconds to wait for another process that trains in `out`.
         **named: Settings by keyword, such as hidden_size=32, in place of `settings`; `lambda_` stands for lambda.
 
@@ -221,6 +236,8 @@ def train(
     """
     settings = {**(settings or {}), **{name.rstrip("_"): value for name, value in named.items()}}
     progress = progress or Silent()
+    if numbered and resume:
+        raise UsageError("numbered: expected false with resume, which goes on with the run in `out`; leave one out")
     if (cell is None) == (network is None):
         raise UsageError("cell, network: expected one of the two, got " + ("none; add one" if cell is None else "both"))
     cell = cell or network or ""
@@ -229,6 +246,7 @@ def train(
         if not is_path:
             source = save_data(task, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         path = Path(out) if out else default_out(source, cell, rule)
+        path = _unused(path) if numbered else path
         cell_used = _resumed_cell(path, cell) if resume else cell
         if network is not None:
             load_network(cell_used)
@@ -240,7 +258,8 @@ def train(
             plan = replace(plan, source=path / source.name)
         size = size_of(devices)
         check_size(plan, size)
-        run = RunDirectory(path, on_epoch)
+        logs = [log for log in (on_epoch, _tensorboard(path) if tensorboard else None) if log is not None]
+        run = RunDirectory(path, lambda line: [log(line) for log in logs])
         option = "--network" if isinstance(plan.model, NetworkConfig) else "--cell"
         arguments = (rule, run.path, seed, device, data, settings, devices, option)
         command = command_words(str(source if is_path else plan.source), cell, *arguments)
@@ -273,6 +292,33 @@ def train(
             finally:
                 progress.close()
     return TrainedRun({**result, "run": str(run.path)})
+
+
+def _unused(path: Path) -> Path:
+    """Return the first of PATH, PATH-2, PATH-3 and so on that has no files."""
+    names = chain([path.name], (f"{path.name}-{i}" for i in count(2)))
+    return next(p for p in map(path.with_name, names) if not p.exists() or not {f.name for f in p.iterdir()} - {LOCK})
+
+
+def _tensorboard(run: Path) -> Callable[[dict[str, Any]], None]:
+    """Return a function that writes a line of metrics.jsonl for TensorBoard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError as error:
+        raise MissingPackageError("tensorboard", "needs tensorboard; pip install tensorboard") from error
+    writers: list[SummaryWriter] = []
+
+    def log(line: dict[str, Any]) -> None:
+        step = line["step"]
+        if not writers:
+            # of a resumed run, later lines are written again
+            writers.append(SummaryWriter(str(run / TENSORBOARD), purge_step=step))
+        for name, value in line.items():
+            if name != "step":
+                writers[0].add_scalar(name, value, step)
+        writers[0].flush()
+
+    return log
 
 
 def _resumed_cell(run: Path, cell: str) -> str:
@@ -399,9 +445,10 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
     Returns:
         The content of result.json.
     """
+    calibration = calibrate(model, plan.task, plan.device) if plan.task.calibrates else {}
     save_weights(model, run.path)
     lines = run.metrics()
-    result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
+    result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend} | calibration
     result |= _steered(plan, model, position)
     task = plan.task
     if isinstance(task, OwnData):

@@ -55,6 +55,16 @@ class ScheduleConfig:
         Field(ge=0, description="Largest number of times that lr_decay is applied. Default: no limit."),
         Word("lr_decays"),
     ] = None
+    warmup: Annotated[
+        int,
+        Field(ge=0, description="Number of training steps in which the learning rate rises from 0 to lr."),
+        Word("lr_warmup"),
+    ] = 0
+    cosine: Annotated[
+        bool,
+        Field(description="Let the learning rate fall to 0 over the training, along half a period of a cosine."),
+        Word("lr_cosine"),
+    ] = False
 
 
 @configuration
@@ -191,6 +201,8 @@ class Settings(TypedDict, total=False):
     lr_decay: float
     lr_hold: int
     lr_decays: int | None
+    lr_warmup: int
+    lr_cosine: bool
     start: str
     start_scale: float
     start_biases: bool
@@ -237,6 +249,10 @@ class Settings(TypedDict, total=False):
     mask_channels: int
     weights: str
     # own arrays and tables
+    jitter: float
+    scaling: float
+    rotation: float
+    warp: float
     predict: str
     background_label: int | None
     balance: bool

@@ -16,7 +16,7 @@ from edgernn.signals import Interrupted, noting
 from edgernn.steering import Steering
 from edgernn.training.config import TrainConfig
 from edgernn.training.evaluate import evaluate
-from edgernn.training.optim import averaged, schedule, settle, watch
+from edgernn.training.optim import averaged, course, schedule, settle, watch
 from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
 from edgernn.training.run_directory import Position, RunDirectory
@@ -174,7 +174,8 @@ def fit(
                 epoch = step // per_epoch
                 if config.anneal:
                     model.anneal(epoch)
-            schedule(optimizer, config, epoch, task.train.lr_scale(step, config.batch_size))
+            scale = task.train.lr_scale(step, config.batch_size) * course(config, step, total)
+            schedule(optimizer, config, epoch, scale)
             model.prune(step, total)
             model.rounding.ramp(step, total)
             batch = group.part(task.train.batch(step, config.batch_size), plan.seed, step).to(plan.device)

@@ -2,6 +2,7 @@
 """Initialisation of weights, optimisers, and the learning rate schedule."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -213,6 +214,28 @@ def _read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         )
     frontend = read_config(path)["model"].get("frontend", {})
     return read_tensors(path / WEIGHTS), frontend if frontend.get("name") else {}
+
+
+def course(config: TrainConfig, step: int, total: int) -> float:
+    """Return the factor of the learning rate by the settings lr_warmup and lr_cosine at a step of `total` steps.
+
+    It rises linearly over the first lr_warmup steps. With lr_cosine, it then falls from 1 to 0 as (1 + cos(π p)) / 2,
+    with p the share of the other steps that are done.
+
+    Args:
+        config: Training configuration.
+        step: Index of the step, from 0.
+        total: Number of steps of the training.
+
+    Returns:
+        The factor, above 0 and at most 1.
+    """
+    warmup = config.schedule.warmup
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    if not config.schedule.cosine:
+        return 1.0
+    return (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup))) / 2
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:

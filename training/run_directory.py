@@ -20,8 +20,9 @@ samples.txt        sentences that the network of the task sentence-vae completed
 detections.png     DET curve of a keyword model that was trained on streams
 room.wav           the first minute of the recording on which a keyword model is tested at detecting words;
                    room.csv lists the words in it
+tensorboard/       the same metrics for TensorBoard, with --tensorboard
 confusion.png      the confusion matrix of the test part of a user's own data with labels; confusion.csv has its counts
-                   and the precision, recall and F1 of each class
+                   and the precision, recall and F1 of each class, with 95 % confidence intervals
 series.json        the task's series (`Task.series`) of the trained network, for pictures
 data.npz           the data of a training in memory (`edgernn.training.train`), or data.parquet
 split.json         the persons or recordings of a user's own tables in each part, and what they are split by
@@ -69,6 +70,7 @@ STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics
 BEST = "best.safetensors"
 # data of a training that were in memory: arrays, or a table
 DATA = ("data.npz", "data.parquet")
+TENSORBOARD = "tensorboard"
 LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
 _PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS, CONFUSION, CONFUSION_TABLE)
 _FILES = (CONFIG, *DATA, SPLIT, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)

@@ -163,6 +163,17 @@ def _sections(
     help="Resume the interrupted run in --out from its last checkpoint. Without --task and --cell, the options and "
     "settings are those that it was started with.",
 )
+@click.option(
+    "--numbered",
+    is_flag=True,
+    help="If --out has files already, write to OUT-2, OUT-3 or the like, the first one without.",
+)
+@click.option(
+    "--tensorboard",
+    is_flag=True,
+    help="Also write the metrics of each evaluation to the folder tensorboard in the run, for TensorBoard, whose "
+    "package tensorboard must be installed.",
+)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(
     recipe: str | None, allow_code: bool, resume: bool, settings: tuple[str, ...], **options: Any

@@ -177,6 +177,8 @@ class Task(abc.ABC):
         repeats_layers: True if the network runs a recurrent layer several times in a training step.
 
     Set by the class or by `open`:
+        calibrates: True if the scores of classes are scaled after the training, so that probabilities fit the
+            validation part.
         divides: True if the sequences of a batch can be divided among processes: the loss is a mean over sequences, and
             the state that `loss` returns has the batch as its first axis.
         class_weights: Weights of the classes in the loss, or None if they count alike.
@@ -210,6 +212,7 @@ class Task(abc.ABC):
     card_metrics: ClassVar[tuple[str, ...]] = ()
     repeats_layers: ClassVar[bool] = False
 
+    calibrates: bool = False
     divides: bool = True
     class_weights: Sequence[float] | None = None
     objective: Score

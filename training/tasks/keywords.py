@@ -380,6 +380,11 @@ class OwnWords(Words):
     name = "wav"
     help = "Train on the wav files of your own folder, one per word."
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # the threshold of detections is one of scores as they are
+        self.calibrates = not self.stream
+
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
             raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")

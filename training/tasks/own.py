@@ -17,6 +17,7 @@ from edgernn.files import write_text
 from edgernn.model import RecurrentModel
 from edgernn.settings import Expected
 from edgernn.training import pictures
+from edgernn.training.tasks.augment import Augmentation
 from edgernn.training.tasks.base import (
     CLASSIFICATION,
     CONFUSION,
@@ -40,7 +41,7 @@ _LABELS = replace(CLASSIFICATION, tie="cross_entropy")
 
 
 @dataclass
-class OwnData(Task):
+class OwnData(Augmentation, Task):
     """Base class of tasks on a user's own sequences x (N, T, I): predict targets, or the next step.
 
     The input is standardised per channel by mean and standard deviation of the training part.
@@ -70,9 +71,16 @@ class OwnData(Task):
         "patience": 10,
     }
 
+    calibrates = True
+
     def __post_init__(self) -> None:
         if self.predict not in (TARGETS, NEXT):
             raise UsageError(f"predict: expected {TARGETS} or {NEXT}, got {self.predict!r}")
+        if self.augments and self.predict == NEXT:
+            raise UsageError(
+                "jitter, scaling, rotation, warp: expected none with predict=next, whose targets are the inputs; leave "
+                "them out"
+            )
 
     @property
     def marks_background(self) -> bool:
@@ -116,6 +124,10 @@ class OwnData(Task):
         self.mean, self.std = standardisation(steps)
         if self.balance:
             self._weigh_classes(source, parts["train"].y)
+        if self.augments:
+            self.check_channels(source, self.input_size)
+            std = torch.tensor(self.std)
+            parts["train"].augment = lambda batch, step: self.augmented(batch, std, seed, step)
 
     def _sequences(self, source: Path, part: str, x: Tensor, y: Tensor, seed: int = 0) -> Sequences:
         """Return the sequences of a part, or raise EdgernnError if all of its targets are ignored."""
@@ -204,8 +216,8 @@ class OwnData(Task):
         with torch.no_grad():
             for batch in self.test.chunks():
                 moved = batch.to(device)
-                confusion.add(model.outputs(moved.x, moved.lengths), moved)
-        write_text(folder / CONFUSION_TABLE, confusion.table())
+                confusion.add_sequences(model.outputs(moved.x, moved.lengths), moved)
+        write_text(folder / CONFUSION_TABLE, confusion.table(self.test.origins))
         pictures.confusion_matrix(folder / CONFUSION, confusion.counts, confusion.classes)
 
     def baselines(self) -> dict[str, dict[str, float]]:

@@ -169,6 +169,7 @@ class Sequences(Source, Split):
     the recordings of the sequences, see `Split`. lengths (N,) int64, if there are any, are the numbers of steps of the
     sequences, from 1 to T: later steps of x and of a y per step are padding, which is not read. A batch is padded to
     its longest sequence. Targets to ignore are -1 if they are labels, and NaN if they are numbers (`Batch`).
+    `augment`, if set, changes the batches of the training at random: it gets a batch and the step.
     """
 
     def __init__(
@@ -191,6 +192,7 @@ class Sequences(Source, Split):
         self.x, self.y, self.seed, self.per_step, self.symbols = x, y, seed, per_step, symbols
         self.background, self.origins, self.lengths = background, origins, lengths
         self.varies_steps = lengths is not None
+        self.augment: Callable[[Batch, int], Batch] | None = None
         self._order = EpochOrder(len(x), (_SHUFFLE, seed), lambda rng: rng.permutation(len(x)))
 
     def __len__(self) -> int:
@@ -207,7 +209,8 @@ class Sequences(Source, Split):
         return self._order.steps(batch_size)
 
     def batch(self, step: int, batch_size: int) -> Batch:
-        return self._batch(torch.from_numpy(self._order.chosen(step, batch_size)))
+        batch = self._batch(torch.from_numpy(self._order.chosen(step, batch_size)))
+        return batch if self.augment is None else self.augment(batch, step)
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
         """Iterate over all sequences once and in order, `size` at a time."""
