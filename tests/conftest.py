@@ -135,6 +135,23 @@ def _double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.fixture(scope="module")
+def training_library() -> Iterator[None]:
+    """Use the training library in the same folder as the library under test."""
+    from tests.fused import train_library
+
+    with train_library():
+        yield
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write empty pictures: drawing takes longer than a small run."""
+    from tests.training_helpers import without_pictures
+
+    without_pictures(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with small files of every data set."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edgernn.cells import CELLS
 from edgernn.cells.recurrent import DENSE, Recurrent
-from edgernn.kernels import training_library
+from edgernn.kernels import cpu, training_library
 from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
@@ -43,6 +43,13 @@ def train_library() -> Iterator[None]:
         training_library.library.cache_clear()
         yield
     training_library.library.cache_clear()
+
+
+def fused(layer: RecurrentLayer) -> RecurrentLayer:
+    """Return a copy of a layer that runs in the native training kernels."""
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
+    return clone
 
 
 def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:
@@ -95,6 +102,16 @@ def run(
 def whole_loss(y: Tensor, last: tuple[Tensor, ...], trace: Trace) -> Tensor:
     """A loss with a different gradient for every element that a layer returns."""
     return y.sin().sum() + sum((s * (i + 2)).cos().sum() for i, s in enumerate(last)) + 3 * trace.budget
+
+
+# losses of a part of what a layer returns
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "last": lambda y, last, trace: last[0].sin().sum(),
+    "second": lambda y, last, trace: last[-1].sin().sum(),
+    "budget": lambda y, last, trace: trace.budget * 2,
+    "y": lambda y, last, trace: y[1].sin().sum(),
+    "whole": whole_loss,
+}
 
 
 def assert_equals_loop(

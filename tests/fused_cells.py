@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-defined cells for tests of fused training."""
 
-import copy
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from edgernn.cells import CELLS, Cell, Gate, Gates, Vector
 from edgernn.cells.base import State
-from edgernn.kernels import cpu
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.surrogate import event
@@ -136,9 +134,3 @@ def user_layer(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> R
     layer = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
     layer.rule.anneal(30)
     return layer
-
-
-def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    clone = copy.deepcopy(layer)
-    clone.unroller = cpu.CpuUnroller(clone)
-    return clone

@@ -13,12 +13,9 @@ from edgernn.training import evaluate, train
 from edgernn.training.plan import choose
 from edgernn.training.tasks.adding import Adding
 from tests.task_helpers import opened
-from tests.training_helpers import SMALL, without_pictures
+from tests.training_helpers import SMALL
 
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 # budget and share

@@ -5,7 +5,7 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +25,23 @@ from tests.fused import (
     CELL_RULE_IDS,
     CELLS_AND_RULES,
     COLUMN_AND_GATE,
+    LOSSES,
     assert_equals_loop,
+    fused,
     inputs,
     make,
     make_groups,
     run,
-    train_library,
     whole_loss,
 )
 from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
 
+pytestmark = pytest.mark.usefixtures("training_library")
+
 # T, B, I, H: all 1; odd; H = I, which some cells require; several vectors; whole vectors
 SIZES = [(1, 1, 3, 5), (7, 3, 5, 11), (4, 2, 1, 1), (5, 9, 17, 17), (6, 10, 20, 50), (9, 4, 16, 32)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
-
-
-def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    clone = copy.deepcopy(layer)
-    clone.unroller = cpu.CpuUnroller(clone)
-    return clone
 
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
@@ -72,15 +63,7 @@ def test_columns_and_gates_equal_the_loop(cell: str, rule: str, size: tuple[int,
     assert_same(make(cell, rule, I, H, **options), T, B)
 
 
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "last": lambda y, last, trace: last[0].sin().sum(),
-    "second": lambda y, last, trace: last[-1].sin().sum(),
-    "budget": lambda y, last, trace: trace.budget * 2,
-    "y": lambda y, last, trace: y[2].sin().sum(),
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["last", "second", "budget", "y"])
 @pytest.mark.parametrize("rule", ["selective", "skip", "delta"])
 @pytest.mark.parametrize("cell", ["lstm", "gru-before", "irc-sru"])
 def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: str, rule: str, loss: str) -> None:
@@ -141,7 +124,7 @@ def test_groups_of_neurons_equal_the_loop(cell: str, G: int, H: int) -> None:
     assert_same(make_groups(cell, 5, H, G, budget=budget), 6, 5)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["last", "second", "budget", "y"])
 def test_any_part_of_the_result_of_groups_may_be_left_out_of_the_loss(loss: str) -> None:
     assert_same(make_groups("lstm", 6, 21, 4), 5, 3, LOSSES[loss])
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Low-rank recurrent weights in the native training kernels, compared with the layer's loop in float64."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,17 +10,13 @@ from edgernn.cells.recurrent import LowRank
 from edgernn.kernels import WIDEST_LOW_RANK, attach
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
-from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
-from tests.fused_cells import Gru, fused
+from tests.fused import assert_equals_loop, fused, inputs, make, run, whole_loss
+from tests.fused_cells import Gru
+
+pytestmark = pytest.mark.usefixtures("training_library")
 
 RECURRENT = [name for name, cell in CELLS.items() if hasattr(cell(1, 1), "R")]
 OPTIONS = {"delta": {"theta_x": 0.4, "theta_h": 0.1}, "topk": {"k": 4}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "delta"])

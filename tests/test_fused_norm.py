@@ -2,7 +2,6 @@
 """Recurrent batch normalisation in the native training kernels, compared with the layer's loop in float64."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +14,14 @@ from edgernn.errors import UsageError
 from edgernn.kernels import cpu
 from edgernn.layer import COUNT, RecurrentLayer
 from edgernn.rules import RULES
-from tests.fused import inputs, run, train_library, whole_loss
+from tests.fused import inputs, run, whole_loss
 from tests.tolerances import FLOAT32
+
+pytestmark = pytest.mark.usefixtures("training_library")
 
 # T, B, I, H: small; H = I, which some cells require; several vectors; many vectors and rows
 SIZES = [(3, 4, 3, 5), (4, 6, 17, 17), (5, 9, 20, 50), (6, 200, 2, 33)]
 STEPS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
 
 
 def make(cell: str, I: int, H: int, **options: Any) -> RecurrentLayer:

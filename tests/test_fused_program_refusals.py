@@ -2,7 +2,7 @@
 """User-defined cells that train in the loop, and the errors of the native training library."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +16,10 @@ from edgernn.cells import Cell, Gate, Gates
 from edgernn.cells.base import State
 from edgernn.kernels import attach, training_library
 from edgernn.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
-from tests.fused import inputs, run, train_library, whole_loss
-from tests.fused_cells import Gru, TwoStages, fused, user_layer
+from tests.fused import fused, inputs, run, whole_loss
+from tests.fused_cells import Gru, TwoStages, user_layer
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
+pytestmark = pytest.mark.usefixtures("training_library")
 
 
 class Detached(Gru):

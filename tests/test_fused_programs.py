@@ -2,13 +2,12 @@
 """User-defined cells in the native training library, run as programs, compared with the layer's loop in float64."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import edgernn
 from edgernn.cells import COMPILED, Cell, Gate, Gates, Vector
@@ -18,9 +17,11 @@ from edgernn.kernels import attach, cpu
 from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
-from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
-from tests.fused_cells import USER_CELLS, Gru, Highway, Memory, TwoStages, fused, user_layer
+from tests.fused import LOSSES, assert_equals_loop, fused, inputs, make, run, whole_loss
+from tests.fused_cells import USER_CELLS, Gru, Highway, Memory, TwoStages, user_layer
 from tests.tolerances import FLOAT32
+
+pytestmark = pytest.mark.usefixtures("training_library")
 
 # T, B, I, H: odd; all 1; H = I; whole vectors; several blocks of vectors in a row
 SIZES = [(7, 3, 5, 11), (1, 1, 3, 5), (5, 9, 17, 17), (9, 4, 16, 32), (3, 2, 4, 300)]
@@ -33,12 +34,6 @@ CASES = [
     # a cell that reads x_{t-1} runs under periodic in the loop
     if rule != "periodic" or not cell.reads_last
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
 
 
 @pytest.mark.parametrize(("cell", "rule", "size"), CASES)
@@ -64,8 +59,7 @@ def renamed_cell(cell: Cell) -> type[Cell]:
 @pytest.mark.parametrize("rule", ["always", "selective"])
 @pytest.mark.parametrize("cell", COMPILED)
 def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rule: str) -> None:
-    layer = make(cell, rule, 20, 20)
-    layer.unroller = cpu.CpuUnroller(layer)
+    layer = fused(make(cell, rule, 20, 20))
     builtin = make(cell, rule, 20, 20)
     builtin.cell = renamed_cell(builtin.cell)(20, 20)
     builtin.load_state_dict(layer.state_dict())
@@ -90,14 +84,8 @@ def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rul
 @pytest.mark.parametrize("rule", ["selective", "skip"])
 @pytest.mark.parametrize("cell", [Memory, TwoStages])
 def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: type[Cell], rule: str, loss: str) -> None:
-    parts: dict[str, Callable[..., Tensor]] = {
-        "last": lambda y, last, trace: last[0].sin().sum(),
-        "second": lambda y, last, trace: last[-1].sin().sum(),
-        "budget": lambda y, last, trace: trace.budget * 2,
-        "y": lambda y, last, trace: y[2].sin().sum(),
-    }
     layer = user_layer(cell, rule, 6, 21)
-    assert_equals_loop(layer, fused(layer), 5, 3, parts[loss])
+    assert_equals_loop(layer, fused(layer), 5, 3, LOSSES[loss])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "skip", "clockwork"])

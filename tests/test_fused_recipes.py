@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recipes that train in the native kernels, and those that train in the loop, with the reason."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,8 +12,9 @@ from edgernn.training.api import train
 from edgernn.training.papers.recipe import load_recipe, load_table, table_names
 from edgernn.training.plan import make_plan
 from edgernn.training.tables.toml_settings import over
-from tests.fused import train_library
 from tests.training_helpers import without_pictures
+
+pytestmark = pytest.mark.usefixtures("training_library")
 
 # tables that train only recurrent layers, on data that the tests have
 TABLES = [name for name in table_names() if name.startswith(("pru-", "sarnn-", "decay-"))]
@@ -30,12 +30,6 @@ def expected(name: str) -> str | None:
     if recipe.rule == "variable" or recipe.cell == "vcrnn":
         return "there is no kernel for the rule variable: it does not define its decisions by a method score()"
     return None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,13 +19,10 @@ from edgernn.training.papers.tasks.ptb import NOTHING, NextWord, WordStream
 from edgernn.training.pictures import update_pattern
 from tests.language import AWD, run, write_text
 from tests.task_helpers import opened
-from tests.training_helpers import Stop, data_folder, snapshot, without_pictures
+from tests.training_helpers import Stop, data_folder, snapshot
 from tests.training_helpers import words as as_words
 
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 @pytest.fixture(scope="module")

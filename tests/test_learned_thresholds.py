@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training under the rule delta: learned thresholds, gradients of kept values, in the loop and in the kernels."""
 
-import copy
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,19 @@ from torch import Tensor
 
 import edgernn
 from edgernn.export import to_onnx
-from edgernn.kernels import column, cpu
+from edgernn.kernels import column
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model
 from edgernn.rules import Delta
 from edgernn.runtime import Session
 from edgernn.steering import Steering
 from edgernn.training import train
-from tests.fused import COLUMN_AND_GATE, assert_equals_loop, inputs, make, run, train_library, whole_loss
+from tests.fused import COLUMN_AND_GATE, LOSSES, assert_equals_loop, fused, inputs, make, run, whole_loss
 from tests.layers import gru_step
 from tests.models import contractive
-from tests.training_helpers import SMALL, Stop, snapshot, without_pictures
+from tests.training_helpers import SMALL, Stop, snapshot
+
+pytestmark = pytest.mark.usefixtures("training_library", "no_pictures")
 
 THETA = {"theta_x": 0.4, "theta_h": 0.1}
 # a slope other than the default, to detect code that ignores it
@@ -32,23 +32,6 @@ LEARNED = {**THETA, "learn_thresholds": True, "slope": 2.0}
 CELLS = [cell for cell, rule in COLUMN_AND_GATE if rule == "delta"]
 NAMES = ("rule_theta_x", "rule_theta_h")
 MISSED = "ignore:skip. expected:edgernn.errors.EdgernnWarning"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_pictures(monkeypatch)
-
-
-def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    clone = copy.deepcopy(layer)
-    clone.unroller = cpu.CpuUnroller(clone)
-    return clone
 
 
 def thresholds(folder: Path) -> dict[str, float]:
@@ -115,14 +98,6 @@ def test_gradients_of_x_and_weights_are_those_of_fixed_thresholds() -> None:
         assert grad is None or torch.equal(grads[name], grad), name
 
 
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "whole": whole_loss,
-    "last": lambda y, last, trace: last[0].sin().sum(),
-    "budget": lambda y, last, trace: trace.budget * 2,
-    "y": lambda y, last, trace: y[2].sin().sum(),
-}
-
-
 @pytest.mark.parametrize("size", [(1, 1, 3, 5), (7, 3, 5, 11), (6, 10, 20, 50)], ids=str)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("straight", [True, False])
@@ -132,7 +107,7 @@ def test_kernels_equal_the_loop(cell: str, size: tuple[int, int, int, int], stra
     assert_equals_loop(layer, fused(layer), T, B)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["last", "budget", "y", "whole"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("straight", [True, False])
 def test_any_part_of_the_loss_equals_the_loop(loss: str, weighted: bool, straight: bool) -> None:

@@ -23,6 +23,8 @@ from edgernn.training.parallel import Group
 from edgernn.training.tasks.sources import Batch
 from tests.training_helpers import SMALL, command_line, without_pictures, words
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 ADDING = {**SMALL, "steps": 9, "eval_every": 3, "checkpoint_every": 3, "lambda": 0.05, "clip": 0.5}
 # task, cell, rule, settings: batches of 10 sequences, of which the last of an epoch has 5 or 1
 CASES = {
@@ -63,11 +65,6 @@ for name, (task, cell, rule, settings) in json.loads(cases).items():
 # no interpreter shutdown, as in edgernn.training.parallel.leave: it can abort in the threads of the process group
 os._exit(0)
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
 
 
 def environment():

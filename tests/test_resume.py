@@ -19,16 +19,13 @@ import edgernn.training
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.progress import Silent
 from edgernn.training import Interrupted, train
-from tests.training_helpers import SMALL, Stop, command_line, leftovers, snapshot, without_pictures, words
+from tests.training_helpers import SMALL, Stop, command_line, leftovers, snapshot, words
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 SETTINGS = {**SMALL, "steps": 30, "eval_every": 4, "checkpoint_every": 3, "epoch_steps": 10}
 # λ moves from step to step, and the best of the evaluations after the warm-up is kept
 STEERED = {"skip": 0.8}
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
 
 
 class Notes(Silent):

@@ -35,14 +35,11 @@ from tests.oracle import run as oracle
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, Stop, snapshot, without_pictures
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 # the native library quantises vectors to 16 bits
 INT8 = 2e-4
 RUN = {**SMALL, "steps": 30, "eval_every": 5, "checkpoint_every": 3, "epoch_steps": 10, "test_size": 50}
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
 
 
 def bfloat16(values):

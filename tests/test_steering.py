@@ -13,16 +13,13 @@ from edgernn.training import loop, train
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.plan import choose
 from edgernn.training.tables.toml_settings import over
-from tests.training_helpers import SMALL, without_pictures
+from tests.training_helpers import SMALL
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 SHORT = {"T": 10, "hidden_size": 16, "batch_size": 20, "test_size": 200, "stop_solved": False}
 SHORT |= {"steps": 400, "lr": 0.01, "eval_every": 20}
 MISSED = "ignore:skip. expected:edgernn.errors.EdgernnWarning"
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
 
 
 @pytest.mark.parametrize("skip", [0.3, 0.9])

@@ -11,15 +11,12 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.settings import bind, fields_of
 from edgernn.training.tasks.char import Char
 from tests.task_helpers import Trained, opened
-from tests.training_helpers import PACK, data_folder, without_pictures
+from tests.training_helpers import PACK, data_folder
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 # 1000 characters from "a" to "u"
 TEXT = "".join(chr(97 + place * place * 7 % 1009 % 21) for place in range(1000))
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
 
 
 def write(path, text=TEXT, suffix=""):

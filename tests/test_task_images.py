@@ -16,7 +16,9 @@ from edgernn.training.datasets import SETS, File
 from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import Trained, opened
-from tests.training_helpers import data_folder, idx_bytes, without_pictures, write_mnist
+from tests.training_helpers import data_folder, idx_bytes, write_mnist
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 # the folder of a task's files, and mean and standard deviation of its pixels, where white is 1
 ALL = {
@@ -27,11 +29,6 @@ ALL = {
 # the default permutation begins with these pixels
 FIRST_PIXELS = [318, 2, 606, 446, 758, 13, 98, 539]
 every_task = pytest.mark.parametrize("kind", ALL, ids=lambda t: t.name)
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
 
 
 def sequences(kind, images, permutation=0):

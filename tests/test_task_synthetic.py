@@ -11,14 +11,10 @@ from edgernn.training.papers.tasks.binary_addition import BinaryAddition
 from edgernn.training.papers.tasks.memorization import Memorization
 from edgernn.training.tasks.adding import Adding
 from tests.task_helpers import Trained, opened
-from tests.training_helpers import without_pictures
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 ALL = (Adding, Memorization, BinaryAddition)
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
 
 
 def generate(task, count=20_000):

@@ -16,12 +16,9 @@ from edgernn.training import evaluate, loop, train
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import gradient_norm, train_step
 from edgernn.training.tasks.adding import Adding
-from tests.training_helpers import SMALL, leftovers, without_pictures, write_mnist
+from tests.training_helpers import SMALL, leftovers, write_mnist
 
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    without_pictures(monkeypatch)
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 # the loop

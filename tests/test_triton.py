@@ -2,7 +2,7 @@
 """The GPU training kernels: interpreted and compared with the layer's loop in float64, and compiled."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
-from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, inputs, make, make_groups, run, whole_loss
+from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, LOSSES, inputs, make, make_groups, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
@@ -99,13 +99,7 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(
     rule: str, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_form(RESIDENT, monkeypatch)
-    parts: dict[str, Callable[..., Tensor]] = {
-        "last": lambda y, last, trace: last[0].sin().sum(),
-        "second": lambda y, last, trace: last[-1].sin().sum(),
-        "budget": lambda y, last, trace: trace.budget * 2,
-        "y": lambda y, last, trace: y[1].sin().sum(),
-    }
-    assert_same(make("lstm", rule, 3, 5), 3, 2, parts[loss])
+    assert_same(make("lstm", rule, 3, 5), 3, 2, LOSSES[loss])
 
 
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
