@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError
 from edgernn.files import CONFIG, read_json
 from edgernn.runtime.info import frontend, layer_sizes, not_utf8, read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
-from edgernn.runtime.packed import HEADER, LAYER, MAGIC
+from edgernn.runtime.packed_format import HEADER, LAYER, MAGIC
 from edgernn.runtime.weights import parse
 from edgernn.runtime.zoo import ENTRY
 

@@ -96,7 +96,7 @@ def _facts(
     model: "onnx.ModelProto", tensors: Mapping[str, "onnx.TensorProto"], info: Mapping[str, Any], path: Path
 ) -> Iterator[tuple[str, Any, Any]]:
     """List facts that stand in the graph and in the metadata: (name, value in the graph, value in the metadata)."""
-    kernels = {node.op_type: _kernel(node, path) for node in model.graph.node if node.domain == DOMAIN}
+    kernels = {node.op_type: kernel_of(node, path) for node in model.graph.node if node.domain == DOMAIN}
     yield "kernels", list(kernels.values()), info["kernels"]
     if is_network(info):
         return
@@ -106,7 +106,7 @@ def _facts(
     yield "block", "gated" if gated else "linear" if has_blocks else None, block(info)
 
 
-def _kernel(node: "onnx.NodeProto", path: Path) -> str:
+def kernel_of(node: "onnx.NodeProto", path: Path) -> str:
     """Return the name of a layer's kernel from the attributes of its node: its parts, joined by "+"."""
     attributes = {a.name: a for a in node.attribute}
     try:

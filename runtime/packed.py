@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of an exported .onnx file to a packed model: a file that C programs run without ONNX Runtime."""
 
-import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,15 @@ from edgernn.runtime.info import (
     read_model,
 )
 from edgernn.runtime.interface import declared_values, state_sizes
-from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
+from edgernn.runtime.library import DOMAIN, library_path
+from edgernn.runtime.packed_format import (
+    HEADER,
+    MOST_NAME,
+    LayerRecord,
+    custom_cell,
+    file_content,
+    group_size,
+)
 from edgernn.runtime.stepper import memory
 from edgernn.runtime.weights import Weight, Weights, check_memory, parse
 
@@ -35,24 +42,7 @@ if TYPE_CHECKING:
 
 # the layout is that of runtime/csrc/packed/file.h; a model without blocks is packed in the older version
 VERSION, VERSION_WITHOUT_BLOCKS = 5, 4
-MAGIC = b"EDGERNN\0"
-HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIIIII"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
-CELL = struct.Struct("<60s9I")
-# bytes of a name in the file
-_NAME = 60
-# attributes of a node that hold the program of a user-defined cell
-INTS = ("gates", "vectors", "layout", "update", "mid", "map")
-NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 STANDARDISES, HAS_HEAD = 1, 2
-# alignment of arrays in the file
-_ALIGNMENT = 64
-# number types in the file, float32, bfloat16 and int8: code by NumPy's dtype kind, and dtype by code
-_TYPES, DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
-
-
-def checksum_of(packed: bytes) -> int:
-    """Return the CRC-32 checksum in the header of a packed model (a file from `edgernn pack`)."""
-    return int(HEADER.unpack_from(packed)[4])
 
 
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
@@ -192,9 +182,9 @@ class PackedModel:
             self.head = [self._weights[name], self._weights["head.b"]]
         kinds = dict(zip(dict.fromkeys(node.op_type for node in nodes), info["kernels"], strict=True))
         for kind in kinds.values():
-            if len(kind.encode()) > _NAME:
+            if len(kind.encode()) > MOST_NAME:
                 raise EdgernnError(
-                    f"{path}: expected a cell and rule whose names take at most {_NAME} bytes, got {kind:.100}; "
+                    f"{path}: expected a cell and rule whose names take at most {MOST_NAME} bytes, got {kind:.100}; "
                     "give the cell a shorter name and export the model again"
                 )
         self.layers = [
@@ -207,8 +197,8 @@ class PackedModel:
                     for name in node.input[1:]
                 ],
                 list(self._block(f"{node.name}.block", block(info))),
-                _cell(node, path),
-                _group_size(node, path),
+                custom_cell(node, path),
+                group_size(node, path),
             )
             for node in nodes
         ]
@@ -253,47 +243,16 @@ class PackedModel:
         return sum(values.nbytes for t in self._tensors for values in (t.values, t.scales) if values is not None)
 
     def content(self) -> bytes:
-        info, tensors = self.info, self._tensors
-        records, data = [], bytearray()
-        first = HEADER.size + len(self.layers) * LAYER.size + len(tensors) * TENSOR.size
-        gap = -first % _ALIGNMENT
-        layers = []
-        for layer in self.layers:
-            offset = first + gap + len(data) if layer.cell else 0
-            layers.append(LAYER.pack(layer.name.encode(), len(layer.inputs), offset, layer.group_size))
-            data += _cell_record(layer.cell) if layer.cell else b""
-            data += bytes(-len(data) % _ALIGNMENT)
-        for tensor in tensors:
-            values = tensor.values
-            rows, columns = values.shape if values.ndim == 2 else (len(values), 1)
-            offset, scales = first + gap + len(data), 0
-            type = _TYPES[values.dtype.kind]
-            data += np.ascontiguousarray(values, DTYPES[type]).tobytes()
-            data += bytes(-len(data) % _ALIGNMENT)
-            if tensor.scales is not None:
-                scales = first + gap + len(data)
-                data += np.ascontiguousarray(tensor.scales, "<f4").tobytes()
-                data += bytes(-len(data) % _ALIGNMENT)
-            records.append(TENSOR.pack(type, values.ndim, rows, columns, offset, scales))
-        body = b"".join([*layers, *records, bytes(gap), bytes(data)])
+        info = self.info
         output, audio, kind = info["model"]["head"]["size"] or layer_sizes(info)[-1], frontend(info), block(info)
-        flags = STANDARDISES * bool(self.standardisation) | HAS_HEAD * bool(self.head) | BLOCKS.get(kind or "", 0)
-        header = HEADER.pack(
-            MAGIC,
+        return file_content(
             VERSION_WITHOUT_BLOCKS if kind is None else VERSION,
-            SCHEMA,
-            HEADER.size + len(body),
-            zlib.crc32(body),
-            flags,
-            feature_size(info),
-            info["model"]["input"]["vocabulary"] or 0,
-            output,
-            len(self.layers),
-            len(tensors),
-            *((0, 0) if audio is None else (info["model"]["input"]["size"], audio["sample_rate"])),
-            0,
+            STANDARDISES * bool(self.standardisation) | HAS_HEAD * bool(self.head) | BLOCKS.get(kind or "", 0),
+            (feature_size(info), info["model"]["input"]["vocabulary"] or 0, output),
+            [LayerRecord(layer.name, len(layer.inputs), layer.cell, layer.group_size) for layer in self.layers],
+            self._tensors,
+            hop=(0, 0) if audio is None else (info["model"]["input"]["size"], audio["sample_rate"]),
         )
-        return header + body
 
 
 def _add_names(packed: bytes, classes: Any, channels: Any = None) -> bytes:
@@ -317,34 +276,3 @@ def _add_names(packed: bytes, classes: Any, channels: Any = None) -> bytes:
     body = packed[HEADER.size :] + names
     header[3], header[4], header[-1] = HEADER.size + len(body), zlib.crc32(body), len(packed)
     return HEADER.pack(*header) + body
-
-
-def _group_size(node: "onnx.NodeProto", path: Path) -> int:
-    """Return how many neurons of a layer share one update decision: the attribute group_size of its ONNX node, or 1."""
-    size = next((a.i for a in node.attribute if a.name == "group_size"), 1)
-    if size < 1:
-        raise EdgernnError(
-            f"{path}: node {node.name:.50}: group_size: expected a whole number of at least 1, got {size}; export the "
-            "model again"
-        )
-    return size
-
-
-def _cell(node: "onnx.NodeProto", path: Path) -> dict[str, Any]:
-    """Return the attributes of a user-defined cell in a layer's ONNX node, empty for a built-in cell."""
-    attributes = {a.name: a for a in node.attribute}
-    if "gates" not in attributes:
-        return {}
-    cell: dict[str, Any] = {name: list(attributes[name].ints) if name in attributes else [] for name in INTS}
-    if any(not -(2**31) <= number < 2**31 for numbers in cell.values() for number in numbers):
-        raise EdgernnError(
-            f"{path}: node {node.op_type}: expected 32-bit integers in the encoded equations of its cell, got larger "
-            "ones; export the model again"
-        )
-    cell |= {name: list(attributes[name].floats) if name in attributes else [] for name in NUMBERS}
-    return cell | {"cell": attributes["cell"].s if "cell" in attributes else b""}
-
-
-def _cell_record(cell: Mapping[str, Any]) -> bytes:
-    lists = [np.array(cell[name], "<i4") for name in INTS] + [np.array(cell[name], "<f4") for name in NUMBERS]
-    return CELL.pack(cell["cell"], *map(len, lists)) + b"".join(values.tobytes() for values in lists)

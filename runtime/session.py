@@ -18,7 +18,8 @@ from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite, as_arr
 from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_model
-from edgernn.runtime.packed import checksum_of, pack
+from edgernn.runtime.packed import pack
+from edgernn.runtime.packed_format import checksum_of
 from edgernn.runtime.saved_state import Model, decode
 from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 from edgernn.runtime.zoo import find_model

@@ -17,7 +17,9 @@ from edgernn.export import graph, to_onnx
 from edgernn.export.rounding import rounded
 from edgernn.runtime import Session
 from edgernn.runtime.firmware.folder import c_files
-from edgernn.runtime.packed import BLOCKS, HEADER, VERSION, VERSION_WITHOUT_BLOCKS, pack
+from edgernn.runtime.info import BLOCKS
+from edgernn.runtime.packed import VERSION, VERSION_WITHOUT_BLOCKS, pack
+from edgernn.runtime.packed_format import HEADER
 from edgernn.runtime.stepper import Stepper, memory
 from tests.models import contractive, exported_alone, packed_alone
 from tests.test_blocks import every_block, expected, random_weights

@@ -17,8 +17,9 @@ from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
 from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
-from edgernn.runtime.packed import HEADER as HEADER_RECORD
-from edgernn.runtime.packed import LAYER, TENSOR, pack
+from edgernn.runtime.packed import pack
+from edgernn.runtime.packed_format import HEADER as HEADER_RECORD
+from edgernn.runtime.packed_format import LAYER, TENSOR
 from edgernn.runtime.stepper import Stepper, aligned, memory
 from tests.models import contractive, exported, packed_alone, state_of
 from tests.native import library

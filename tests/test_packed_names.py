@@ -11,7 +11,8 @@ import edgernn
 from edgernn.export import to_onnx
 from edgernn.runtime.describe import describe_file
 from edgernn.runtime.info import read_model
-from edgernn.runtime.packed import HEADER, _add_names, pack, pack_file
+from edgernn.runtime.packed import _add_names, pack, pack_file
+from edgernn.runtime.packed_format import HEADER
 from edgernn.runtime.stepper import Stepper, aligned
 from tests.models import packed_alone
 from tests.native import library

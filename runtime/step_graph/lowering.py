@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an ONNX graph that makes one step a call, and lists the steps over buffers that compute it."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.library import DOMAIN
+from edgernn.runtime.step_graph import convolutions, recurrent
+from edgernn.runtime.step_graph.builder import Builder, Tensor
+from edgernn.runtime.step_graph.operators import OPERATORS, Node, boxes_of, sliced
+from edgernn.runtime.step_graph.steps import Step
+from edgernn.runtime.step_graph.views import Kind, Pieces, Value, View, dense
+from edgernn.runtime.weights import Weight, Weights
+
+Array = NDArray[Any]
+# box of a state with an order of its axes, slowest first
+Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+_OPERATORS = {
+    **OPERATORS,
+    **recurrent.OPERATORS,
+    "Conv": convolutions.conv,
+    "ConvTranspose": convolutions.conv_transpose,
+}
+# operators whose result depends on the shapes of their inputs alone
+_SHAPES = ("Shape", "Size")
+_REMEDY = "run the file in ONNX Runtime, or write the model without it"
+# numbers that a folded constant may have
+_MOST = 1 << 24
+
+
+@dataclass
+class Lowered:
+    """A graph as steps.
+
+    Attributes:
+        steps: The steps in their order.
+        inputs: Name and shape of each input that is no state, in the order of a row of x.
+        outputs: Name and shape of each output that is no state, in the order of a row of y.
+        states: The values of the states.
+        boxes: For each state of the file, the values that hold it, with their boxes.
+    """
+
+    steps: list[Step]
+    inputs: dict[str, tuple[int, ...]]
+    outputs: dict[str, tuple[int, ...]]
+    states: list[Value]
+    boxes: dict[str, list[tuple[Box, Value]]] = field(default_factory=dict)
+
+
+def lower(
+    model: onnx.ModelProto,
+    path: Path,
+    states: Mapping[str, str],
+    *,
+    starts: Mapping[str, Array] | None = None,
+    boxes: Mapping[str, Sequence[Box]] | None = None,
+) -> Lowered:
+    """List the steps of a graph.
+
+    Args:
+        model: The model. Variable axes have length 1.
+        path: Path of its file, for error messages.
+        states: For each input that is a state, the output with its next value.
+        starts: Initial values of states, in their shape; zeros for others.
+        boxes: How a state is divided into values, each with a first index, a size, and the order of its axes. Default:
+            one value in the order of the axes.
+
+    Returns:
+        The steps.
+
+    Raises:
+        UsageError: A node, an input or an output has no step. The message names it.
+        EdgernnError: The graph is invalid.
+    """
+    return _Lowering(model, path, states).run(starts or {}, boxes or {})
+
+
+def shape_of(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    """Return the shape of an input, with 1 for variable axes."""
+    return tuple(max(int(dim.dim_value), 1) for dim in value.type.tensor_type.shape.dim)
+
+
+class _Lowering:
+    def __init__(self, model: onnx.ModelProto, path: Path, states: Mapping[str, str]) -> None:
+        self._model, self._path, self._next = model, path, states
+        self._builder = Builder()
+        self._tensors: dict[str, Tensor | None] = {}
+        # inputs of nodes that have still to read a value
+        self._readers: Counter[Value] = Counter()
+        self._uses: Counter[str] = Counter()
+        self._initialisers = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._weights = Weights(model, path)
+        self._opsets = {entry.domain: entry.version for entry in model.opset_import}
+
+    def run(self, starts: Mapping[str, Array], boxes: Mapping[str, Sequence[Box]]) -> Lowered:
+        graph = self._model.graph
+        result = Lowered(self._builder.steps, {}, {}, [])
+        self._count(graph)
+        for value in graph.input:
+            if value.name in self._initialisers:
+                continue
+            shape = shape_of(value)
+            if value.type.tensor_type.elem_type != TensorProto.FLOAT:
+                kind = TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+                raise UsageError(
+                    f"{self._path}: input {value.name}: expected float32, got {kind}; make it a constant with --value "
+                    f"{value.name}=NUMBER"
+                )
+            if value.name in self._next:
+                parts = self._state(value.name, shape, starts.get(value.name), boxes.get(value.name))
+                result.boxes[value.name] = parts
+                result.states += [part for _, part in parts]
+                boxed = tuple((box[0], dense(part, box[1], box[2])) for box, part in parts)
+                self._bind(value.name, Pieces(shape, boxed).simple())
+            else:
+                offset = sum(map(math.prod, result.inputs.values()))
+                result.inputs[value.name] = shape
+                self._bind(value.name, dense(Value(Kind.INPUT, math.prod(shape), offset=offset), shape))
+        for node in graph.node:
+            self._node(node)
+        offset = 0
+        for value in graph.output:
+            if value.name in self._next.values() or value.type.tensor_type.elem_type != TensorProto.FLOAT:
+                continue
+            tensor = self._read(value.name)
+            shape = tuple(tensor.shape)
+            result.outputs[value.name] = shape
+            self._builder.store(tensor, dense(Value(Kind.OUTPUT, math.prod(shape), offset=offset), shape))
+            offset += math.prod(shape)
+        if not result.outputs or not result.inputs:
+            raise UsageError(f"{self._path}: expected an input and an output of float32 besides the states, got none")
+        self._keep(result)
+        return result
+
+    def _count(self, graph: onnx.GraphProto) -> None:
+        """Count how often each name is read."""
+        for node in graph.node:
+            self._uses.update(node.input)
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    self._count(attribute.g)
+        self._uses.update(value.name for value in graph.output)
+
+    def _state(
+        self, name: str, shape: tuple[int, ...], start: Array | None, boxes: Sequence[Box] | None
+    ) -> list[tuple[Box, Value]]:
+        whole = ((0,) * len(shape), shape, tuple(range(len(shape))))
+        numbers = np.zeros(shape, np.float32) if start is None else np.asarray(start, np.float32)
+        if numbers.size != math.prod(shape):
+            raise UsageError(f"{self._path}: state {name}: expected {math.prod(shape)} numbers, got {numbers.size}")
+        parts = []
+        for box in boxes or [whole]:
+            first, size, order = box
+            part = numbers.reshape(shape)[tuple(slice(f, f + n) for f, n in zip(first, size, strict=True))]
+            parts.append((box, Value(Kind.STATE, math.prod(size), part.transpose(order).ravel())))
+        return parts
+
+    def _bind(self, name: str, tensor: Tensor | None) -> None:
+        self._tensors[name] = tensor
+        for value in _values(tensor):
+            self._readers[value] += self._uses[name]
+
+    def _read(self, name: str) -> Tensor:
+        if name not in self._tensors and name in self._initialisers:
+            self._bind(name, self._array(self._initialisers[name]))
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise EdgernnError(
+                f"{self._path}: value {name:.50}: expected a node that computes it as a float, got none; leave the "
+                "output out of the model, or export it again"
+            )
+        return tensor
+
+    def _array(self, tensor: TensorProto) -> Array:
+        try:
+            array: Array = numpy_helper.to_array(tensor)
+        except Exception as error:  # onnx raises errors of many types for a damaged tensor
+            raise EdgernnError(
+                f"{self._path}: tensor {tensor.name:.50}: expected numbers, got a damaged one ({error}); export the "
+                "model again"
+            ) from None
+        return array
+
+    def _node(self, proto: onnx.NodeProto) -> None:
+        title = f"{self._path}: {proto.op_type} {proto.name or next(iter(proto.output), '')}"
+        if proto.domain == DOMAIN:
+            self._finish(proto, self._own(proto, title))
+            return
+        if proto.domain not in ("", "ai.onnx"):
+            raise UsageError(f"{title}: expected an operator of ONNX, got one of {proto.domain}; {_REMEDY}")
+        if proto.op_type == "If":
+            self._branch(proto, title)
+            return
+        if proto.op_type in _SHAPES:
+            tensor = self._read(proto.input[0])
+            self._readers.subtract(_values(tensor))
+            shape = np.array(tensor.shape, np.int64)
+            first, last = (next((a.i for a in proto.attribute if a.name == n), None) for n in ("start", "end"))
+            self._finish(proto, [shape[first:last] if proto.op_type == "Shape" else np.array(shape.prod())])
+            return
+        inputs = [self._read(name) if name else None for name in proto.input]
+        if all(tensor is None or isinstance(tensor, np.ndarray) for tensor in inputs) and (
+            proto.op_type not in recurrent.OPERATORS
+        ):
+            self._finish(proto, self._constant(proto, inputs, title))
+            return
+        if proto.op_type not in _OPERATORS:
+            raise UsageError(f"{title}: expected an operator that a packed model has, got {proto.op_type}; {_REMEDY}")
+        try:
+            result = _OPERATORS[proto.op_type](self._builder, self._read_node(proto, inputs, title))
+        except EdgernnError:
+            raise
+        except (AssertionError, IndexError, ValueError, TypeError) as error:
+            raise EdgernnError(
+                f"{title}: expected inputs and attributes that fit, got others ({error}); export the model again"
+            ) from error
+        self._finish(proto, result if isinstance(result, list) else [result])
+
+    def _read_node(self, proto: onnx.NodeProto, inputs: Sequence[Tensor | None], title: str) -> Node:
+        """Return a node with its inputs, which count as read."""
+        for tensor in inputs:
+            self._readers.subtract(_values(tensor))
+        alone = [all(not self._readers[value] for value in _values(tensor)) for tensor in inputs]
+        return Node(proto, list(inputs), title, alone)
+
+    def _finish(self, proto: onnx.NodeProto, outputs: Sequence[Tensor | None]) -> None:
+        for name, tensor in zip(proto.output, outputs, strict=False):
+            if name:
+                self._bind(name, tensor)
+
+    def _constant(self, proto: onnx.NodeProto, inputs: Sequence[Any], title: str) -> list[Array]:
+        """Compute a node whose inputs are constant."""
+        names = [f"i{k}" if tensor is not None else "" for k, tensor in enumerate(inputs)]
+        outputs = [f"o{k}" if name else "" for k, name in enumerate(proto.output)]
+        node = onnx.NodeProto()
+        node.CopyFrom(proto)
+        del node.input[:], node.output[:]
+        node.input.extend(names)
+        node.output.extend(outputs)
+        arrays = {name: tensor for name, tensor in zip(names, inputs, strict=True) if name}
+        declared = [onnx.ValueInfoProto(name=name) for name in arrays]
+        results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
+        graph = helper.make_graph([node], "constant", declared, results)
+        opset = self._opsets.get("", self._opsets.get("ai.onnx", 1))
+        try:
+            if proto.op_type in ("ConstantOfShape", "Expand", "Tile"):
+                count = arrays["i0"] if proto.op_type == "ConstantOfShape" else arrays["i1"]
+                if math.prod(map(int, np.ravel(count))) > _MOST:
+                    raise ValueError(f"a constant of more than {_MOST} numbers")
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+            computed = ReferenceEvaluator(model).run(None, arrays)
+        except Exception as error:  # the classes of its errors have no common base
+            text = str(error).partition("\n")[0]
+            raise UsageError(
+                f"{title}: expected constant inputs that fit, got an error: {text:.200}; {_REMEDY}"
+            ) from None
+        found = iter(computed)
+        return [np.asarray(next(found)) if name else np.zeros(0) for name in outputs]
+
+    def _branch(self, proto: onnx.NodeProto, title: str) -> None:
+        """Add the nodes of the branch of If that its constant condition chooses."""
+        condition = self._read(proto.input[0])
+        if not isinstance(condition, np.ndarray):
+            raise UsageError(
+                f"{title}: expected a constant condition, got one that the graph computes; fix the inputs on which it "
+                "depends, with --value NAME=NUMBER or --shape NAME=LENGTH,LENGTH"
+            )
+        wanted = "then_branch" if condition.any() else "else_branch"
+        body = next(a.g for a in proto.attribute if a.name == wanted)
+        for tensor in body.initializer:
+            self._bind(tensor.name, self._array(tensor))
+        for node in body.node:
+            self._node(node)
+        for name, value in zip(proto.output, body.output, strict=True):
+            self._bind(name, self._read(value.name))
+
+    def _own(self, proto: onnx.NodeProto, title: str) -> list[Tensor | None]:
+        """Add the step of a node of edgernn."""
+        states = len(proto.output) - 3
+        names = proto.input[1 : len(proto.input) - states]
+        weights: list[Weight] = [self._weights[name] for name in names if name]
+        inputs: list[Tensor | None] = [None] * len(proto.input)
+        for k in (0, *range(len(proto.input) - states, len(proto.input))):
+            inputs[k] = self._read(proto.input[k])
+        node = self._read_node(proto, inputs, title)
+        return recurrent.own_layer(self._builder, node, weights, self._path)
+
+    def _keep(self, result: Lowered) -> None:
+        """Copy the next value of each state to its place; values of states are read before any is written."""
+        pairs = list[tuple[View, View]]()
+        for name, output in self._next.items():
+            tensor = self._read(output)
+            for (first, size, order), value in result.boxes[name]:
+                part: Tensor = tensor
+                if tuple(tensor.shape) != self._shape(name):
+                    raise UsageError(
+                        f"{self._path}: state {name}: expected its next value {output} in the shape "
+                        f"{self._shape(name)}, got {tuple(tensor.shape)}; name the right output with --state"
+                    )
+                for axis, (start, count) in enumerate(zip(first, size, strict=True)):
+                    part = sliced(self._builder, part, axis, start, count)
+                place = dense(value, size, order)
+                for begin, view in boxes_of(self._builder, part).boxes:
+                    target = place.box(begin, view.shape)
+                    if view != target:
+                        pairs.append((view, target))
+        pairs = [(self._builder.copy(v) if v.value.kind == Kind.STATE else v, target) for v, target in pairs]
+        for view, target in pairs:
+            self._builder.store(view, target)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return next(shape_of(value) for value in self._model.graph.input if value.name == name)
+
+
+def _values(tensor: Tensor | None) -> list[Value]:
+    """Return the values in which a tensor lies."""
+    if isinstance(tensor, View):
+        return [tensor.value]
+    return [view.value for _, view in tensor.boxes] if isinstance(tensor, Pieces) else []

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step graphs of ONNX files: each operator against ONNX Runtime, states, memory, and refusals."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.library import onnxruntime
+from edgernn.runtime.step_graph.content import encode
+from edgernn.runtime.step_graph.plan import plan
+from tests.step_graph_oracle import Oracle
+
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape):
+    return (0.5 * RNG.standard_normal(shape)).astype(np.float32)
+
+
+class Net:
+    """A small ONNX graph: `net(op, *inputs, **attributes)` adds a node; arrays become initialisers."""
+
+    def __init__(self, **shapes):
+        self.inputs, self.nodes, self.tensors, self.outputs, self.states = shapes, [], [], [], {}
+
+    def __call__(self, op, *inputs, outputs=1, **attributes):
+        names = [self.name(value) for value in inputs]
+        results = [f"{op}{len(self.nodes)}.{k}" for k in range(outputs)]
+        self.nodes.append(helper.make_node(op, names, results, results[0], **attributes))
+        return results[0] if outputs == 1 else results
+
+    def name(self, value):
+        if isinstance(value, str):
+            return value
+        name = f"w{len(self.tensors)}"
+        self.tensors.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def model(self, *outputs, **states):
+        """Return the model; `states` maps inputs to outputs with their next values."""
+        self.states = states
+        values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items()]
+        results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in (*outputs, *states.values())]
+        graph = helper.make_graph(self.nodes, "net", values, results, self.tensors)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        return model
+
+
+def packed(model, states):
+    return encode(plan(model, Path("net.onnx"), states))
+
+
+def assert_equals_runtime(net, *outputs, steps=3, tolerance=1e-5, step=None, **states):
+    """Compare a plan with ONNX Runtime over a few steps; return its content."""
+    model = net.model(*outputs, **states)
+    session = onnxruntime().InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    content = packed(model, states)
+    step = step or Oracle(content.data).step
+    current = {name: np.zeros(net.inputs[name], np.float32) for name in states}
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in net.inputs.items() if n not in states}
+        results = session.run([*outputs, *states.values()], {**feeds, **current})
+        current = dict(zip(states, results[len(outputs) :], strict=True))
+        y = step(np.concatenate([value.ravel() for value in feeds.values()]))
+        expected = np.concatenate([value.ravel() for value in results[: len(outputs)]])
+        np.testing.assert_allclose(y, expected, rtol=tolerance, atol=tolerance)
+    return content
+
+
+UNARY = ["Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp", "Sin", "Cos", "Sign", "Softplus", "Softsign", "HardSwish"]
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_functions_of_one_number(op):
+    net = Net(x=[1, 3, 5])
+    assert_equals_runtime(net, net(op, "x"))
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [("LeakyRelu", {"alpha": 0.2}), ("Elu", {"alpha": 0.7}), ("Selu", {}), ("HardSigmoid", {"alpha": 0.3})],
+)
+def test_functions_with_attributes(op, attributes):
+    net = Net(x=[1, 3, 5])
+    assert_equals_runtime(net, net(op, "x", **attributes))
+
+
+@pytest.mark.parametrize("exponent", [0.5, 2.0, 3.0, -1.0])
+def test_powers(exponent):
+    net = Net(x=[1, 6])
+    assert_equals_runtime(net, net("Pow", net("Exp", "x"), np.float32(exponent)))
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min"])
+@pytest.mark.parametrize("shapes", [([1, 3, 5], [1, 3, 5]), ([1, 3, 1], [1, 1, 5]), ([2, 3, 4], [4])])
+def test_two_operands_broadcast(op, shapes):
+    net = Net(x=shapes[0], z=shapes[1])
+    assert_equals_runtime(net, net(op, "x", net("Add", net("Abs", "z"), np.float32(0.1))))
+
+
+def test_choices_and_comparisons():
+    net = Net(x=[1, 3, 5], z=[1, 3, 5])
+    chosen = net("Where", net("Greater", "x", "z"), "x", net("Neg", "z"))
+    clipped = net("Clip", chosen, np.float32(-0.5), np.float32(0.8))
+    assert_equals_runtime(net, clipped, net("Cast", net("LessOrEqual", "x", "z"), to=TensorProto.FLOAT))
+
+
+@pytest.mark.parametrize("axes", [[0], [1], [2], [1, 2], [0, 1, 2]])
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceSumSquare"])
+def test_sums(op, axes):
+    net = Net(x=[4, 3, 5])
+    turned = net("Transpose", "x", perm=[2, 0, 1])
+    assert_equals_runtime(net, net(op, turned, axes=axes, keepdims=0), net(op, "x", axes=axes))
+
+
+def test_softmax_and_normalisations():
+    net = Net(x=[1, 4, 6])
+    soft = [net("Softmax", "x", axis=axis) for axis in (1, 2)]
+    layer = net("LayerNormalization", "x", normal(6), normal(6), axis=-1)
+    instance = net("InstanceNormalization", "x", normal(4), normal(4))
+    assert_equals_runtime(net, *soft, net("LogSoftmax", "x"), layer, instance, net("GlobalAveragePool", "x"))
+
+
+def test_shapes_change_without_a_copy():
+    net = Net(x=[2, 4, 6])
+    turned = net("Transpose", "x", perm=[1, 0, 2])
+    part = net("Slice", turned, np.array([3]), np.array([-9]), np.array([0]), np.array([-2]))
+    merged = net("Reshape", net("Unsqueeze", part, np.array([1])), np.array([1, -1]))
+    content = assert_equals_runtime(net, net("Relu", merged))
+    assert content.names == ["POINTWISE"]
+
+
+def test_parts_are_joined_and_padded():
+    net = Net(x=[1, 4, 6])
+    a, b = net("Split", "x", np.array([2, 4]), outputs=2, axis=2)
+    joined = net("Concat", net("Relu", b), a, axis=2)
+    zeros = net("Pad", joined, np.array([0, 1, 2, 0, 0, 1]))
+    mirrored = net("Pad", "x", np.array([0, 0, 2, 0, 1, 3]), mode="reflect")
+    edges = net("Pad", "x", np.array([0, 0, 1, 0, 2, 0]), mode="edge")
+    assert_equals_runtime(net, zeros, net("Tanh", mirrored), edges, net("Tile", a, np.array([1, 2, 3])))
+
+
+@pytest.mark.parametrize("indices", [3, [1, 3], [[0, 1, 2], [1, 2, 3]], [3, 0, 0, 2], [-1, 1]])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_chosen_rows(indices, axis):
+    net = Net(x=[4, 5, 6])
+    assert_equals_runtime(net, net("Gather", "x", np.array(indices), axis=axis))
+
+
+def test_a_box_of_a_tensor_is_replaced():
+    net = Net(x=[4, 3, 5], z=[2, 3, 5])
+    indices = np.array([[1], [2]])
+    replaced = net("ScatterND", "x", indices, "z")
+    assert_equals_runtime(net, replaced, net("Exp", net("Slice", replaced, np.array([0]), np.array([3]))))
+
+
+CONVS = [
+    ([1, 3, 9], [4, 3, 3], {"pads": [1, 1]}),
+    ([1, 3, 9], [4, 3, 3], {"strides": [2], "pads": [2, 0]}),
+    ([1, 3, 9], [4, 3, 2], {"dilations": [3]}),
+    ([1, 4, 9], [4, 1, 3], {"group": 4, "pads": [1, 1]}),
+    ([1, 4, 9], [6, 2, 3], {"group": 2}),
+    ([1, 4, 9], [8, 1, 3], {"group": 4, "auto_pad": "SAME_UPPER"}),
+    ([1, 3, 9], [5, 3, 1], {}),
+    ([1, 3, 6, 7], [4, 3, 3, 3], {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
+    ([1, 4, 6, 7], [4, 1, 3, 3], {"group": 4, "pads": [2, 1, 2, 1], "dilations": [2, 1]}),
+    ([1, 4, 1, 9], [6, 2, 1, 5], {"group": 2, "pads": [0, 2, 0, 2], "strides": [1, 2]}),
+    ([1, 4, 6, 7], [6, 2, 2, 3], {"group": 2}),
+    ([1, 4, 6, 7], [6, 4, 1, 1], {"strides": [2, 3]}),
+]
+
+
+@pytest.mark.parametrize(("x", "W", "attributes"), CONVS)
+def test_convolutions(x, W, attributes):
+    net = Net(x=x)
+    y = net("Conv", "x", normal(*W), normal(W[0]), **attributes)
+    scaled = net("Mul", net("BatchNormalization", y, *batch_norm(W[0])), np.float32(0.5))
+    content = assert_equals_runtime(net, net("Relu", scaled))
+    # both are part of the weights
+    assert content.names.count("POINTWISE") == 1
+
+
+def batch_norm(channels):
+    return normal(channels), normal(channels), normal(channels), np.exp(normal(channels))
+
+
+TRANSPOSED = [
+    ([1, 3, 9], [3, 4, 3], {"strides": [2], "pads": [1, 1]}),
+    ([1, 3, 9], [3, 4, 5], {"strides": [3], "output_padding": [1]}),
+    ([1, 3, 9], [3, 4, 2], {"strides": [3]}),
+    ([1, 4, 9], [4, 3, 3], {"group": 2, "dilations": [2]}),
+    ([1, 4, 5, 7], [4, 1, 3, 3], {"group": 4, "pads": [4, 1, 4, 1], "dilations": [2, 1]}),
+    ([1, 4, 5, 7], [4, 2, 3, 3], {"strides": [2, 2], "pads": [1, 0, 1, 1]}),
+    ([1, 4, 1, 7], [4, 2, 1, 5], {"strides": [1, 2], "pads": [0, 2, 0, 2], "group": 2}),
+]
+
+
+@pytest.mark.parametrize(("x", "W", "attributes"), TRANSPOSED)
+def test_transposed_convolutions(x, W, attributes):
+    net = Net(x=x)
+    channels = W[1] * attributes.get("group", 1)
+    y = net("ConvTranspose", "x", normal(*W), normal(channels), **attributes)
+    content = assert_equals_runtime(net, net("BatchNormalization", y, *batch_norm(channels)))
+    # outputs between the elements of a kernel that is shorter than the stride are its biases
+    assert ("POINTWISE" in content.names) == (W[2] < attributes.get("strides", [1])[0])
+
+
+def test_matrix_products():
+    net = Net(x=[2, 3, 4], z=[1, 4])
+    wide = net("Add", net("MatMul", "x", normal(4, 5)), normal(5))
+    left = net("MatMul", normal(2, 3), "x")
+    gemm = net("Gemm", "z", normal(6, 4), normal(6), transB=1, alpha=0.5, beta=2.0)
+    content = assert_equals_runtime(net, wide, net("MatMul", net("Transpose", "x", perm=[1, 2, 0]), normal(2, 3)), gemm)
+    assert content.names.count("POINTWISE") == 0
+    assert left
+
+
+def fourier(N, window, sign=-1):
+    angles = 2 * np.pi * np.outer(np.arange(N // 2 + 1), np.arange(N)) / N
+    kernel = np.concatenate([np.cos(angles), sign * np.sin(angles)]) * window
+    return kernel[:, None].astype(np.float32)
+
+
+def test_a_windowed_fourier_transform_becomes_fast():
+    net = Net(x=[1, 160])
+    wave = net("Unsqueeze", "x", np.array([1]))
+    parts = net("Conv", wave, fourier(64, np.hanning(65)[:-1]), strides=[32])
+    content = assert_equals_runtime(net, net("Tanh", parts), net("Conv", wave, fourier(64, 1.0, sign=1), strides=[32]))
+    assert content.names.count("FFT") == 1
+    assert content.names.count("LINEAR") == 1
+
+
+RECURRENT = [
+    ("LSTM", 4, {}),
+    ("GRU", 3, {"linear_before_reset": 1}),
+    ("GRU", 3, {}),
+    ("RNN", 1, {}),
+]
+
+
+@pytest.mark.parametrize(("op", "gates", "attributes"), RECURRENT)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_recurrent_operators_within_a_step(op, gates, attributes, direction):
+    """Runs over an axis of each step, such as that of frequencies, so it keeps no state."""
+    count, H = 2 if direction == "bidirectional" else 1, 6
+    net = Net(x=[5, 2, 3])
+    weights = normal(count, gates * H, 3), normal(count, gates * H, H), normal(count, 2 * gates * H)
+    start = normal(count, 2, H)
+    extra = [start] if op == "LSTM" else []
+    outputs = 3 if op == "LSTM" else 2
+    results = net(
+        op, "x", *weights, "", start, *extra, outputs=outputs, hidden_size=H, direction=direction, **attributes
+    )
+    assert_equals_runtime(net, *results, net(op, "x", *weights, hidden_size=H, direction=direction, **attributes))
+
+
+@pytest.mark.parametrize(("op", "gates", "attributes"), RECURRENT)
+@pytest.mark.parametrize("layout", ["one", "packed", "interleaved"])
+def test_states_of_recurrent_operators(op, gates, attributes, layout):
+    """A packed state holds those of all layers, and is divided so that each layer works on its own in place."""
+    H, kinds = 4, 2 if op == "LSTM" else 1
+    shape = {"one": [kinds, 1, H], "packed": [2 * kinds, 1, H], "interleaved": [1, H, 2 * kinds]}[layout]
+    net = Net(x=[1, 1, 3], s=shape)
+    layers = 1 if layout == "one" else 2
+    x, last = "x", []
+    for k in range(layers):
+        starts = []
+        for j in range(kinds):
+            index, axis = np.array([kinds * k + j]), 2 if layout == "interleaved" else 0
+            part = net("Gather", "s", index, axis=axis)
+            starts.append(net("Transpose", part, perm=[0, 2, 1]) if axis else part)
+        weights = normal(1, gates * H, 3 if k == 0 else H), normal(1, gates * H, H), normal(1, 2 * gates * H)
+        y, *ends = net(op, x, *weights, "", *starts, outputs=1 + kinds, hidden_size=H, **attributes)
+        last += [net("Transpose", end, perm=[0, 2, 1]) if layout == "interleaved" else end for end in ends]
+        x = net("Squeeze", y, np.array([1]))
+    after = net("Concat", *last, axis=2 if layout == "interleaved" else 0)
+    content = assert_equals_runtime(net, net("Relu", x), s=after, steps=5)
+    assert content.names == ["RECURRENT"] * layers + ["POINTWISE"]
+
+
+def test_a_cache_of_a_convolution():
+    net = Net(x=[1, 3, 1], s=[1, 3, 4])
+    joined = net("Concat", "s", "x", axis=2)
+    y = net("Conv", joined, normal(5, 3, 3), dilations=[2])
+    after = net("Slice", joined, np.array([1]), np.array([5]), np.array([2]))
+    assert_equals_runtime(net, net("Relu", y), s=after, steps=8)
+
+
+def test_states_exchange_their_values():
+    net = Net(x=[1, 2], a=[1, 2], b=[1, 2], c=[1, 2])
+    total = net("Add", "a", "x")
+    assert_equals_runtime(net, net("Sub", "a", "b"), a=net("Identity", "b"), b=total, c="c", steps=6)
+
+
+def test_constants_and_shapes_are_folded():
+    net = Net(x=[1, 3, 4])
+    shape = net("Shape", "x")
+    count = net("Gather", shape, np.array([2]))
+    target = net("Concat", np.array([1]), net("Mul", count, np.array([3])), axis=0)
+    condition = net("Equal", net("Squeeze", count, np.array([0])), np.array(4))
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["x"], [f"{name}.y"])], name, [], [onnx.ValueInfoProto(name=f"{name}.y")]
+        )
+        for name, op in (("then_branch", "Relu"), ("else_branch", "Exp"))
+    }
+    chosen = net("If", condition, **branches)
+    content = assert_equals_runtime(net, net("Reshape", chosen, target))
+    assert len(content.names) == 1
+
+
+REFUSED = [
+    (lambda net: net("Erf", "x"), "Erf Erf0.0: expected an operator that a packed model has, got Erf"),
+    (lambda net: net("MatMul", "x", net("Transpose", "x")), "expected one factor that is a constant matrix"),
+    (lambda net: net("Pow", "x", np.float32(1.7)), "expected an exponent of 0.5, 1, 2, 3"),
+    (lambda net: net("Cast", "x", to=TensorProto.INT64), "expected float or bool, got int64"),
+    (lambda net: net("Conv", net("Reshape", "x", np.array([2, 2, 1])), normal(1, 2, 1)), "a batch of 1, got 2"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), REFUSED)
+def test_what_no_step_computes_is_refused_by_name(build, message):
+    net = Net(x=[1, 4])
+    with pytest.raises(UsageError) as error:
+        packed(net.model(build(net)), {})
+    assert message in str(error.value)
+    assert str(error.value).startswith("net.onnx: ")
+    assert "; " in str(error.value)
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    net = Net(x=[1, 4], s=[1, 3])
+    with pytest.raises(UsageError, match="state s: expected its next value"):
+        packed(net.model(net("Relu", "x"), s=net("Exp", "x")), {"s": net.nodes[-1].output[0]})
+
+
+def test_damaged_graphs_are_refused():
+    net = Net(x=[1, 4])
+    model = net.model(net("Relu", "x"))
+    model.graph.node[0].input[0] = "missing"
+    with pytest.raises(EdgernnError, match="value missing: expected a node that computes it"):
+        packed(model, {})
+
+
+def random_net(seed):
+    """Draw a network of blocks that keep a tensor (1, C, F), with a state for some of them."""
+    rng = np.random.default_rng(seed)
+    C, F = int(rng.integers(2, 6)), int(rng.integers(3, 8))
+    net, states = Net(x=[1, C, F]), {}
+    value = "x"
+    for _ in range(rng.integers(3, 9)):
+        kind = rng.integers(9)
+        if kind == 0:
+            value = net("Conv", value, normal(C, C, 3), normal(C), pads=[1, 1])
+        elif kind == 1:
+            value = net("Mul", value, net("Sigmoid", net("ReduceMean", value, axes=[2])))
+        elif kind == 2:
+            turned = net("Transpose", value, perm=[0, 2, 1])
+            value = net("Transpose", net("Add", net("MatMul", turned, normal(C, C)), normal(C)), perm=[0, 2, 1])
+        elif kind == 3:
+            value = net("PRelu", value, normal(C, 1))
+        elif kind == 4:
+            name = f"s{len(states)}"
+            net.inputs[name] = [1, C, F]
+            states[name] = value = net("Tanh", net("Add", value, name))
+        elif kind == 5:
+            a, b = net("Split", value, np.array([1, C - 1]), outputs=2, axis=1)
+            value = net("Concat", b, net("Relu", a), axis=1)
+        elif kind == 6:
+            name = f"s{len(states)}"
+            net.inputs[name] = [1, F, C]
+            x = net("Transpose", value, perm=[0, 2, 1])
+            weights = normal(1, 3 * C, C), normal(1, 3 * C, C), normal(1, 6 * C)
+            y, states[name] = net("GRU", x, *weights, "", name, outputs=2, hidden_size=C, linear_before_reset=1)
+            value = net("Transpose", net("Squeeze", y, np.array([1])), perm=[0, 2, 1])
+        elif kind == 7:
+            name, wide = f"s{len(states)}", int(rng.integers(1, 4))
+            net.inputs[name] = [1, C, wide, F]
+            row = net("Unsqueeze", value, np.array([2]))
+            joined = net("Concat", name, row, axis=2)
+            states[name] = net("Slice", joined, np.array([1]), np.array([wide + 1]), np.array([2]))
+            y = net("Conv", joined, normal(C, 1, wide + 1, 3), group=C, pads=[0, 1, 0, 1])
+            value = net("Squeeze", y, np.array([2]))
+        else:
+            shuffled = net("Reshape", net("Transpose", value, perm=[0, 2, 1]), np.array([1, C, F]))
+            value = net("Div", shuffled, net("Add", net("Abs", value), np.float32(1)))
+    return net, net("Neg", value), states
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_networks(seed):
+    net, y, states = random_net(seed)
+    assert_equals_runtime(net, y, steps=4, tolerance=3e-5, **states)
