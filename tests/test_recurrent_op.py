@@ -2,6 +2,8 @@
 """The kernels and the torch op of a recurrent layer under every caller: results and gradients of the layer's loop."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,6 +149,40 @@ def test_ops_pass_torchs_own_checks() -> None:
         assert set(checked.values()) == {"SUCCESS"}
     with pytest.raises(edgernn.EdgernnError, match="expected a layer that was traced in this process, got other"):
         torch.ops.edgernn.recurrent(tensors, None, "other", True, 2.0, True, True)
+
+
+def test_op_reads_the_weights_of_each_call_and_frees_them() -> None:
+    model, twin = make("gru"), make("gru")
+    (layer,) = model.recurrent_layers()
+    x, state = torch.randn(3, 2, 3), torch.zeros(2, 6)
+
+    def assert_op_equals_layer(layer: RecurrentLayer) -> None:
+        tensors = [x, state, *layer.parameters(), *layer.buffers()]
+        with torch.no_grad():
+            expected, _, _ = layer(x, (state,))
+            for _ in range(2):
+                y, *_ = torch.ops.edgernn.recurrent(tensors, None, layer.op_key(), layer.training, 1.0, False, False)
+                assert torch.equal(y, expected)
+
+    assert_op_equals_layer(layer)
+    # an optimiser changes weights in place, and others give them new memory
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    one_pass(model, model, x)
+    optimizer.step()
+    assert_op_equals_layer(layer)
+    layer.cell.W.data = torch.randn(18, 3)
+    assert_op_equals_layer(layer)
+    layer.cell.W.data = layer.cell.W.data.clone().t().contiguous().t()
+    assert_op_equals_layer(layer)
+    assert_op_equals_layer(copy.deepcopy(layer))
+    assert_op_equals_layer(twin.recurrent_layers()[0])
+    layer.cell.R = nn.Parameter(torch.randn(18, 6))
+    assert_op_equals_layer(layer.eval())
+    memory = weakref.ref(layer.cell.R.untyped_storage())
+    assert memory() is not None
+    del model, layer, optimizer
+    gc.collect()
+    assert memory() is None
 
 
 def test_callers_that_replace_weights_and_copy() -> None:

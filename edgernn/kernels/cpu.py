@@ -195,35 +195,17 @@ class Unrolled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, kept: Kept | None, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
         contiguous = [None if t is None else t.contiguous() for t in inputs]
-        named = plan.named(plan.split(contiguous)[0])
-        restored = kept is not None and kept.y is not None
-        if kept is not None and kept.y is not None:
-            values = plan.restore(kept.y, kept.tensors, named)
-        else:
-            keep = kept is not None or any(ctx.needs_input_grad)
-            values = plan.allocate(keep, named)
-            if kept is None or not kept.dry:
-                plan.run(values, keep, contiguous)
-            if kept is not None:
-                kept.tensors = values.listed(named)
-        states, memories, u = values.states, values.memories, values.u
-        ctx.plan, ctx.count = plan, len(states)
+        keep = kept is not None or any(ctx.needs_input_grad)
+        values, outputs = _forward(plan, kept, keep, contiguous)
+        ctx.plan, ctx.count = plan, len(values.states)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(values.p, values.m, u, *states, *memories, *values.normalised, *contiguous)
-        last = tuple(s[-1].clone() for s in states)
-        if plan.rule.schedules:
-            return (states[0], *last)
+        tensors = (*values.states, *values.memories, *values.normalised, *contiguous)
+        ctx.save_for_backward(values.p, values.m, values.u, *tensors)
         if isinstance(plan.rule, PerColumn):
-            ctx.mark_non_differentiable(*memories)
-            return (states[0], *last, *memories)
-        assert u is not None
-        ctx.mark_non_differentiable(u)
-        likelihoods = None
-        if plan.likelihoods and isinstance(plan.rule, Scored) and not restored:
-            likelihoods = _likelihoods(plan.rule, named, memories, states[0])
-        # of restored values, only the gradients count
-        budget = u.new_zeros(()) if restored else plan.rule.budget(u, likelihoods, plan.step_weights)
-        return (states[0], *last, *(memory[-1].clone() for memory in memories), u, budget)
+            ctx.mark_non_differentiable(*values.memories)
+        elif not plan.rule.schedules:
+            ctx.mark_non_differentiable(values.u)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -269,6 +251,35 @@ class Unrolled(torch.autograd.Function):
                 if grad is not None:
                     grad.copy_(threshold)
         return (None, None, *input_grads)
+
+
+def _forward(
+    plan: _Plan, kept: Kept | None, keep: bool, inputs: Sequence[Tensor | None]
+) -> tuple[_Values, tuple[Tensor, ...]]:
+    """Run all steps, unless their values are kept; return the values, and the outputs of `Unrolled`."""
+    named = plan.named(plan.split(inputs)[0])
+    restored = kept is not None and kept.y is not None
+    if kept is not None and kept.y is not None:
+        values = plan.restore(kept.y, kept.tensors, named)
+    else:
+        values = plan.allocate(keep, named)
+        if kept is None or not kept.dry:
+            plan.run(values, keep, inputs)
+        if kept is not None:
+            kept.tensors = values.listed(named)
+    states, memories, u = values.states, values.memories, values.u
+    last = tuple(s[-1].clone() for s in states)
+    if plan.rule.schedules:
+        return values, (states[0], *last)
+    if isinstance(plan.rule, PerColumn):
+        return values, (states[0], *last, *memories)
+    assert u is not None
+    likelihoods = None
+    if plan.likelihoods and isinstance(plan.rule, Scored) and not restored:
+        likelihoods = _likelihoods(plan.rule, named, memories, states[0])
+    # of restored values, only the gradients count
+    budget = u.new_zeros(()) if restored else plan.rule.budget(u, likelihoods, plan.step_weights)
+    return values, (states[0], *last, *(memory[-1].clone() for memory in memories), u, budget)
 
 
 def _likelihoods(rule: Scored, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
@@ -382,7 +393,11 @@ class CpuUnroller:
         inputs = layer.inputs(x, last)
         scales = [] if norms is None else batch_norm.vectors(cell)
         tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories, *scales)
-        y, *others = Unrolled.apply(plan, kept, *tensors)  # type: ignore[no-untyped-call]
+        if kept is None and not torch.is_grad_enabled():
+            # an autograd function takes longer than the kernels at a step of one sequence
+            y, *others = _forward(plan, None, False, [None if t is None else t.contiguous() for t in tensors])[1]
+        else:
+            y, *others = Unrolled.apply(plan, kept, *tensors)  # type: ignore[no-untyped-call]
         final = others[: count + len(memories)]
         if sends:
             after, trace = column.finish(layer, inputs, (state[0], y), memory, final[count:], constants)

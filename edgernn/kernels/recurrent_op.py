@@ -10,8 +10,9 @@ kernels, it runs the layer again. torch.func and forward-mode differentiation go
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
 from edgernn.kernels.common import Kept
 from edgernn.layer_trace import Trace
+from edgernn.rules import PerColumn
 from edgernn.structure import structure
 
 if TYPE_CHECKING:
@@ -62,32 +64,77 @@ def _is_transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
-@dataclass(frozen=True)
+class _Bound:
+    """A layer with weights that are detached, and the storages of these weights."""
+
+    def __init__(self, layer: "RecurrentLayer", weights: list[Tensor]) -> None:
+        self.layer, self.weights, self.storages = layer, weights, _storages(weights)
+
+    def has(self, weights: Sequence[Tensor]) -> bool:
+        """Return True if these weights are the same memory."""
+        return all(map(Tensor.is_set_to, self.weights, weights))
+
+
+def _recorded(layer: "RecurrentLayer") -> list[str]:
+    """List the fields of a `Trace` that a layer may record besides the budget."""
+    names = [] if layer.rule.is_dense() else ["decisions"]
+    names += [] if layer.imputer is None else ["imputed", "imputation_loss"]
+    return [*names, "sent_inputs"] if isinstance(layer.rule, PerColumn) else names
+
+
+@dataclass
 class _Known:
     """A layer that the op can run: `layer` has its structure without values of weights, `unrollers` its kernels.
 
     `keeping` is the implementation that kept values are for; None if the backward pass runs the layer again. `sources`
-    are the layers with weights of this structure that still exist.
+    are the layers with weights of this structure that still exist, each with what was bound to its weights, which
+    `bindings` has by the address of the first weight. The first weight is at `first` among the op's tensors. The op
+    returns y, the states, the budget, and the fields `recorded` of a `Trace`; every output takes time.
     """
 
     layer: "RecurrentLayer"
     names: list[str]
     keeping: "Unroller | None"
     unrollers: dict[str, "Unroller | None"] = field(default_factory=dict)
-    sources: "WeakSet[RecurrentLayer]" = field(default_factory=WeakSet)
+    sources: "WeakKeyDictionary[RecurrentLayer, _Bound | None]" = field(default_factory=WeakKeyDictionary)
+    bindings: "WeakValueDictionary[int, _Bound]" = field(default_factory=WeakValueDictionary)
+    first: int = field(init=False)
+    recorded: list[str] = field(init=False)
 
-    def bind(
-        self, tensors: Sequence[Tensor], step_weights: Tensor | None, training: bool, slope: float
-    ) -> tuple["RecurrentLayer", Tensor, State]:
-        """Return the layer with the weights among the op's `tensors`, its input x and its initial state."""
-        x, first = tensors[0], 1 + len(self.layer.states)
-        layer: RecurrentLayer = _with_weights(self.layer, dict(zip(self.names, tensors[first:], strict=True)))
-        if self.layer.training != training:
-            layer.train(training)
-        # past nn.Module.__setattr__, which takes longer than all else here
-        vars(layer)["step_weights"] = step_weights
-        vars(layer.rule)["slope"] = slope
-        return layer, x, tuple(tensors[1:first])
+    def __post_init__(self) -> None:
+        self.first, self.recorded = 1 + len(self.layer.states), _recorded(self.layer)
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of the op, without those that are kept for the backward pass."""
+        return self.first + 1 + len(self.recorded)
+
+    def flat(self, result: Result) -> list[Tensor]:
+        """Return the tensors of a result in the order of the op's outputs; an empty vector stands for None."""
+        y, last, trace = result
+        recorded = [getattr(trace, name) for name in self.recorded]
+        return [y, *last, trace.budget, *(y.new_empty(0) if t is None else t for t in recorded)]
+
+    def bind(self, weights: Sequence[Tensor]) -> "RecurrentLayer":
+        """Return the layer with these weights."""
+        layer: RecurrentLayer = _with_weights(self.layer, dict(zip(self.names, weights, strict=True)))
+        return layer
+
+    def bound(self, weights: Sequence[Tensor]) -> _Bound:
+        """Return the layer with these weights, detached; the same at every call if the weights are a layer's own."""
+        place = weights[0].data_ptr()
+        bound = self.bindings.get(place)
+        # a weight may have got another memory
+        if bound is None or not bound.has(weights):
+            detached = [weight.detach() for weight in weights]
+            bound = _Bound(self.bind(detached), detached)
+            for source in self.sources:
+                first = attrgetter(self.names[0])(source)
+                # a module may have been made without memory
+                if type(first) in _PLAIN and first.data_ptr() == place and bound.has([*_weights(source).values()]):
+                    self.sources[source] = self.bindings[place] = bound
+                    break
+        return bound
 
     def run(self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None) -> Result:
         unroller = self.keeping
@@ -101,6 +148,19 @@ class _Known:
 
 
 _KNOWN: dict[str, _Known] = {}
+
+
+def _set(layer: "RecurrentLayer", step_weights: Tensor | None, training: bool, slope: float) -> "RecurrentLayer":
+    """Set what a call of the op passes besides tensors."""
+    # past nn.Module's access to attributes, which takes longer than all else here
+    values = vars(layer)
+    values["step_weights"] = step_weights
+    vars(values["_modules"]["rule"])["slope"] = slope
+    return layer if values["training"] == training else layer.train(training)
+
+
+def _storages(tensors: Sequence[Tensor]) -> frozenset[int]:
+    return frozenset(t.untyped_storage().data_ptr() for t in tensors)
 
 
 def _with_weights(module: Any, tensors: dict[str, Tensor], prefix: str = "") -> Any:
@@ -145,7 +205,7 @@ def describe(layer: "RecurrentLayer") -> str:
     key = f"{name}:{layer.kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if key not in _KNOWN:
         _KNOWN[key] = _Known(bound, list(weights), unroller if name == _KEEPS else None)
-    _KNOWN[key].sources.add(layer)
+    _KNOWN[key].sources.setdefault(layer, None)
     return key
 
 
@@ -166,10 +226,11 @@ def _as_op(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
     keep = grad and key.startswith(_KEEPS) and not torch.compiler.is_exporting()
     op = torch.ops.edgernn.recurrent.default
     y, *others = op(tensors, layer.step_weights, key, layer.training, float(layer.rule.slope), grad, keep)
-    count = len(layer.states)
-    budget, *optional = others[count : count + 5]
-    decisions, imputed, loss, sent = (None if t.ndim == 1 else t for t in optional)
-    return y, tuple(others[:count]), Trace(decisions, budget, imputed, loss, sent_inputs=sent)
+    count, names = len(layer.states), _recorded(layer)
+    last, budget, values = others[:count], others[count], others[count + 1 : count + 1 + len(names)]
+    # a vector stands for None
+    fields = {name: None if t.ndim == 1 else t for name, t in zip(names, values, strict=True)}
+    return y, tuple(last), Trace(fields.pop("decisions", None), budget, **fields)
 
 
 def _as_node(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
@@ -186,13 +247,6 @@ def _as_node(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
     return y, tuple(last), Trace(None, x.new_zeros(()))
 
 
-def _flat(result: Result) -> list[Tensor]:
-    """Return the tensors of a result in the order of the op's outputs; an empty vector stands for None."""
-    y, last, trace = result
-    optional = (trace.decisions, trace.imputed, trace.imputation_loss, trace.sent_inputs)
-    return [y, *last, trace.budget, *(y.new_empty(0) if t is None else t for t in optional)]
-
-
 def _known(key: str) -> _Known:
     if key not in _KNOWN:
         raise EdgernnError(
@@ -202,14 +256,15 @@ def _known(key: str) -> _Known:
     return _KNOWN[key]
 
 
-def _separate(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return contiguous outputs that share no memory with the inputs or with each other, as ops must."""
-    taken = {t.untyped_storage().data_ptr() for t in inputs}
+def _separate(outputs: Sequence[Tensor], storages: frozenset[int]) -> list[Tensor]:
+    """Return contiguous outputs that share no memory with the storages of inputs or with each other, as ops must."""
+    taken = set(storages)
     separate = []
     for output in outputs:
-        tensor = output.detach().contiguous()
+        tensor = (output.detach() if output.requires_grad else output).contiguous()
         place = tensor.untyped_storage().data_ptr()
-        if tensor.storage_offset() or place in taken:
+        # tensors of no numbers have no memory
+        if place and (place in taken or tensor.storage_offset()):
             tensor = tensor.clone(memory_format=torch.contiguous_format)
             place = tensor.untyped_storage().data_ptr()
         taken.add(place)
@@ -240,9 +295,15 @@ def _recurrent(
     """Run a layer over a sequence; `tensors` are x (T, B, I), the initial state, parameters and buffers."""
     known = _known(layer)
     kept = Kept() if keep else None
-    with torch.set_grad_enabled(grad):
-        result = known.run(*known.bind([t.detach() for t in tensors], step_weights, training, slope), kept)
-    return _separate([*_flat(result), *(kept.tensors if kept else ())], tensors)
+    inputs, bound = tensors[: known.first], known.bound(tensors[known.first :])
+    module = _set(bound.layer, step_weights, training, slope)
+    if grad or torch.is_grad_enabled():
+        with torch.set_grad_enabled(grad):
+            x, *state = (t.detach() for t in inputs)
+            result = known.run(module, x, tuple(state), kept)
+    else:
+        result = known.run(module, inputs[0], tuple(inputs[1:]), kept)
+    return _separate([*known.flat(result), *(kept.tensors if kept else ())], bound.storages | _storages(inputs))
 
 
 def _fake(
@@ -255,11 +316,13 @@ def _fake(
     keep: bool,
 ) -> list[Tensor]:
     known = _known(layer)
-    module, x, state = known.bind([t.detach() for t in tensors], None, training, slope)
+    x, *others = (t.detach() for t in tensors)
+    state = tuple(others[: known.first - 1])
+    module = _set(known.bind(others[known.first - 1 :]), None, training, slope)
     one = x.new_empty((1, *x.shape[1:]))
     kept = Kept(dry=True)
     with torch.set_grad_enabled(grad):
-        flat = _flat(module.loop(one, state))
+        flat = known.flat(module.loop(one, state))
         if keep:
             known.run(module, x, state, kept)
     # outputs at all steps have three axes
@@ -284,7 +347,8 @@ def _backward(
     leaves = [t.detach().requires_grad_(need) for t, need in zip(tensors, needed, strict=True)]
     values = Kept(y, list(kept)) if kept else None
     with torch.enable_grad():
-        outputs = _flat(known.run(*known.bind(leaves, step_weights, training, slope), values))
+        module = _set(known.bind(leaves[known.first :]), step_weights, training, slope)
+        outputs = known.flat(known.run(module, leaves[0], tuple(leaves[1 : known.first]), values))
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
         gradients = iter(
@@ -296,27 +360,45 @@ def _backward(
     for leaf in leaves:
         grad = next(gradients) if leaf.requires_grad else leaf.new_empty(0)
         results.append(torch.zeros_like(leaf) if grad is None else grad)
-    return _separate(results, [*tensors, y, *kept, *(g for g in grads if g is not None)])
+    return _separate(results, _storages([*tensors, y, *kept, *(g for g in grads if g is not None)]))
 
 
 def _fake_backward(tensors: Sequence[Tensor], *others: Any) -> list[Tensor]:
     return [t.new_empty(t.shape if need else (0,)) for t, need in zip(tensors, others[-1], strict=True)]
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    tensors, step_weights, ctx.layer, ctx.training, ctx.slope, _, _ = inputs
-    ctx.count, ctx.outputs = len(tensors), len(_known(ctx.layer).layer.states) + 6
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, output[0], step_weights, *output[ctx.outputs :])
+class _Function(torch.autograd.Function):
+    """Gradients of the op `edgernn::recurrent`; `forward` has its arguments, the tensors last."""
+
+    @staticmethod
+    def forward(ctx: Any, step_weights: Tensor | None, arguments: tuple[Any, ...], *tensors: Tensor) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            output = torch.ops.edgernn.recurrent.default(list(tensors), step_weights, *arguments)
+        ctx.arguments = arguments[:3]
+        ctx.count, ctx.outputs = len(tensors), _known(arguments[0]).outputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, output[0], step_weights, *output[ctx.outputs :])
+        return tuple(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        tensors, (y, step_weights, *kept) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        needed, output_grads = list(ctx.needs_input_grad[2:]), list(grads[: ctx.outputs])
+        op = torch.ops.edgernn.recurrent_backward.default
+        gradients = op(list(tensors), y, kept, output_grads, step_weights, *ctx.arguments, needed)
+        return None, None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
 
-def _differentiate(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    tensors, (y, step_weights, *kept) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-    needed = list(ctx.needs_input_grad[0])
-    op = torch.ops.edgernn.recurrent_backward.default
-    output_grads = list(grads[: ctx.outputs])
-    gradients = op(list(tensors), y, kept, output_grads, step_weights, ctx.layer, ctx.training, ctx.slope, needed)
-    return [g if need else None for g, need in zip(gradients, needed, strict=True)], *[None] * 6
+def _dispatch(tensors: Sequence[Tensor], step_weights: Tensor | None, *arguments: Any) -> list[Tensor]:
+    """Run the op with gradients if one is needed."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return list(_Function.apply(step_weights, arguments, *tensors))  # type: ignore[no-untyped-call]
+    if not is_traced(tensors[0]) and not _is_transformed():
+        # past the dispatcher, whose second call of Python takes as long as all else here
+        return _recurrent(tensors, step_weights, *arguments)
+    with torch._C._AutoDispatchBelowAutograd():
+        results: list[Tensor] = torch.ops.edgernn.recurrent.default(tensors, step_weights, *arguments)
+    return results
 
 
 for _name, _kernel, _shapes in (
@@ -325,4 +407,4 @@ for _name, _kernel, _shapes in (
 ):
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"edgernn::{_name}", _shapes, lib=_LIBRARY)
-torch.library.register_autograd("edgernn::recurrent", _differentiate, setup_context=_save, lib=_LIBRARY)
+_LIBRARY.impl("recurrent", _dispatch, "Autograd")
