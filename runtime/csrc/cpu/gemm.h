@@ -296,12 +296,10 @@ template <class Body>
            });
 }
 
-// Computes out (rows, blocks, lanes) = a W^T + b, for a (rows, depth), packed weights w of one gate
-// and b (blocks, lanes).
-inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, const float* w,
-                     const float* b, std::int64_t blocks, float* out) {
+// The product of rows (depth,) with packed float32 weights w of one gate, from b (blocks, lanes)
+// on.
+inline Product OneGate(std::int64_t depth, const float* w, const float* b, std::int64_t blocks) {
   Product product{};
-  product.a = a;
   product.stride = depth;
   product.columns = depth;
   product.depth = depth;
@@ -311,6 +309,15 @@ inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, cons
   product.blocks = blocks;
   product.b = b;
   product.from_bias = 1;
+  return product;
+}
+
+// Computes out (rows, blocks, lanes) = a W^T + b, for a (rows, depth), packed weights w of one gate
+// and b (blocks, lanes).
+inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, const float* w,
+                     const float* b, std::int64_t blocks, float* out) {
+  Product product = OneGate(depth, w, b, blocks);
+  product.a = a;
   StartSums(product, rows, out);
 }
 

@@ -201,6 +201,9 @@ struct Residual {
   void (*add)(const float* u, const float* branch, const float* gate, std::int64_t count, float* y);
 };
 
+// The kernels of the steps of a graph, see kernel/step.h.
+struct StepKernels;
+
 // The kernels of one instruction set, in the order of the lists of cells, rules and imputers.
 struct KernelTable {
   const char* isa;
@@ -215,6 +218,7 @@ struct KernelTable {
   const Imputer* imputers[Imputers::kCount];
   Linear linear;
   Residual residual;
+  const StepKernels* steps;
 };
 
 // The table in use: the fastest one that this processor can run, or the one that the environment

@@ -87,6 +87,9 @@ constexpr Imputer kRits = MakeImputer<RitsImputer>();
 template <>
 constexpr const Imputer* kImputerOf<Rits> = &kRits;
 
+// in op/step_kernels.cc
+extern const StepKernels kStepKernels;
+
 template <class... AllCells, class... AllRules, class... AllImputers>
 constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...>,
                                 TypeList<AllRules...>, TypeList<AllImputers...>) {
@@ -104,6 +107,7 @@ constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...
   table.linear = {&LinearMap::PackedBytes, &LinearMap::Pack, &LinearMap::ScratchBytes,
                   &LinearMap::Run};
   table.residual = {&ResidualParts::Normalise, &ResidualParts::Add};
+  table.steps = &kStepKernels;
   return table;
 }
 

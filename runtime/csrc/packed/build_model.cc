@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/arena.h"
@@ -37,7 +38,10 @@ class ModelBuilder {
     EdgernnModel* const place = arena_.Allocate<EdgernnModel>(1);
     model_.table = choice.table;
     file_.Rewind();
-    if (!BuildInput() || !BuildLayers() || !BuildHead() || !file_.CheckAllRead()) return false;
+    if (!BuildInput()) return false;
+    const bool valid =
+        file_.has_graph() ? BuildSteps() : BuildLayers() && BuildHead() && file_.CheckAllRead();
+    if (!valid) return false;
     model_.scratch = arena_.Allocate(scratch_);
     if (place != nullptr) *place = model_;
     return true;
@@ -109,7 +113,7 @@ class ModelBuilder {
         *to = arena_.Allocate<std::int64_t>(batch_);
       }
     }
-    BuildStates(&layers);
+    PlaceStates(&layers, BuildStates());
     for (std::size_t i = 0; model_.layers != nullptr && i < layers.size(); ++i) {
       model_.layers[i] = layers[i].model;
     }
@@ -196,8 +200,35 @@ class ModelBuilder {
     return true;
   }
 
-  // Allocates the states of the front end and of all layers contiguously, and their initial values.
-  void BuildStates(std::vector<Layer>* layers) {
+  // Builds the steps of a graph.
+  bool BuildSteps() {
+    GraphSource source;
+    if (!file_.ReadGraph(&source)) return false;
+    for (std::uint32_t i = 0; i < file_.header().layers; ++i) {
+      PackedLayer record;
+      if (!file_.ReadLayer(i, &record)) return false;
+      std::shared_ptr<const Op> op = FindLayerOp(record);
+      if (op == nullptr) return false;
+      source.layers.push_back(
+          {std::move(op), record.tensors, static_cast<std::int64_t>(record.group_size)});
+    }
+    std::string error;
+    if (!CheckValues(source, &starts_, &error)) return Refuse(error);
+    const std::vector<float*> states = BuildStates();
+    if (!BuildGraph(source, *model_.table, batch_, states, &arena_, &model_.graph, &error)) {
+      return Refuse(error);
+    }
+    model_.sizes.neurons = model_.graph.neurons;
+    Grow(model_.graph.scratch_bytes);
+    if (model_.graph.skips) {
+      model_.updates = arena_.Allocate<std::int64_t>(batch_);
+      model_.macs = arena_.Allocate<std::int64_t>(batch_);
+    }
+    return true;
+  }
+
+  // Allocates all states contiguously, and their initial values. Returns the place of each.
+  std::vector<float*> BuildStates() {
     for (const Tensor& start : starts_) model_.sizes.state += batch_ * start.shape[0];
     model_.state = arena_.Allocate<float>(model_.sizes.state);
     float* const start = arena_.Allocate<float>(model_.sizes.state);
@@ -217,6 +248,11 @@ class ModelBuilder {
       places.push_back(model_.state == nullptr ? nullptr : model_.state + at);
       at += batch_ * width;
     }
+    return places;
+  }
+
+  // Sets the pointers to the states of the front end and of all layers.
+  void PlaceStates(std::vector<Layer>* layers, const std::vector<float*>& places) {
     std::size_t next = 0;
     const Frontend& frontend = model_.frontend;
     if (frontend.window_size > frontend.hop) model_.frontend.samples = places[next++];

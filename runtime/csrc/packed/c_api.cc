@@ -160,11 +160,14 @@ void Hold(EdgernnModel* model, const float* x) {
   }
 }
 
-// Runs one step of all layers and the head, from x (B, width).
-void Step(EdgernnModel* model, const float* x, float* y) {
+// Runs one step of a graph, or of all layers and the head, from x (B, width).
+void RunStep(EdgernnModel* model, const float* x, float* y) {
   const std::int64_t batch = model->sizes.batch;
   const bool counts = model->updates != nullptr;
   for (std::int64_t b = 0; counts && b < batch; ++b) model->updates[b] = model->macs[b] = 0;
+  if (model->layer_count == 0) {
+    return RunGraph(model->graph, {batch, x, y, model->scratch, model->updates, model->macs});
+  }
   for (std::int64_t i = 0; i < model->layer_count; ++i) {
     ModelLayer& layer = model->layers[i];
     const std::int64_t hidden = layer.sizes.hidden;
@@ -275,14 +278,14 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
     x = model->x;
   }
   if (model->mean == nullptr) {
-    edgernn::Step(model, x, y);
+    edgernn::RunStep(model, x, y);
     return EDGERNN_OK;
   }
   const std::int64_t width = model->width;
   for (std::int64_t i = 0; i < model->sizes.batch * width; ++i) {
     model->x[i] = edgernn::Standardise(*model, x[i], i % width);
   }
-  edgernn::Step(model, model->x, y);
+  edgernn::RunStep(model, model->x, y);
   return EDGERNN_OK;
 }
 
@@ -305,7 +308,7 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
       model->x[b * width + i] = model->embedding[x[b] * width + i];
     }
   }
-  edgernn::Step(model, model->x, y);
+  edgernn::RunStep(model, model->x, y);
   return EDGERNN_OK;
 }
 

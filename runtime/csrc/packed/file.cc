@@ -77,11 +77,11 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
         "expected a file that starts with EDGERNN, got another format; pack the model first");
   }
   const bool is_known =
-      header_.version == kPackedVersion || header_.version == kVersionWithoutBlocks;
+      header_.version >= kVersionWithoutBlocks && header_.version <= kGraphVersion;
   if (!is_known || header_.schema != kSchemaVersion) {
     return failure_.Set(EDGERNN_BAD_VERSION,
                         "packed model: expected version " + std::to_string(kVersionWithoutBlocks) +
-                            " or " + std::to_string(kPackedVersion) + " and schema " +
+                            " to " + std::to_string(kGraphVersion) + " and schema " +
                             std::to_string(kSchemaVersion) + ", got " +
                             std::to_string(header_.version) + " and " +
                             std::to_string(header_.schema) + "; pack it again");
@@ -95,9 +95,10 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
     return Fail("the checksum does not match the content; the file is damaged");
   }
 #endif
-  if (header_.layers < 1 || header_.layers > kMaxLayers) {
-    return Fail("layers: expected 1 to " + std::to_string(kMaxLayers) + ", got " +
-                std::to_string(header_.layers));
+  const std::uint32_t least_layers = has_graph() ? 0 : 1;
+  if (header_.layers < least_layers || header_.layers > kMaxLayers) {
+    return Fail("layers: expected " + std::to_string(least_layers) + " to " +
+                std::to_string(kMaxLayers) + ", got " + std::to_string(header_.layers));
   }
   if (header_.input < 1 || header_.input > kMaxSize || header_.vocabulary > kMaxSize ||
       header_.output < 1 || header_.output > kMaxSize) {
@@ -109,7 +110,7 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
     return Fail("hop: expected a size up to " + std::to_string(kMaxSize) +
                 ", and 0 for words, got " + std::to_string(header_.hop));
   }
-  if (!CheckFlags()) return false;
+  if (has_graph() ? !CheckGraph() : !CheckFlags()) return false;
   model_bytes_ = header_.bytes;
   model_checksum_ = header_.checksum;
   if (header_.names > 0) {
@@ -119,13 +120,45 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
     model_bytes_ = header_.names;
     model_checksum_ = Checksum(data_ + sizeof header_, header_.names - sizeof header_);
   }
-  return At(sizeof header_, header_.layers * std::uint64_t{sizeof(PackedLayer)} +
-                                header_.tensors * std::uint64_t{sizeof(PackedTensor)}) != nullptr;
+  return At(layers_offset(), values_offset() - layers_offset()) != nullptr;
+}
+
+bool PackedFile::CheckGraph() {
+  if (header_.flags != kStepGraph || header_.vocabulary != 0 || header_.hop != 0) {
+    return Fail("flags, vocabulary, hop: expected " + std::to_string(kStepGraph) +
+                ", 0 and 0 with a step graph, got " + std::to_string(header_.flags) + ", " +
+                std::to_string(header_.vocabulary) + " and " + std::to_string(header_.hop));
+  }
+  const char* const from = At(sizeof header_, sizeof graph_);
+  if (from == nullptr) return false;
+  std::memcpy(&graph_, from, sizeof graph_);
+  return graph_.arena <= kMaxSize ||
+         Fail("arena: expected a size up to " + std::to_string(kMaxSize) + ", got " +
+              std::to_string(graph_.arena));
+}
+
+bool PackedFile::ReadGraph(GraphSource* graph) const {
+  const std::uint64_t bytes = graph_.values * std::uint64_t{sizeof(GraphValue)};
+  const char* const from =
+      At(values_offset(), bytes + graph_.ints * std::uint64_t{sizeof(std::int32_t)});
+  if (from == nullptr) return false;
+  graph->input = header_.input;
+  graph->output = header_.output;
+  graph->arena = graph_.arena;
+  graph->values.resize(graph_.values);
+  std::memcpy(graph->values.data(), from, bytes);
+  graph->steps.resize(graph_.ints);
+  std::memcpy(graph->steps.data(), from + bytes, graph_.ints * sizeof(std::int32_t));
+  graph->tensors.resize(header_.tensors);
+  for (std::uint32_t i = 0; i < header_.tensors; ++i) {
+    if (!ReadTensor(i, &graph->tensors[i])) return false;
+  }
+  return true;
 }
 
 bool PackedFile::CheckFlags() {
   const std::uint32_t blocks = header_.flags & (kLinearBlocks | kGatedBlocks);
-  const bool may_have_blocks = header_.version == kPackedVersion;
+  const bool may_have_blocks = header_.version == kVersionWithBlocks;
   if ((header_.flags & ~blocks) > (kStandardises | kHasHead) ||
       blocks == (kLinearBlocks | kGatedBlocks) || (blocks != 0 && !may_have_blocks)) {
     return Fail("flags: expected those of version " + std::to_string(header_.version) + ", got " +
@@ -169,7 +202,7 @@ bool PackedFile::ReadNames(const char** outputs, const char** inputs) const {
 
 bool PackedFile::ReadLayer(std::uint32_t layer, PackedLayer* record) const {
   const char* const from =
-      At(sizeof header_ + layer * std::uint64_t{sizeof *record}, sizeof *record);
+      At(layers_offset() + layer * std::uint64_t{sizeof *record}, sizeof *record);
   if (from == nullptr) return false;
   std::memcpy(record, from, sizeof *record);
   return true;
@@ -216,16 +249,19 @@ bool PackedFile::NextTensor(Tensor* read) {
   if (tensors_read_ == header_.tensors) {
     return Fail("tensors: expected more for the layers, got " + std::to_string(header_.tensors));
   }
+  return ReadTensor(tensors_read_++, read);
+}
+
+bool PackedFile::ReadTensor(std::uint32_t index, Tensor* read) const {
   PackedTensor record;
-  const std::uint64_t first = sizeof header_ + header_.layers * std::uint64_t{sizeof(PackedLayer)};
-  const char* const from = At(first + tensors_read_ * std::uint64_t{sizeof record}, sizeof record);
+  const char* const from =
+      At(tensors_offset() + index * std::uint64_t{sizeof record}, sizeof record);
   if (from == nullptr) return false;
   std::memcpy(&record, from, sizeof record);
-  ++tensors_read_;
   const std::uint64_t rows = record.size[0], columns = record.size[1];
   if (record.axes < 1 || record.axes > 2 || rows < 1 || rows > kMaxSize || columns < 1 ||
       columns > kMaxSize || (record.axes == 1 && columns != 1)) {
-    return Fail("tensor " + std::to_string(tensors_read_ - 1) + ": expected 1 or 2 axes of 1 to " +
+    return Fail("tensor " + std::to_string(index) + ": expected 1 or 2 axes of 1 to " +
                 std::to_string(kMaxSize) + ", got " + std::to_string(record.axes) + " of " +
                 std::to_string(rows) + " and " + std::to_string(columns));
   }

@@ -14,6 +14,10 @@
 //
 // A file without blocks has version 4, so that libraries without blocks read it.
 //
+// A file with a step graph has version 6, the flag kStepGraph and a PackedGraph behind the header.
+// Its tensors are those that the values and steps refer to by their index. The values, GraphValue
+// each, and the steps, int32, follow the records of the tensors; graph/graph.h has their meaning.
+//
 // The names of the outputs, if there are any, are the last part of the file. A saved state does not
 // depend on them, so it fits the file with and without names.
 
@@ -24,18 +28,21 @@
 #include <cstdint>
 
 #include "edgernn.h"
+#include "graph/graph.h"
 #include "op/tensor.h"
 #include "packed/block.h"
 #include "program/check_cell.h"
 
 namespace edgernn {
 
-constexpr std::uint32_t kPackedVersion = 5;
+constexpr std::uint32_t kGraphVersion = 6;
+constexpr std::uint32_t kVersionWithBlocks = 5;
 constexpr std::uint32_t kVersionWithoutBlocks = 4;
 constexpr std::uint32_t kStandardises = 1;
 constexpr std::uint32_t kHasHead = 2;
 constexpr std::uint32_t kLinearBlocks = 4;
 constexpr std::uint32_t kGatedBlocks = 8;
+constexpr std::uint32_t kStepGraph = 16;
 
 struct PackedHeader {
   char magic[8];  // "EDGERNN"
@@ -56,9 +63,20 @@ struct PackedHeader {
 };
 static_assert(sizeof(PackedHeader) == 64);
 
+// The sizes of a step graph.
+struct PackedGraph {
+  std::uint32_t values;
+  std::uint32_t states;  // number of values that are states
+  std::uint32_t steps;   // number of steps
+  std::uint32_t ints;    // of all steps
+  std::uint32_t arena;   // floats of a stream
+  std::uint32_t unused[3];
+};
+static_assert(sizeof(PackedGraph) == 32);
+
 struct PackedLayer {
   char name[60];          // see LayerName, padded with zeros
-  std::uint32_t tensors;  // number of weights and states
+  std::uint32_t tensors;  // number of weights, and of states unless the file has a step graph
   std::uint64_t cell;     // offset of its PackedCell, or 0 for a cell of the library
   std::uint64_t group_size;
   std::uint64_t unused[2];
@@ -116,6 +134,11 @@ class PackedFile {
   // The block around each layer.
   BlockKind block() const { return block_; }
 
+  bool has_graph() const { return header_.version == kGraphVersion; }
+
+  // Reads the step graph without its layers.
+  [[nodiscard]] bool ReadGraph(GraphSource* graph) const;
+
   // Size and checksum of the file without the names.
   std::uint64_t model_bytes() const { return model_bytes_; }
   std::uint32_t model_checksum() const { return model_checksum_; }
@@ -158,9 +181,25 @@ class PackedFile {
   // Checks the flags and finds the kind of the blocks.
   bool CheckFlags();
 
+  // Checks that the header has only what belongs to a step graph.
+  bool CheckGraph();
+
+  // Reads a tensor.
+  [[nodiscard]] bool ReadTensor(std::uint32_t index, Tensor* tensor) const;
+
+  // Offsets of the records of all layers, of all tensors, and of what follows.
+  std::uint64_t layers_offset() const { return sizeof header_ + (has_graph() ? sizeof graph_ : 0); }
+  std::uint64_t tensors_offset() const {
+    return layers_offset() + header_.layers * std::uint64_t{sizeof(PackedLayer)};
+  }
+  std::uint64_t values_offset() const {
+    return tensors_offset() + header_.tensors * std::uint64_t{sizeof(PackedTensor)};
+  }
+
   Failure& failure_;
   const char* data_ = nullptr;
   PackedHeader header_{};
+  PackedGraph graph_{};
   BlockKind block_ = BlockKind::kNone;
   std::uint64_t model_bytes_ = 0;
   std::uint32_t model_checksum_ = 0;

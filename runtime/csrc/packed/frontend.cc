@@ -8,15 +8,12 @@
 #include <cstring>
 #include <string>
 
+#include "graph/fourier_tables.h"
 #include "packed/read_linear.h"
 
 namespace edgernn {
 
 namespace {
-
-constexpr double kTwoPi = 6.283185307179586;
-// the front end in C counts in 32 bits
-constexpr std::int64_t kMostHalf = 1 << 24;
 
 // Sets the failure and returns false.
 bool Refuse(Failure* failure, const std::string& message) {
@@ -113,7 +110,7 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
   const std::int64_t window_size = window.shape[0];
   const bool is_matrix = filters.shape.size() == 2 && filters.shape[0] == bands;
   const std::int64_t half = is_matrix ? filters.shape[1] - 1 : 0;
-  if (half < 1 || (half & (half - 1)) != 0 || half > kMostHalf || 2 * half < window_size) {
+  if (half < 1 || (half & (half - 1)) != 0 || 2 * half > kMaxFourier || 2 * half < window_size) {
     return Refuse(failure, "filters: expected (" + std::to_string(bands) +
                                ", N/2 + 1) for a power of two N from " +
                                std::to_string(window_size) + ", got " + Print(filters.shape));
@@ -122,15 +119,9 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
   to->half = static_cast<std::int32_t>(half);
   to->window = CopyFloats(window, arena);
   BuildFilters(filters, to, arena);
-  float* const cos = arena->Allocate<float>(half);
-  float* const sin = arena->Allocate<float>(half);
-  for (std::int64_t k = 0; cos != nullptr && k < half; ++k) {
-    const double angle = kTwoPi * static_cast<double>(k) / static_cast<double>(2 * half);
-    cos[k] = static_cast<float>(std::cos(angle));
-    sin[k] = static_cast<float>(std::sin(angle));
-  }
-  to->cosines = cos;
-  to->sines = sin;
+  const FourierTables tables = MakeFourierTables(half, arena);
+  to->cosines = tables.cosines;
+  to->sines = tables.sines;
   if (to->normalisation == Normalisation::kPcen) {
     for (const float** values : {&to->alpha, &to->delta, &to->r}) {
       Tensor tensor;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "edgernn.h"
+#include "graph/graph.h"
 #include "op/op.h"
 #include "packed/block.h"
 #include "packed/file.h"
@@ -45,6 +46,7 @@ struct EdgernnModel {
   EdgernnNonfinite on_nonfinite;
   float* held;              // (B, I): the last finite numbers of x; empty for a model of words
   std::int64_t* nonfinite;  // (B,): steps at which x had a number that is not finite
+  edgernn::Graph graph;     // without steps if the file has layers
   bool has_blocks;
   edgernn::BlockWorkspace block_workspace;
   edgernn::ModelLayer* layers;

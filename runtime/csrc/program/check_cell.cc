@@ -202,24 +202,6 @@ ProgramCell CheckedCell::View(const CellFunctions& functions) const {
   return cell;
 }
 
-namespace {
-
-template <class Number>
-const Number* CopyArray(const Number* from, std::int64_t count, Arena* arena) {
-  Number* const to = arena->Allocate<Number>(count);
-  if (to != nullptr) std::copy(from, from + count, to);
-  return to;
-}
-
-Program CopyProgram(Program program, Arena* arena) {
-  program.argument = CopyArray(program.argument, program.arguments, arena);
-  program.constant = CopyArray(program.constant, program.constants * kConstantCopies, arena);
-  program.instruction = CopyArray(program.instruction, program.instructions, arena);
-  return program;
-}
-
-}  // namespace
-
 const ProgramCell* CopyCell(const ProgramCell& cell, Arena* arena) {
   ProgramCell* const to = arena->Allocate<ProgramCell>(1);
   ProgramCell copy = cell;

@@ -4,7 +4,6 @@
 #ifndef EDGERNN_PROGRAM_CHECK_CELL_H_
 #define EDGERNN_PROGRAM_CHECK_CELL_H_
 
-#include "common/arena.h"
 #include "program/cell.h"
 #include "program/check_program.h"
 

@@ -260,7 +260,7 @@ class Checker {
   }
 
   // Makes each result the value of an instruction of its own, after which no instruction reads the
-  // state of the same index, so that results may be stored over the states.
+  // state of the same index, or columns, so that results may be stored over these.
   void SeparateResults() {
     for (auto result = results_.begin(); result != results_.end(); ++result) {
       const bool again = std::find(results_.begin(), result, *result) != result;
@@ -269,9 +269,11 @@ class Checker {
     const std::vector<int> last = FindLastReaders();
     for (std::size_t i = 0; i < code_.arguments.size(); ++i) {
       const ProgramArgument& argument = code_.arguments[i];
-      if (argument.kind != ArgumentKind::kState || argument.index >= results_.size()) continue;
-      int& result = results_[argument.index];
-      if (last[i] > result - first_) result = AddCopy(result);
+      for (std::size_t r = 0; r < results_.size(); ++r) {
+        const bool may_share = argument.kind == ArgumentKind::kColumns ||
+                               (argument.kind == ArgumentKind::kState && argument.index == r);
+        if (may_share && last[i] > results_[r] - first_) results_[r] = AddCopy(results_[r]);
+      }
     }
   }
 
@@ -280,6 +282,7 @@ class Checker {
     if (value >= code_.arguments.size()) return kNumberStep;
     const ProgramArgument& argument = code_.arguments[value];
     if (argument.kind == ArgumentKind::kGate) return kGateStep;
+    if (argument.kind == ArgumentKind::kRow) return kNumberStep;
     if (argument.kind != ArgumentKind::kVector) return kLaneStep;
     return static_cast<std::uint8_t>(kVectorSteps + argument.index);
   }
@@ -337,6 +340,13 @@ class Checker {
   std::vector<int> results_;
 };
 
+template <class Number>
+const Number* CopyArray(const Number* from, std::int64_t count, Arena* arena) {
+  Number* const to = arena->Allocate<Number>(count);
+  if (to != nullptr) std::copy(from, from + count, to);
+  return to;
+}
+
 }  // namespace
 
 Program ProgramCode::View() const {
@@ -354,6 +364,13 @@ Program ProgramCode::View() const {
   program.argument = arguments.data();
   program.constant = constants.data();
   program.instruction = instructions.data();
+  return program;
+}
+
+Program CopyProgram(Program program, Arena* arena) {
+  program.argument = CopyArray(program.argument, program.arguments, arena);
+  program.constant = CopyArray(program.constant, program.constants * kConstantCopies, arena);
+  program.instruction = CopyArray(program.instruction, program.instructions, arena);
   return program;
 }
 

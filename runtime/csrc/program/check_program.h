@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/arena.h"
 #include "program/program.h"
 
 namespace edgernn {
@@ -46,6 +47,9 @@ using FindArgument = std::function<int(ArgumentKind, int index)>;
 [[nodiscard]] bool CheckProgram(const std::string& name, const ProgramSource& source,
                                 const ProgramLimits& limits, const FindArgument& find,
                                 ProgramCode* code, std::string* error);
+
+// Copies all that a program points to into the arena, if the arena has a buffer.
+Program CopyProgram(Program program, Arena* arena);
 
 }  // namespace edgernn
 

@@ -38,17 +38,23 @@ enum class Operation : std::uint8_t {
 #undef EDGERNN_OPERATION
 };
 
-// The referent of an argument: a gate, x, a vector or a state of the cell, or a result's gradient.
-enum class ArgumentKind : std::uint8_t { kGate, kX, kVector, kState, kResultGrad };
-constexpr int kArgumentKinds = 5;
+// The referent of an argument: a gate, x, a vector or a state of the cell, a result's gradient, or
+// an operand of a step of a graph, which has a number for each column or one for each row.
+enum class ArgumentKind : std::uint8_t { kGate, kX, kVector, kState, kResultGrad, kColumns, kRow };
+constexpr int kArgumentKinds = 7;
 constexpr int kArgumentIndices = 16;
 
 constexpr int kMaxProgramArguments = 32;
 // The place of an argument is the first place of its kind plus its index.
-constexpr int kFirstPlaces[kArgumentKinds] = {0, kMaxGates, kMaxGates + 1,
+constexpr int kCellPlaces = kMaxGates + 1 + kMaxParams + 2 * kMaxStates;
+constexpr int kFirstPlaces[kArgumentKinds] = {0,
+                                              kMaxGates,
+                                              kMaxGates + 1,
                                               kMaxGates + 1 + kMaxParams,
-                                              kMaxGates + 1 + kMaxParams + kMaxStates};
-constexpr int kArgumentPlaces = kMaxGates + 1 + kMaxParams + 2 * kMaxStates;
+                                              kMaxGates + 1 + kMaxParams + kMaxStates,
+                                              kCellPlaces,
+                                              kCellPlaces + kArgumentIndices};
+constexpr int kArgumentPlaces = kCellPlaces + 2 * kArgumentIndices;
 // Limits of gradient programs, which are larger than those of files.
 constexpr int kMaxGradientValues = 512;
 constexpr int kMaxGradientResults = kMaxProgramArguments;

@@ -69,9 +69,8 @@ template <bool kForMid, class Finish>
       case ArgumentKind::kState:
         from[i] = {call.state[index].at, call.state[index].stride};
         break;
-      case ArgumentKind::kResultGrad:
+      default:
         from[i] = {call.out_grad[index], call.out_stride};
-        break;
     }
   }
   const std::int64_t width = Blocks(call.size);

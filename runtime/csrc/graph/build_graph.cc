@@ -1,0 +1,952 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks the steps of a graph, which may be damaged or malicious, and prepares them.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "graph/fourier_tables.h"
+#include "graph/graph.h"
+#include "graph/run_steps.h"
+#include "program/check_cell.h"
+#include "program/program_step.h"
+
+namespace edgernn {
+namespace {
+
+// Largest size of a value, count of a loop and stride: products of two, times a batch, do not
+// overflow 64 bits, and sums of a few neither.
+constexpr std::int64_t kMost = std::int64_t{1} << 28;
+constexpr std::int64_t kMaxMoveLoops = 6;
+
+constexpr const char* kStepNames[kStepCodes] = {"move",    "linear", "depthwise", "recurrent",
+                                                "program", "reduce", "gather",    "fourier"};
+
+std::string Range(std::int64_t least, std::int64_t most) {
+  return std::to_string(least) + " to " + std::to_string(most);
+}
+
+// A value and an offset in it.
+struct Operand {
+  std::int64_t value;
+  std::int64_t offset;
+};
+
+// A loop over an operand.
+struct Stride {
+  std::int64_t count;
+  std::int64_t stride;
+};
+
+// A loop over several operands.
+struct SharedLoop {
+  std::int64_t count;
+  std::vector<std::int64_t> strides;
+};
+
+// Leaves out loops that run once, and merges neighbouring loops that step evenly through all
+// operands.
+std::vector<SharedLoop> Merge(const std::vector<SharedLoop>& loops) {
+  std::vector<SharedLoop> merged;
+  for (const SharedLoop& loop : loops) {
+    if (loop.count == 1) continue;
+    bool even = !merged.empty();
+    for (std::size_t i = 0; even && i < loop.strides.size(); ++i) {
+      even = merged.back().strides[i] == loop.count * loop.strides[i];
+    }
+    if (even) {
+      merged.back() = {merged.back().count * loop.count, loop.strides};
+    } else {
+      merged.push_back(loop);
+    }
+  }
+  return merged;
+}
+
+std::vector<CopyLoop> MergeCopies(const std::vector<CopyLoop>& loops) {
+  std::vector<SharedLoop> shared;
+  for (const CopyLoop& loop : loops) shared.push_back({loop.count, {loop.from, loop.to}});
+  std::vector<CopyLoop> merged;
+  for (const SharedLoop& loop : Merge(shared)) {
+    merged.push_back({loop.count, loop.strides[0], loop.strides[1]});
+  }
+  return merged;
+}
+
+template <class Number>
+Number* CopyList(const std::vector<Number>& list, Arena* arena) {
+  Number* const to = arena->Allocate<Number>(static_cast<std::int64_t>(list.size()));
+  if (to != nullptr) std::copy(list.begin(), list.end(), to);
+  return to;
+}
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const GraphSource& source, const KernelTable& table, std::int64_t batch,
+               const std::vector<float*>& states, Arena* arena, std::string* error)
+      : source_(source), table_(table), batch_(batch), arena_(*arena), error_(*error) {
+    const std::int64_t floats = source.arena * batch;
+    float* const buffers = arena->Allocate<float>(floats);
+    if (buffers != nullptr) {
+      std::memset(buffers, 0, static_cast<std::size_t>(floats) * sizeof(float));
+    }
+    std::size_t state = 0;
+    for (const GraphValue& value : source.values) {
+      float* at = nullptr;
+      const bool in_arena = ValueKind{value.kind} == ValueKind::kArena;
+      if (in_arena && buffers != nullptr) at = buffers + value.offset * batch;
+      if (ValueKind{value.kind} == ValueKind::kState) at = states[state++];
+      memory_.push_back(at);
+    }
+  }
+
+  bool Build(Graph* graph) {
+    const std::vector<std::int32_t>& ints = source_.steps;
+    std::size_t next = 0;
+    while (next < ints.size()) {
+      const auto left = static_cast<std::int64_t>(ints.size() - next);
+      step_ = "step " + std::to_string(steps_.size());
+      if (left < 2) return Refuse("step", "a code and a number of arguments", left);
+      const std::int64_t code = ints[next], length = ints[next + 1];
+      if (code < 0 || code >= kStepCodes) return Refuse("code", Range(0, kStepCodes - 1), code);
+      if (length < 0 || length > left - 2) return Refuse("arguments", Range(0, left - 2), length);
+      step_ += std::string(" (") + kStepNames[code] + ")";
+      at_ = ints.data() + next + 2;
+      end_ = at_ + length;
+      if (!BuildStep(static_cast<StepCode>(code))) return false;
+      if (at_ != end_) return Refuse("arguments", std::to_string(length - (end_ - at_)), length);
+      next += 2 + static_cast<std::size_t>(length);
+    }
+    graph->step_count = static_cast<std::int64_t>(steps_.size());
+    graph->steps = CopyList(steps_, &arena_);
+    graph->neurons = neurons_;
+    graph->scratch_bytes = scratch_bytes_;
+    graph->skips = skips_;
+    return true;
+  }
+
+ private:
+  bool Refuse(const std::string& name, const std::string& expected, const std::string& got) {
+    error_ = step_ + ": " + name + ": expected " + expected + ", got " + got;
+    return false;
+  }
+
+  bool Refuse(const std::string& name, const std::string& expected, std::int64_t got) {
+    return Refuse(name, expected, std::to_string(got));
+  }
+
+  // Reads the next argument.
+  bool Read(const char* name, std::int64_t least, std::int64_t most, std::int64_t* to) {
+    if (at_ == end_) return Refuse(name, "a number", "no more arguments");
+    *to = *at_++;
+    return (*to >= least && *to <= most) || Refuse(name, Range(least, most), *to);
+  }
+
+  bool ReadCount(const char* name, std::int64_t* to) { return Read(name, 1, kMost, to); }
+  bool ReadStride(const char* name, std::int64_t* to) { return Read(name, -kMost, kMost, to); }
+
+  bool ReadOperand(const char* name, Operand* to) {
+    const auto values = static_cast<std::int64_t>(source_.values.size());
+    return Read(name, 0, values - 1, &to->value) && Read("offset", 0, kMost, &to->offset);
+  }
+
+  // Reads the place of results, which is no constant and no input.
+  bool ReadResult(const char* name, Operand* to) {
+    if (!ReadOperand(name, to)) return false;
+    const ValueKind kind{ValueOf(*to).kind};
+    return (kind != ValueKind::kConstant && kind != ValueKind::kInput) ||
+           Refuse(name, "a value that steps may write", "a constant or an input");
+  }
+
+  // Reads the index of a tensor with this number of axes.
+  bool ReadTensor(const char* name, std::size_t axes, const Tensor** to) {
+    std::int64_t index;
+    if (!Read(name, 0, static_cast<std::int64_t>(source_.tensors.size()) - 1, &index)) return false;
+    *to = &source_.tensors[static_cast<std::size_t>(index)];
+    return (*to)->shape.size() == axes ||
+           Refuse(name, std::to_string(axes) + " axes", Print((*to)->shape));
+  }
+
+  // Reads the index of a vector of this size, or -1 for none, for which *to becomes null.
+  bool ReadOptionalVector(const char* name, std::int64_t size, const Tensor** to) {
+    *to = nullptr;
+    if (at_ != end_ && *at_ == -1) {
+      ++at_;
+      return true;
+    }
+    return ReadTensor(name, 1, to) &&
+           ((*to)->shape[0] == size || Refuse(name, Print(Shape{size}), Print((*to)->shape)));
+  }
+
+  // Reads two loops over rows, after a loop over streams.
+  bool ReadRows(const Operand& from, const Operand& to, std::vector<CopyLoop>* loops) {
+    *loops = {Streams(from, to)};
+    for (int i = 0; i < 2; ++i) {
+      CopyLoop loop;
+      if (!ReadCount("rows", &loop.count) || !ReadStride("stride of from", &loop.from) ||
+          !ReadStride("stride of to", &loop.to)) {
+        return false;
+      }
+      loops->push_back(loop);
+    }
+    return true;
+  }
+
+  const GraphValue& ValueOf(const Operand& operand) const {
+    return source_.values[static_cast<std::size_t>(operand.value)];
+  }
+
+  // The stride from stream to stream.
+  std::int64_t StreamStride(const Operand& operand) const {
+    const GraphValue& value = ValueOf(operand);
+    switch (ValueKind{value.kind}) {
+      case ValueKind::kConstant:
+        return 0;
+      case ValueKind::kInput:
+        return source_.input;
+      case ValueKind::kOutput:
+        return source_.output;
+      default:
+        return value.size;
+    }
+  }
+
+  CopyLoop Streams(const Operand& from, const Operand& to) const {
+    return {batch_, StreamStride(from), StreamStride(to)};
+  }
+
+  // Fails if an operand of a stream reaches beyond its value. Strides are those of a stream.
+  bool CheckRange(const char* name, const Operand& operand, const std::vector<Stride>& loops) {
+    std::int64_t first = operand.offset, last = operand.offset;
+    for (const Stride& loop : loops) {
+      std::int64_t& end = loop.stride < 0 ? first : last;
+      end += (loop.count - 1) * loop.stride;
+    }
+    const std::int64_t size = ValueOf(operand).size;
+    return (first >= 0 && last < size) || Refuse(name,
+                                                 "numbers 0 to " + std::to_string(size - 1) +
+                                                     " of value " + std::to_string(operand.value),
+                                                 Range(first, last));
+  }
+
+  // CheckRange for results, of which there are at most as many as numbers in the value.
+  bool CheckResult(const char* name, const Operand& operand, const std::vector<Stride>& loops) {
+    const std::int64_t size = ValueOf(operand).size;
+    std::int64_t count = 1;
+    for (const Stride& loop : loops) {
+      // does not overflow, as both are at most kMost
+      count *= loop.count;
+      if (count > size) return Refuse(name, "at most " + std::to_string(size) + " results", count);
+    }
+    return CheckRange(name, operand, loops);
+  }
+
+  // Checks the rows of a step that reads `read` after each of `reads` and writes `outputs` numbers.
+  bool CheckRows(const Operand& from, const Operand& to, const std::vector<CopyLoop>& loops,
+                 std::int64_t least, std::int64_t most, std::int64_t outputs) {
+    std::vector<Stride> reads, writes{{outputs, 1}};
+    for (std::size_t i = 1; i < loops.size(); ++i) {
+      reads.push_back({loops[i].count, loops[i].from});
+      writes.push_back({loops[i].count, loops[i].to});
+    }
+    const Operand first{from.value, from.offset + least}, last{from.value, from.offset + most};
+    return CheckRange("from", first, reads) && CheckRange("from", last, reads) &&
+           CheckResult("to", to, writes);
+  }
+
+  Place PlaceOf(const Operand& operand) {
+    const GraphValue& value = ValueOf(operand);
+    switch (ValueKind{value.kind}) {
+      case ValueKind::kInput:
+        return {Buffer::kX, value.offset + operand.offset, nullptr};
+      case ValueKind::kOutput:
+        return {Buffer::kY, value.offset + operand.offset, nullptr};
+      case ValueKind::kConstant: {
+        float*& at = memory_[static_cast<std::size_t>(operand.value)];
+        if (at == nullptr) at = FloatsOf(source_.tensors[value.offset], value.offset);
+        return {Buffer::kModel, operand.offset, at};
+      }
+      default:
+        return {Buffer::kModel, operand.offset, memory_[static_cast<std::size_t>(operand.value)]};
+    }
+  }
+
+  // The numbers of a tensor as floats: those of the file, or a copy.
+  float* FloatsOf(const Tensor& tensor, std::uint32_t index) {
+    if (tensor.values.type == NumberType::kFloat32) {
+      return const_cast<float*>(static_cast<const float*>(tensor.values.data));
+    }
+    const auto [place, is_new] = floats_.emplace(index, nullptr);
+    if (is_new) {
+      std::int64_t count = 1;
+      for (const std::int64_t size : tensor.shape) count *= size;
+      place->second = arena_.Allocate<float>(count);
+      for (std::int64_t i = 0; place->second != nullptr && i < count; ++i) {
+        place->second[i] = tensor.values[i];
+      }
+    }
+    return place->second;
+  }
+
+  // Allocates a step with its function and operands. Without memory, returns another one that is
+  // not used.
+  template <class Kind>
+  Kind* Add(const Kind& step) {
+    Kind* const to = arena_.Allocate<Kind>(1);
+    if (to != nullptr) *to = step;
+    steps_.push_back(to);
+    return to;
+  }
+
+  // Sets the loops over rows of a step.
+  static void SetRows(std::vector<CopyLoop> loops, bool longest_last, CopyLoop* to) {
+    loops = MergeCopies(loops);
+    if (longest_last) {
+      std::stable_sort(loops.begin(), loops.end(),
+                       [](const CopyLoop& a, const CopyLoop& b) { return a.count < b.count; });
+    }
+    loops.insert(loops.begin(), kRowLoops - loops.size(), CopyLoop{1, 0, 0});
+    std::copy(loops.begin(), loops.end(), to);
+  }
+
+  void Grow(std::uint64_t bytes) { scratch_bytes_ = std::max(scratch_bytes_, bytes); }
+
+  bool BuildStep(StepCode code) {
+    switch (code) {
+      case StepCode::kMove:
+        return BuildMove();
+      case StepCode::kLinear:
+        return BuildLinear();
+      case StepCode::kDepthwise:
+        return BuildDepthwise();
+      case StepCode::kRecurrent:
+        return BuildRecurrent();
+      case StepCode::kProgram:
+        return BuildProgram();
+      case StepCode::kReduce:
+        return BuildReduce();
+      case StepCode::kGather:
+        return BuildGather();
+      default:
+        return BuildFourier();
+    }
+  }
+
+  bool BuildMove() {
+    Operand from, to;
+    std::int64_t count;
+    if (!ReadOperand("from", &from) || !ReadResult("to", &to) ||
+        !Read("loops", 1, kMaxMoveLoops, &count)) {
+      return false;
+    }
+    std::vector<CopyLoop> loops{Streams(from, to)};
+    std::vector<Stride> reads, writes;
+    for (std::int64_t i = 0; i < count; ++i) {
+      CopyLoop loop;
+      if (!ReadCount("count", &loop.count) || !ReadStride("stride of from", &loop.from) ||
+          !ReadStride("stride of to", &loop.to)) {
+        return false;
+      }
+      loops.push_back(loop);
+      reads.push_back({loop.count, loop.from});
+      writes.push_back({loop.count, loop.to});
+    }
+    if (!CheckRange("from", from, reads) || !CheckResult("to", to, writes)) return false;
+    loops = MergeCopies(loops);
+    if (loops.empty()) loops.push_back({1, 1, 1});
+    MoveStep step{{&RunMoveStep}, PlaceOf(from), PlaceOf(to), 0, nullptr};
+    step.loop_count = static_cast<std::int64_t>(loops.size());
+    step.loops = CopyList(loops, &arena_);
+    Add(step);
+    return true;
+  }
+
+  bool BuildLinear() {
+    Operand from, to;
+    const Tensor *w, *b;
+    std::vector<CopyLoop> loops;
+    if (!ReadOperand("from", &from) || !ReadResult("to", &to)) return false;
+    const std::int64_t w_index = at_ == end_ ? -1 : *at_;
+    if (!ReadTensor("W", 2, &w)) return false;
+    const std::int64_t outputs = w->shape[0], depth = w->shape[1];
+    const std::int64_t b_index = at_ == end_ ? -1 : *at_;
+    if (!ReadOptionalVector("b", outputs, &b) || !ReadRows(from, to, &loops) ||
+        !CheckRows(from, to, loops, 0, depth - 1, outputs)) {
+      return false;
+    }
+    LinearStep step{
+        {table_.steps->linear}, PlaceOf(from), PlaceOf(to), {}, depth, outputs, nullptr};
+    SetRows(loops, true, step.loops);
+    const auto [packed, is_new] = linears_.emplace(std::pair(w_index, b_index), nullptr);
+    if (is_new) {
+      packed->second = arena_.Allocate(table_.linear.packed_bytes(depth, outputs));
+      if (packed->second != nullptr) {
+        const std::vector<float> zeros(b == nullptr ? static_cast<std::size_t>(outputs) : 0);
+        const Values bias = b == nullptr ? Values{zeros.data()} : b->values;
+        table_.linear.pack(w->values, bias, depth, outputs, packed->second);
+      }
+    }
+    step.packed = packed->second;
+    Add(step);
+    return true;
+  }
+
+  // Copies a matrix (rows, columns), or zeros, to rows that are padded with zeros.
+  float* Pad(const Tensor* from, std::int64_t rows, std::int64_t columns, std::int64_t padded) {
+    float* const to = arena_.Allocate<float>(rows * padded);
+    for (std::int64_t i = 0; to != nullptr && i < rows * padded; ++i) {
+      const std::int64_t row = i / padded, column = i % padded;
+      to[i] = from == nullptr || column >= columns ? 0.0f : from->values[row * columns + column];
+    }
+    return to;
+  }
+
+  bool BuildDepthwise() {
+    Operand from, to;
+    const Tensor *w, *b;
+    std::vector<CopyLoop> loops;
+    std::int64_t count;
+    if (!ReadOperand("from", &from) || !ReadResult("to", &to) || !ReadTensor("w", 2, &w)) {
+      return false;
+    }
+    const std::int64_t columns = w->shape[1];
+    if (!ReadOptionalVector("b", columns, &b) || !ReadRows(from, to, &loops) ||
+        !Read("taps", w->shape[0], w->shape[0], &count)) {
+      return false;
+    }
+    std::vector<std::int64_t> taps;
+    for (std::int64_t k = 0; k < count; ++k) {
+      taps.emplace_back();
+      if (!ReadStride("tap", &taps.back())) return false;
+    }
+    const auto [first, last] = std::minmax_element(taps.begin(), taps.end());
+    if (!CheckRows(from, to, loops, *first, *last + columns - 1, columns)) return false;
+    const std::int64_t lanes = table_.steps->lanes;
+    DepthwiseStep step{{table_.steps->depthwise},
+                       PlaceOf(from),
+                       PlaceOf(to),
+                       {},
+                       columns,
+                       0,
+                       0,
+                       nullptr,
+                       nullptr,
+                       nullptr};
+    SetRows(loops, false, step.loops);
+    step.padded = (columns + lanes - 1) / lanes * lanes;
+    step.tap_count = count;
+    step.taps = CopyList(taps, &arena_);
+    step.w = Pad(w, count, columns, step.padded);
+    step.b = Pad(b, 1, columns, step.padded);
+    Add(step);
+    return true;
+  }
+
+  bool BuildReduce() {
+    Operand from, to;
+    std::int64_t kind;
+    ReduceStep step{};
+    CopyLoop outer[2];
+    if (!Read("kind", 0, 2, &kind) || !ReadOperand("from", &from) || !ReadResult("to", &to)) {
+      return false;
+    }
+    for (CopyLoop& loop : outer) {
+      if (!ReadCount("outer", &loop.count) || !ReadStride("stride", &loop.from)) return false;
+    }
+    for (int i = 0; i < 2; ++i) {
+      if (!ReadCount("reduced", &step.counts[i]) || !ReadStride("stride", &step.strides[i])) {
+        return false;
+      }
+    }
+    if (!ReadCount("columns", &step.columns) || !ReadStride("stride", &step.column_stride)) {
+      return false;
+    }
+    outer[1].to = step.columns;
+    outer[0].to = outer[1].count * step.columns;
+    const std::int64_t size = ValueOf(from).size;
+    if (step.counts[0] * step.counts[1] > size) {
+      return Refuse("reduced", "at most " + std::to_string(size) + " numbers",
+                    step.counts[0] * step.counts[1]);
+    }
+    const std::vector<Stride> reads{{outer[0].count, outer[0].from},
+                                    {outer[1].count, outer[1].from},
+                                    {step.counts[0], step.strides[0]},
+                                    {step.counts[1], step.strides[1]},
+                                    {step.columns, step.column_stride}};
+    const std::vector<Stride> writes{
+        {outer[0].count, outer[0].to}, {outer[1].count, outer[1].to}, {step.columns, 1}};
+    // before the strides of `to` are used, as they are products
+    if (!CheckRange("from", from, reads) || !CheckResult("to", to, writes)) return false;
+    step.run = table_.steps->reduce;
+    step.from = PlaceOf(from);
+    step.to = PlaceOf(to);
+    step.reduction = static_cast<Reduction>(kind);
+    if (step.counts[1] == 1 || step.strides[0] == step.counts[1] * step.strides[1]) {
+      const std::int64_t stride = step.counts[1] == 1 ? step.strides[0] : step.strides[1];
+      step.counts[1] *= step.counts[0];
+      step.strides[1] = stride;
+      step.counts[0] = 1;
+    }
+    SetRows({Streams(from, to), outer[0], outer[1]}, false, step.loops);
+    Add(step);
+    return true;
+  }
+
+  bool BuildGather() {
+    Operand from, to;
+    GatherStep step{};
+    if (!ReadOperand("from", &from) || !ReadResult("to", &to) || !ReadCount("inner", &step.inner) ||
+        !ReadCount("indices", &step.count)) {
+      return false;
+    }
+    if (step.count > end_ - at_) return Refuse("indices", Range(1, end_ - at_), step.count);
+    std::vector<std::int32_t> indices;
+    std::int64_t largest = 0;
+    for (std::int64_t i = 0; i < step.count; ++i) {
+      std::int64_t index;
+      if (!Read("index", -1, kMost, &index)) return false;
+      largest = std::max(largest, index);
+      indices.push_back(static_cast<std::int32_t>(index));
+    }
+    const bool reads = std::any_of(indices.begin(), indices.end(), [](int i) { return i >= 0; });
+    if (reads && !CheckRange("from", from, {{largest + 1, step.inner}, {step.inner, 1}})) {
+      return false;
+    }
+    if (!CheckResult("to", to, {{step.count, step.inner}, {step.inner, 1}})) return false;
+    step.run = &RunGatherStep;
+    step.from = PlaceOf(from);
+    step.to = PlaceOf(to);
+    step.streams = Streams(from, to);
+    step.indices = CopyList(indices, &arena_);
+    Add(step);
+    return true;
+  }
+
+  bool BuildFourier() {
+    Operand from, to;
+    FourierStep step{};
+    CopyLoop rows;
+    std::int64_t size;
+    const Tensor* window;
+    if (!ReadOperand("from", &from) || !ReadResult("to", &to) || !ReadCount("rows", &rows.count) ||
+        !ReadStride("stride of from", &rows.from) || !ReadStride("stride of to", &rows.to) ||
+        !Read("N", 2, kMaxFourier, &size)) {
+      return false;
+    }
+    if ((size & (size - 1)) != 0) return Refuse("N", "a power of two", size);
+    if (!ReadOptionalVector("window", size, &window)) return false;
+    const std::vector<CopyLoop> loops{Streams(from, to), rows};
+    if (!CheckRows(from, to, loops, 0, size - 1, size + 2)) return false;
+    const std::int64_t half = size / 2;
+    step.run = table_.steps->fourier;
+    step.from = PlaceOf(from);
+    step.to = PlaceOf(to);
+    SetRows(loops, false, step.loops);
+    step.half = static_cast<std::int32_t>(half);
+    step.window = window == nullptr ? nullptr : Pad(window, 1, size, size);
+    const auto [tables, is_new] = fourier_.emplace(half, FourierTables{});
+    if (is_new) tables->second = MakeFourierTables(half, &arena_);
+    step.cosines = tables->second.cosines;
+    step.sines = tables->second.sines;
+    Grow(static_cast<std::uint64_t>(FourierScratch(half)) * sizeof(float));
+    Add(step);
+    return true;
+  }
+
+  // An operand or a result of a program, with its strides over two kinds of rows and columns.
+  struct Part {
+    Operand operand;
+    std::int64_t strides[3];
+  };
+
+  bool ReadParts(const char* name, bool are_results, const std::int64_t (&counts)[3],
+                 std::vector<Part>* parts) {
+    std::int64_t count;
+    if (!Read(name, are_results ? 1 : 0, kMaxProgramValues, &count)) return false;
+    for (std::int64_t i = 0; i < count; ++i) {
+      Part part{};
+      part.strides[2] = 1;
+      if (are_results ? !ReadResult(name, &part.operand) : !ReadOperand(name, &part.operand)) {
+        return false;
+      }
+      if (!ReadStride("stride", &part.strides[0]) || !ReadStride("stride", &part.strides[1])) {
+        return false;
+      }
+      if (!are_results && !Read("stride of columns", 0, 1, &part.strides[2])) return false;
+      std::vector<Stride> loops;
+      for (int k = 0; k < 3; ++k) loops.push_back({counts[k], part.strides[k]});
+      if (are_results ? !CheckResult(name, part.operand, loops)
+                      : !CheckRange(name, part.operand, loops)) {
+        return false;
+      }
+      parts->push_back(part);
+    }
+    return true;
+  }
+
+  // The loops of a program, of which the last one is over columns: no operand has another stride
+  // than 0 or 1 there, and results have 1.
+  std::vector<SharedLoop> ProgramLoops(const std::vector<Part>& parts, std::size_t operands,
+                                       const std::int64_t (&counts)[3]) const {
+    std::vector<SharedLoop> loops{{batch_, {}}, {counts[0], {}}, {counts[1], {}}, {counts[2], {}}};
+    for (const Part& part : parts) {
+      loops[0].strides.push_back(StreamStride(part.operand));
+      for (std::size_t k = 0; k < 3; ++k) loops[k + 1].strides.push_back(part.strides[k]);
+    }
+    loops = Merge(loops);
+    std::size_t columns = loops.size();
+    for (std::size_t i = 0; i < loops.size(); ++i) {
+      bool fits = true;
+      for (std::size_t p = 0; p < parts.size(); ++p) {
+        const std::int64_t stride = loops[i].strides[p];
+        fits &= stride == 1 || (stride == 0 && p < operands);
+      }
+      if (fits && (columns == loops.size() || loops[i].count >= loops[columns].count)) columns = i;
+    }
+    if (columns == loops.size()) loops.push_back({1, std::vector<std::int64_t>(parts.size(), 0)});
+    std::rotate(loops.begin() + static_cast<std::ptrdiff_t>(columns),
+                loops.begin() + static_cast<std::ptrdiff_t>(columns) + 1, loops.end());
+    loops.insert(loops.begin(), kRowLoops + 1 - loops.size(),
+                 SharedLoop{1, std::vector<std::int64_t>(parts.size(), 0)});
+    return loops;
+  }
+
+  // True for an operand that is the same number everywhere, which is found in the file.
+  bool IsNumber(const Operand& operand, const std::vector<SharedLoop>& loops, std::size_t p,
+                float* number) const {
+    const GraphValue& value = ValueOf(operand);
+    if (ValueKind{value.kind} != ValueKind::kConstant) return false;
+    for (const SharedLoop& loop : loops) {
+      if (loop.count > 1 && loop.strides[p] != 0) return false;
+    }
+    *number = source_.tensors[value.offset].values[operand.offset];
+    return std::isfinite(*number);
+  }
+
+  bool BuildProgram() {
+    std::int64_t counts[3];
+    for (std::int64_t& count : counts) {
+      if (!ReadCount("rows and columns", &count)) return false;
+    }
+    std::vector<Part> parts;
+    if (!ReadParts("operand", false, counts, &parts)) return false;
+    const std::size_t operands = parts.size();
+    if (!ReadParts("result", true, counts, &parts)) return false;
+    const std::vector<SharedLoop> loops = ProgramLoops(parts, operands, counts);
+    // numbers of a program's values: its arguments, its constants, its instructions
+    std::vector<std::int64_t> arguments, numbers(operands);
+    std::vector<ProgramOperand> lists[3];
+    ProgramSource program;
+    for (const bool are_numbers : {false, true}) {
+      for (std::size_t p = 0; p < operands; ++p) {
+        float number;
+        if (IsNumber(parts[p].operand, loops, p, &number) != are_numbers) continue;
+        numbers[p] = static_cast<std::int64_t>(arguments.size() + program.numbers.size());
+        if (are_numbers) {
+          program.numbers.push_back(number);
+          continue;
+        }
+        const bool is_column = loops[kRowLoops].strides[p] == 1;
+        const ArgumentKind kind = is_column ? ArgumentKind::kColumns : ArgumentKind::kRow;
+        std::vector<ProgramOperand>& list = lists[is_column ? 0 : 1];
+        const auto index = static_cast<std::int64_t>(list.size());
+        if (index == kArgumentIndices) {
+          return Refuse("operand", Range(0, kArgumentIndices) + " of rows and of columns",
+                        index + 1);
+        }
+        arguments.push_back(static_cast<std::int64_t>(kind) * kArgumentIndices + index);
+        const ProgramArgument argument{kind, static_cast<std::uint8_t>(index)};
+        list.push_back(PlacePart(parts[p].operand, loops, p, argument.Place()));
+      }
+    }
+    const std::size_t results = parts.size() - operands;
+    if (results > kArgumentIndices) {
+      return Refuse("result", Range(1, kArgumentIndices), static_cast<std::int64_t>(results));
+    }
+    for (std::size_t r = 0; r < results; ++r) {
+      const std::int64_t place = kFirstResult + static_cast<std::int64_t>(r);
+      lists[2].push_back(PlacePart(parts[operands + r].operand, loops, operands + r, place));
+    }
+    if (!ReadInstructions(operands, numbers, arguments, results, &program)) return false;
+    ProgramCode code;
+    std::string message;
+    const std::int64_t column_operands = static_cast<std::int64_t>(lists[0].size());
+    const std::int64_t row_operands = static_cast<std::int64_t>(lists[1].size());
+    const auto find = [&](ArgumentKind kind, int index) {
+      const std::int64_t count = kind == ArgumentKind::kColumns ? column_operands
+                                 : kind == ArgumentKind::kRow   ? row_operands
+                                                                : 0;
+      return index < count ? index : -1;
+    };
+    if (!CheckProgram(step_, program, {kMaxProgramValues, static_cast<int>(results)}, find, &code,
+                      &message)) {
+      error_ = message;
+      return false;
+    }
+    ProgramStep step{};
+    step.run = table_.steps->program;
+    step.program = CopyProgram(code.View(), &arena_);
+    for (int i = 0; i < kRowLoops; ++i) step.rows[i] = loops[static_cast<std::size_t>(i)].count;
+    step.columns = loops[kRowLoops].count;
+    step.column_operands = column_operands;
+    step.row_operands = row_operands;
+    step.results = static_cast<std::int64_t>(results);
+    for (int i = 1; i < 3; ++i) lists[0].insert(lists[0].end(), lists[i].begin(), lists[i].end());
+    step.operands = CopyList(lists[0], &arena_);
+    Add(step);
+    return true;
+  }
+
+  ProgramOperand PlacePart(const Operand& operand, const std::vector<SharedLoop>& loops,
+                           std::size_t p, std::int64_t place) {
+    ProgramOperand to{PlaceOf(operand), {}, place};
+    for (std::size_t i = 0; i < kRowLoops; ++i) to.strides[i] = loops[i].strides[p];
+    return to;
+  }
+
+  // Reads the instructions and the values of the results to the ints of a program.
+  bool ReadInstructions(std::size_t operands, const std::vector<std::int64_t>& numbers,
+                        const std::vector<std::int64_t>& arguments, std::size_t results,
+                        ProgramSource* program) {
+    std::int64_t count;
+    if (!Read("instructions", 0, kMaxProgramValues, &count)) return false;
+    program->ints = {static_cast<std::int64_t>(arguments.size()),
+                     static_cast<std::int64_t>(program->numbers.size()), count,
+                     static_cast<std::int64_t>(results)};
+    program->ints.insert(program->ints.end(), arguments.begin(), arguments.end());
+    const std::int64_t end = static_cast<std::int64_t>(operands) + count;
+    const auto read_value = [&](std::int64_t least) {
+      std::int64_t value;
+      if (!Read("value", least, end - 1, &value)) return false;
+      const bool is_operand = value >= 0 && value < static_cast<std::int64_t>(operands);
+      // unused operands of instructions are 0 in a program
+      program->ints.push_back(is_operand ? numbers[static_cast<std::size_t>(value)]
+                                         : std::max(value, std::int64_t{0}));
+      return true;
+    };
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::int64_t code;
+      if (!Read("operation", 0, kMost, &code)) return false;
+      program->ints.push_back(code);
+      for (int k = 0; k < 3; ++k) {
+        if (!read_value(-1)) return false;
+      }
+    }
+    for (std::size_t r = 0; r < results; ++r) {
+      if (!read_value(0)) return false;
+    }
+    return true;
+  }
+
+  // A range of an operand of a layer, of `size` numbers of a stream.
+  struct LayerPart {
+    Operand operand;
+    std::int64_t size;
+  };
+
+  // True if two ranges share numbers, or may do so.
+  bool Overlap(const LayerPart& a, const LayerPart& b) const {
+    if (a.operand.value == b.operand.value) {
+      return a.operand.offset < b.operand.offset + b.size &&
+             b.operand.offset < a.operand.offset + a.size;
+    }
+    const GraphValue &u = ValueOf(a.operand), &v = ValueOf(b.operand);
+    const bool share_buffer = u.kind == v.kind && ValueKind{u.kind} != ValueKind::kState &&
+                              ValueKind{u.kind} != ValueKind::kConstant;
+    return share_buffer && u.offset < std::uint64_t{v.offset} + v.size &&
+           v.offset < std::uint64_t{u.offset} + u.size;
+  }
+
+  // Finds the weights of a layer from a tensor on, and the layer's sizes.
+  bool ReadLayer(const GraphLayer& layer, std::int64_t first, std::vector<Tensor>* weights,
+                 LayerSizes* sizes) {
+    const Op& op = *layer.op;
+    std::string error;
+    bool all = false;
+    if (op.spec.imputes) return Refuse("layer", "one without an imputer", op.spec.name);
+    if (!op.CheckCount(layer.tensors + op.spec.states.size(), &all, &error)) return Fail(error);
+    const auto end = first + static_cast<std::int64_t>(layer.tensors);
+    const auto count = static_cast<std::int64_t>(source_.tensors.size());
+    if (end > count) return Refuse("tensors of the layer", Range(0, count), end);
+    weights->resize(op.spec.weights.size());
+    std::size_t next = static_cast<std::size_t>(first);
+    for (std::size_t i = 0; i < weights->size(); ++i) {
+      if (!all && op.spec.weights[i].MayBeAbsent()) continue;
+      (*weights)[i] = source_.tensors[next++];
+    }
+    return op.CheckWeights(*weights, layer.group_size, sizes, &error) || Fail(error);
+  }
+
+  bool Fail(const std::string& message) {
+    error_ = step_ + ": " + message;
+    return false;
+  }
+
+  bool BuildRecurrent() {
+    std::int64_t index, first, length, rows, from_zero, state_count;
+    Operand from, to;
+    const auto layers = static_cast<std::int64_t>(source_.layers.size());
+    if (!Read("layer", 0, layers - 1, &index) || !Read("first tensor", 0, kMost, &first) ||
+        !ReadOperand("from", &from) || !ReadResult("to", &to) || !ReadCount("T", &length) ||
+        !ReadCount("rows", &rows) || !Read("reads_zero", 0, 1, &from_zero)) {
+      return false;
+    }
+    const GraphLayer& layer = source_.layers[static_cast<std::size_t>(index)];
+    const Op& op = *layer.op;
+    std::vector<Tensor> weights;
+    RecurrentStep step{};
+    if (!ReadLayer(layer, first, &weights, &step.sizes)) return false;
+    const LayerSizes& sizes = step.sizes;
+    const auto states = static_cast<std::int64_t>(op.spec.states.size());
+    if (!Read("states", states, states, &state_count)) return false;
+    const std::int64_t input = op.InputWidth(sizes);
+    const auto check = [&](const char* name, const Operand& operand, std::int64_t width,
+                           std::int64_t steps) {
+      return CheckResult(name, operand, {{width, 1}, {rows, width}, {steps, rows * width}});
+    };
+    // before rows * width can overflow
+    if (rows * std::max(input, sizes.hidden) > kMost) {
+      return Refuse("rows", Range(1, kMost / std::max(input, sizes.hidden)), rows);
+    }
+    if (!check("from", from, input, length) || !check("to", to, sizes.hidden, length)) return false;
+    std::vector<LayerPart> parts{{from, length * rows * input}, {to, length * rows * sizes.hidden}};
+    // a call may take all streams at once, if their numbers follow each other
+    bool together = length == 1 && StreamStride(from) == rows * input &&
+                    StreamStride(to) == rows * sizes.hidden;
+    std::vector<LayerState> places;
+    for (const StateInput& spec : op.spec.states) {
+      Operand state;
+      const std::int64_t width = Width(spec.extent, sizes);
+      if (!ReadResult("state", &state) || !check("state", state, width, 1)) return false;
+      parts.push_back({state, rows * width});
+      together &= StreamStride(state) == rows * width;
+      places.push_back({PlaceOf(state), StreamStride(state), width});
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      for (std::size_t k = 0; k < i; ++k) {
+        if (!Overlap(parts[i], parts[k])) continue;
+        return Refuse("values", "separate ones for x, y and each state", "ones that overlap");
+      }
+    }
+    together |= batch_ == 1;
+    step.run = &RunRecurrentStep;
+    step.from = PlaceOf(from);
+    step.to = PlaceOf(to);
+    step.from_stride = StreamStride(from);
+    step.to_stride = StreamStride(to);
+    step.calls = together ? 1 : batch_;
+    step.op = op;
+    if (op.program != nullptr) step.op.kernel.cell = CopyCell(*op.program, &arena_);
+    step.steps = length;
+    step.rows = together ? batch_ * rows : rows;
+    step.rows_of_stream = rows;
+    step.skips = op.spec.skips;
+    step.starts_from_zero = from_zero == 1;
+    step.states = states;
+    step.state = CopyList(places, &arena_);
+    const auto [packed, is_new] = packed_layers_.emplace(std::pair(index, first), nullptr);
+    if (is_new) {
+      packed->second = arena_.Allocate(op.PackedBytes(sizes));
+      if (packed->second != nullptr) op.Pack(sizes, op.Arrange(weights), packed->second);
+    }
+    step.packed = packed->second;
+    PrepareCall(op, &step);
+    neurons_ += length * rows * sizes.hidden;
+    skips_ |= step.skips;
+    Grow(op.ScratchBytes(sizes, length, step.rows));
+    Add(step);
+    return true;
+  }
+
+  // Allocates the call of a layer's kernel, what the kernel keeps between calls, and the counts.
+  void PrepareCall(const Op& op, RecurrentStep* step) {
+    Call call{};
+    call.steps = call.length = step->steps;
+    call.batch = step->rows;
+    if (step->skips) {
+      step->updates = arena_.Allocate<std::int64_t>(step->steps * step->rows);
+      step->macs = arena_.Allocate<std::int64_t>(step->rows);
+      call.updates = step->updates;
+      call.macs = step->macs;
+    }
+    const std::uint64_t bytes = op.KeptBytes(step->sizes, step->rows), kLess = kAlignment - 1;
+    step->kept_bytes = (bytes + kLess) & ~kLess;
+    const std::uint64_t all = step->kept_bytes * static_cast<std::uint64_t>(step->calls);
+    step->kept = static_cast<char*>(arena_.Allocate(all));
+    if (step->kept != nullptr) std::memset(step->kept, 0, static_cast<std::size_t>(all));
+    step->layer_call = arena_.Allocate<Call>(1);
+    if (step->layer_call != nullptr) *step->layer_call = call;
+    std::vector<StatePlace> places;
+    for (const StateInput& state : op.spec.states) {
+      if (step->layer_call != nullptr) places.push_back(Op::PlaceOf(step->layer_call, state));
+    }
+    places.resize(op.spec.states.size());
+    step->places = CopyList(places, &arena_);
+  }
+
+  const GraphSource& source_;
+  const KernelTable& table_;
+  const std::int64_t batch_;
+  Arena& arena_;
+  std::string& error_;
+  std::string step_;                  // name of the step that is built, for messages
+  const std::int32_t* at_ = nullptr;  // its next argument
+  const std::int32_t* end_ = nullptr;
+  std::vector<float*> memory_;  // of each value, except x and y
+  std::vector<const Step*> steps_;
+  std::map<std::uint32_t, float*> floats_;                                          // by tensor
+  std::map<std::pair<std::int64_t, std::int64_t>, void*> linears_, packed_layers_;  // by tensors
+  std::map<std::int64_t, FourierTables> fourier_;
+  std::int64_t neurons_ = 0;
+  std::uint64_t scratch_bytes_ = 0;
+  bool skips_ = false;
+};
+
+}  // namespace
+
+bool CheckValues(const GraphSource& source, std::vector<Tensor>* starts, std::string* error) {
+  const std::int64_t limits[kValueKinds] = {source.arena, kMost, 0, source.input, source.output};
+  const auto tensors = static_cast<std::int64_t>(source.tensors.size());
+  for (std::size_t i = 0; i < source.values.size(); ++i) {
+    const GraphValue& value = source.values[i];
+    const std::string name = "value " + std::to_string(i) + ": ";
+    if (value.kind >= kValueKinds) {
+      *error = name + "kind: expected 0 to 4, got " + std::to_string(value.kind);
+      return false;
+    }
+    const ValueKind kind{value.kind};
+    const bool is_tensor = kind == ValueKind::kState || kind == ValueKind::kConstant;
+    const std::int64_t index = kind == ValueKind::kState ? value.tensor : value.offset;
+    if (is_tensor && index >= tensors) {
+      *error = name + "tensor: expected one of " + std::to_string(tensors) + ", got " +
+               std::to_string(index);
+      return false;
+    }
+    std::int64_t most = limits[value.kind] - value.offset;
+    if (is_tensor) {
+      most = 1;
+      for (const std::int64_t size : source.tensors[static_cast<std::size_t>(index)].shape) {
+        most *= size;
+      }
+    }
+    most = std::min(most, kMost);
+    if (value.size < 1 || value.size > most || (is_tensor && value.size != most)) {
+      *error = name + "size: expected " + (is_tensor ? "" : "1 to ") + std::to_string(most) +
+               ", got " + std::to_string(value.size);
+      return false;
+    }
+    if (kind != ValueKind::kState) continue;
+    starts->push_back(source.tensors[static_cast<std::size_t>(index)]);
+    starts->back().shape = {value.size};
+  }
+  return true;
+}
+
+bool BuildGraph(const GraphSource& source, const KernelTable& table, std::int64_t batch,
+                const std::vector<float*>& states, Arena* arena, Graph* graph, std::string* error) {
+  return GraphBuilder(source, table, batch, states, arena, error).Build(graph);
+}
+
+}  // namespace edgernn

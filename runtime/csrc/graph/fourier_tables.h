@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of a real DFT of 2 half numbers.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/arena.h"
+
+namespace edgernn {
+
+constexpr std::int64_t kMaxFourier = 1 << 25;
+
+struct FourierTables {
+  float* cosines;  // (half,): cosine of k / (2 half) turns
+  float* sines;    // (half,)
+};
+
+// Computes the tables in the arena; without memory, only adds up the bytes that are needed.
+inline FourierTables MakeFourierTables(std::int64_t half, Arena* arena) {
+  constexpr double kTwoPi = 6.283185307179586;
+  const FourierTables tables{arena->Allocate<float>(half), arena->Allocate<float>(half)};
+  for (std::int64_t k = 0; tables.cosines != nullptr && k < half; ++k) {
+    const double angle = kTwoPi * static_cast<double>(k) / static_cast<double>(2 * half);
+    tables.cosines[k] = static_cast<float>(std::cos(angle));
+    tables.sines[k] = static_cast<float>(std::sin(angle));
+  }
+  return tables;
+}
+
+}  // namespace edgernn

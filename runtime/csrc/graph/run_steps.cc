@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements run_steps.h.
+
+#include "graph/run_steps.h"
+
+#include <cstring>
+
+namespace edgernn {
+namespace {
+
+std::size_t FloatBytes(std::int64_t floats) {
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+// Copies the numbers of the last loop.
+void CopyRow(const CopyLoop& loop, const float* from, float* to) {
+  if (loop.to == 1 && loop.from == 1) {
+    // a part of a state may move inside the state
+    std::memmove(to, from, FloatBytes(loop.count));
+    return;
+  }
+  for (std::int64_t i = 0; i < loop.count; ++i) to[i * loop.to] = from[i * loop.from];
+}
+
+void Copy(const CopyLoop* loops, std::int64_t count, const float* from, float* to) {
+  if (count == 1) return CopyRow(*loops, from, to);
+  for (std::int64_t i = 0; i < loops->count; ++i) {
+    Copy(loops + 1, count - 1, from + i * loops->from, to + i * loops->to);
+  }
+}
+
+}  // namespace
+
+void RunMoveStep(const Step& base, const StepCall& call) {
+  const auto& step = static_cast<const MoveStep&>(base);
+  Copy(step.loops, step.loop_count, call.Find(step.from), call.Find(step.to));
+}
+
+void RunGatherStep(const Step& base, const StepCall& call) {
+  const auto& step = static_cast<const GatherStep&>(base);
+  const float* from = call.Find(step.from);
+  float* to = call.Find(step.to);
+  const std::size_t bytes = FloatBytes(step.inner);
+  for (std::int64_t b = 0; b < step.streams.count; ++b) {
+    for (std::int64_t i = 0; i < step.count; ++i) {
+      const std::int64_t index = step.indices[i];
+      if (step.inner == 1) {
+        to[i] = index < 0 ? 0.0f : from[index];
+      } else if (index < 0) {
+        std::memset(to + i * step.inner, 0, bytes);
+      } else {
+        std::memcpy(to + i * step.inner, from + index * step.inner, bytes);
+      }
+    }
+    from += step.streams.from;
+    to += step.streams.to;
+  }
+}
+
+void RunRecurrentStep(const Step& base, const StepCall& call) {
+  const auto& step = static_cast<const RecurrentStep&>(base);
+  Call& layer = *step.layer_call;
+  const float* from = call.Find(step.from);
+  float* to = call.Find(step.to);
+  for (std::int64_t i = 0; i < step.calls; ++i) {
+    layer.x = from + i * step.from_stride;
+    layer.y = to + i * step.to_stride;
+    for (std::int64_t s = 0; s < step.states; ++s) {
+      float* const state = call.Find(step.state[s].place) + i * step.state[s].stride;
+      if (step.starts_from_zero) std::memset(state, 0, FloatBytes(step.rows * step.state[s].width));
+      *step.places[s].in = *step.places[s].out = state;
+    }
+    layer.kept = step.kept + static_cast<std::uint64_t>(i) * step.kept_bytes;
+    step.op.Run(step.sizes, step.packed, layer, call.scratch);
+    if (!step.skips) continue;
+    for (std::int64_t row = 0; row < step.rows; ++row) {
+      const std::int64_t stream = step.calls == 1 ? row / step.rows_of_stream : i;
+      for (std::int64_t t = 0; t < step.steps; ++t) {
+        call.updates[stream] += step.updates[t * step.rows + row];
+      }
+      call.macs[stream] += step.macs[row];
+    }
+  }
+}
+
+}  // namespace edgernn

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step graphs in packed models: every step of the engine against NumPy in float64, and damaged files."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from numpy.lib.stride_tricks import as_strided
+
+from edgernn.cells import CELLS
+from edgernn.errors import EdgernnError
+from edgernn.export.trace import layer_weights
+from edgernn.layer import RecurrentLayer
+from edgernn.program import OPS
+from edgernn.rules import RULES
+from edgernn.runtime.library import SCHEMA
+from edgernn.runtime.packed_format import HEADER, LAYER, MAGIC, TENSOR
+from edgernn.runtime.stepper import Stepper
+from tests.tolerances import FLOAT32
+
+ARENA, STATE, CONSTANT, INPUT, OUTPUT = range(5)
+MOVE, LINEAR, DEPTHWISE, RECURRENT, PROGRAM, REDUCE, GATHER, FOURIER = range(8)
+VERSION, STEP_GRAPH = 6, 16
+
+
+class Graph:
+    """Writes a step graph that reads x (B, inputs) and writes y (B, outputs)."""
+
+    def __init__(self, inputs, outputs):
+        self.inputs, self.outputs = inputs, outputs
+        self.tensors, self.values, self.steps, self.layers = [], [], [], []
+        self.arena = 0
+        self.x, self.y = self.value(INPUT, inputs), self.value(OUTPUT, outputs)
+
+    def value(self, kind, size, offset=0, tensor=0):
+        self.values.append((kind, offset, size, tensor))
+        return len(self.values) - 1
+
+    def buffer(self, size):
+        offset = self.arena
+        self.arena += -(-size // 16) * 16
+        return self.value(ARENA, size, offset)
+
+    def tensor(self, array):
+        self.tensors.append(np.asarray(array, np.float32))
+        return len(self.tensors) - 1
+
+    def constant(self, array):
+        return self.value(CONSTANT, np.size(array), self.tensor(array))
+
+    def state(self, start):
+        return self.value(STATE, len(start), 0, self.tensor(start))
+
+    def step(self, code, *arguments):
+        self.steps += [code, len(arguments), *map(int, arguments)]
+
+    def content(self):
+        start = HEADER.size + 32
+        records = start + LAYER.size * len(self.layers) + TENSOR.size * len(self.tensors)
+        body = b"".join(struct.pack("<4I", *value) for value in self.values)
+        body += struct.pack(f"<{len(self.steps)}i", *self.steps)
+        at, tensors, data = records + len(body), b"", b""
+        for array in self.tensors:
+            data += bytes(-(at + len(data)) % 64)
+            shape = (*array.shape, 1)[:2]
+            tensors += TENSOR.pack(0, array.ndim, *shape, at + len(data), 0)
+            data += array.tobytes()
+        layers = b"".join(LAYER.pack(name.encode(), count, 0, 1) for name, count in self.layers)
+        states = sum(value[0] == STATE for value in self.values)
+        graph = struct.pack("<8I", len(self.values), states, 0, len(self.steps), self.arena, 0, 0, 0)
+        rest = graph + layers + tensors + body + data
+        sizes = STEP_GRAPH, self.inputs, 0, self.outputs, len(self.layers), len(self.tensors), 0, 0, 0
+        return HEADER.pack(MAGIC, VERSION, SCHEMA, HEADER.size + len(rest), zlib.crc32(rest), *sizes) + rest
+
+
+def run(content, x):
+    """Return y (T, B, O) of x (T, B, I)."""
+    stepper = Stepper(content, x.shape[1])
+    outputs = []
+    for x_t in x:
+        stepper.x[...] = x_t
+        assert stepper.step(), stepper.refusal()
+        outputs.append(stepper.y.copy())
+    return np.stack(outputs)
+
+
+def assert_computes(graph, function, steps=1, atol=FLOAT32):
+    """Compare with function(x (I,) in float64) for several batches, whose streams must have the bits of one alone."""
+    x = np.random.default_rng(7).standard_normal((steps, 64, graph.inputs), np.float32)
+    content = graph.content()
+    alone = run(content, x[:, :1])
+    np.testing.assert_allclose(alone[:, 0], [function(x_t.astype(float)) for x_t in x[:, 0]], rtol=0, atol=atol)
+    for batch in (3, 64):
+        y = run(content, x[:, :batch])
+        np.testing.assert_array_equal(y[:, :1], alone)
+        last = run(content, x[:, batch - 1 : batch])
+        np.testing.assert_array_equal(y[:, -1:], last)
+
+
+def view(array, offset, shape, strides):
+    return as_strided(array.reshape(-1)[offset:], shape, [array.itemsize * stride for stride in strides])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "offset", "loops", "outputs"),
+    [
+        (12, 0, [(12, 1, 1)], 12),
+        (12, 0, [(3, 1, 4), (4, 3, 1)], 12),
+        (12, 11, [(12, -1, 1)], 12),
+        (5, 2, [(4, 0, 3), (3, 1, 1)], 12),
+        (24, 0, [(2, 12, 12), (3, 1, 4), (4, 3, 1)], 24),
+        (64, 1, [(2, 32, 1), (2, 16, 2), (2, 8, 4), (2, 4, 8), (2, 2, 16), (1, 5, 1)], 32),
+    ],
+)
+def test_a_move_copies_along_strides(inputs, offset, loops, outputs):
+    graph = Graph(inputs, outputs)
+    graph.step(MOVE, graph.x, offset, graph.y, 0, len(loops), *sum(loops, ()))
+
+    def move(x):
+        y = np.zeros(outputs)
+        for index in np.ndindex(*[count for count, _, _ in loops]):
+            at = [sum(i * loop[k] for i, loop in zip(index, loops, strict=True)) for k in (1, 2)]
+            y[at[1]] = x[offset + at[0]]
+        return y
+
+    assert_computes(graph, move, atol=0)
+
+
+def test_a_move_fills_from_one_number():
+    graph = Graph(1, 7)
+    graph.step(MOVE, graph.constant([2.5]), 0, graph.y, 0, 1, 7, 0, 1)
+    assert_computes(graph, lambda x: np.full(7, 2.5), atol=0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [1, 8, 21, 64])
+@pytest.mark.parametrize("rows", [(1, 1), (5, 1), (2, 3), (3, 7)])
+def test_a_linear_map_of_overlapping_rows_is_a_convolution(rows, outputs, bias):
+    """A padded convolution over channels-last data, of two blocks of frames."""
+    depth, stride, (blocks, frames) = 12, 4, rows
+    length = depth + (frames - 1) * stride
+    random = np.random.default_rng(1)
+    w, b = random.standard_normal((outputs, depth)) / 4, random.standard_normal(outputs) * bias
+    graph = Graph(blocks * length, blocks * frames * outputs)
+    buffer = graph.buffer(blocks * frames * outputs + 3)
+    loops = blocks, length, frames * outputs, frames, stride, outputs
+    graph.step(LINEAR, graph.x, 0, buffer, 3, graph.tensor(w), graph.tensor(b) if bias else -1, *loops)
+    graph.step(MOVE, buffer, 3, graph.y, 0, 1, blocks * frames * outputs, 1, 1)
+    assert_computes(
+        graph, lambda x: (view(x, 0, (blocks, frames, depth), (length, stride, 1)) @ w.astype(np.float32).T + b).ravel()
+    )
+
+
+@pytest.mark.parametrize("columns", [1, 5, 16, 33])
+def test_a_depthwise_convolution_has_taps_for_each_column(columns):
+    rows, taps = 4, [0, columns, 3 * columns]
+    random = np.random.default_rng(2)
+    w, b = random.standard_normal((3, columns)).astype(np.float32), random.standard_normal(columns).astype(np.float32)
+    graph = Graph((rows + 3) * columns, rows * columns)
+    loops = 2, 2 * columns, 2 * columns, 2, columns, columns
+    graph.step(DEPTHWISE, graph.x, 0, graph.y, 0, graph.tensor(w), graph.tensor(b), *loops, 3, *taps)
+
+    def convolve(x):
+        x = x.reshape(-1, columns)
+        return sum((w[k] * x[k_row : k_row + rows] for k, k_row in enumerate((0, 1, 3))), b).ravel()
+
+    assert_computes(graph, convolve)
+
+
+def assert_program(shape, operands, instructions, result, function):
+    """Run a program on x of a shape (rows1, rows2, columns); operands are arrays that NumPy broadcasts, or x."""
+    size = int(np.prod(shape))
+    graph = Graph(size, size)
+    words = []
+    for operand in operands:
+        if operand is None:
+            words += [graph.x, 0, shape[1] * shape[2], shape[2], 1]
+            continue
+        array = np.array(operand, np.float32, ndmin=3)
+        strides = [0 if n == 1 else s // 4 for n, s in zip(array.shape, array.strides, strict=True)]
+        words += [graph.constant(array.ravel()), 0, *strides]
+    codes = [(OPS[name].code, *places, *[-1] * (3 - len(places))) for name, *places in instructions]
+    result_words = 1, graph.y, 0, shape[1] * shape[2], shape[2], len(codes), *sum(codes, ()), result
+    graph.step(PROGRAM, *shape, len(operands), *words, *result_words)
+    assert_computes(graph, lambda x: function(x.reshape(shape)).ravel())
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 3), (2, 3, 1), (3, 1, 16), (2, 5, 21), (1, 1, 1000)])
+def test_a_program_broadcasts_its_operands(shape):
+    random = np.random.default_rng(3)
+    scale, shift = random.standard_normal((2, shape[2])).astype(np.float32)
+    offset = random.standard_normal((shape[0], 1, 1)).astype(np.float32)
+    instructions = [("mul", 0, 1), ("add", 5, 2), ("sub", 6, 3), ("max", 7, 4), ("tanh", 8)]
+    assert_program(
+        shape,
+        [None, scale, shift, offset, -0.5],
+        instructions,
+        9,
+        lambda x: np.tanh(np.maximum(x * scale + shift - offset, -0.5)),
+    )
+
+
+def test_a_program_writes_over_its_operands():
+    """The first result is stored over what the second one reads, in a buffer and in the state."""
+    graph = Graph(20, 40)
+    state, buffer = graph.state(np.zeros(20)), graph.buffer(20)
+    graph.step(MOVE, graph.x, 0, buffer, 0, 1, 20, 1, 1)
+    row = 0, 0, 0
+    add, mul = (OPS[name].code for name in ("add", "mul"))
+    operands = 2, buffer, *row, 1, state, *row, 1
+    results = 2, buffer, *row, state, *row
+    graph.step(PROGRAM, 1, 1, 20, *operands, *results, 2, add, 0, 1, -1, mul, 0, 1, -1, 2, 3)
+    graph.step(MOVE, buffer, 0, graph.y, 0, 1, 20, 1, 1)
+    graph.step(MOVE, state, 0, graph.y, 20, 1, 20, 1, 1)
+    last = [np.zeros(20)]
+
+    def function(x):
+        y, last[0] = x + last[0], x * last[0]
+        return np.concatenate([y, last[0]])
+
+    assert_computes(graph, function, steps=3)
+
+
+def test_a_program_may_read_infinity():
+    graph = Graph(5, 5)
+    limit, buffer = graph.constant([np.inf]), graph.buffer(5)
+    operands = 2, graph.x, 0, 0, 0, 1, limit, 0, 0, 0, 0
+    graph.step(PROGRAM, 1, 1, 5, *operands, 1, buffer, 0, 0, 0, 1, OPS["min"].code, 0, 1, -1, 2)
+    graph.step(MOVE, buffer, 0, graph.y, 0, 1, 5, 1, 1)
+    assert_computes(graph, lambda x: x, atol=0)
+
+
+@pytest.mark.parametrize(("kind", "function"), list(enumerate([np.sum, np.max, np.min])))
+@pytest.mark.parametrize(
+    ("outer", "reduced", "columns"),
+    [
+        ([(2, 30), (3, 10)], [(1, 0), (10, 1)], (1, 1)),
+        ([(1, 0), (2, 30)], [(2, 15), (3, 5)], (5, 1)),
+        ([(1, 0), (3, 1)], [(4, 15), (5, 3)], (1, 0)),
+        ([(1, 0), (1, 0)], [(1, 0), (60, 1)], (1, 1)),
+        ([(1, 0), (1, 0)], [(2, 30), (3, 10)], (5, 2)),
+        ([(1, 0), (1, 0)], [(3, 20), (1, 0)], (20, 1)),
+    ],
+)
+def test_a_reduction_of_rows_and_columns(kind, function, outer, reduced, columns):
+    outputs = outer[0][0] * outer[1][0] * columns[0]
+    graph = Graph(60, outputs)
+    graph.step(REDUCE, kind, graph.x, 0, graph.y, 0, *sum([*outer, *reduced, columns], ()))
+    loops = [*outer, columns, *reduced]
+    shape, strides = zip(*loops, strict=True)
+    assert_computes(graph, lambda x: function(view(x, 0, shape, strides), axis=(3, 4)).ravel())
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+def test_a_gather_takes_parts_and_zeros(inner):
+    indices = [2, -1, 0, 2, 3]
+    graph = Graph(4 * inner, 5 * inner)
+    graph.step(GATHER, graph.x, 0, graph.y, 0, inner, 5, *indices)
+    padded = lambda x: np.concatenate([x.reshape(4, inner), np.zeros((1, inner))])  # noqa: E731
+    assert_computes(graph, lambda x: padded(x)[indices].ravel(), atol=0)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 64, 512])
+def test_a_fourier_transform_of_windows(size):
+    hop = max(1, size // 2)
+    window = np.hanning(size + 1)[:size]
+    graph = Graph(size + 2 * hop, 3 * (size + 2))
+    rows = 3, hop, size + 2
+    graph.step(FOURIER, graph.x, 0, graph.y, 0, *rows, size, graph.tensor(window))
+
+    def transform(x):
+        frames = view(x, 0, (3, size), (hop, 1)) * window
+        spectrum = np.fft.rfft(frames)
+        return np.concatenate([spectrum.real, spectrum.imag], axis=1).ravel()
+
+    assert_computes(graph, transform, atol=2e-5)
+
+
+def layer_name(layer):
+    rule = layer.rule.name
+    return layer.cell.form if rule == "always" else f"{layer.cell.form}+{rule}"
+
+
+def recurrent_graph(layer, length, rows, zero=False, joined=True):
+    """A layer over `length` steps and `rows` rows, with its states in one value each or as a part of one."""
+    inputs, hidden = layer.cell.input_size, layer.cell.hidden_size
+    graph = Graph(length * rows * inputs, length * rows * hidden)
+    weights = [weight.detach().numpy() for weight in layer_weights(layer).values()]
+    first = len(graph.tensors)
+    for weight in weights:
+        graph.tensor(weight)
+    graph.layers.append((layer_name(layer), len(weights)))
+    widths = [layer.widths[name] for name in layer.states]
+    states = []
+    for width in widths:
+        size = rows * width
+        size += 0 if joined else 3
+        value = graph.buffer(size) if zero else graph.state(np.zeros(size))
+        states += [value, 0 if joined else 3]
+    words = first, graph.x, 0, graph.y, 0, length, rows, int(zero), len(widths), *states
+    graph.step(RECURRENT, 0, *words)
+    return graph
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize(("length", "rows", "zero"), [(1, 1, False), (1, 3, False), (4, 2, False), (6, 3, True)])
+@pytest.mark.parametrize("name", ["gru always", "lstm always", "gru delta", "gru selective"])
+def test_a_layer_runs_over_rows_and_time(name, length, rows, zero, joined):
+    torch.manual_seed(0)
+    cell, rule = name.split()
+    layer = RecurrentLayer(CELLS[cell](5, 11), RULES[rule](5, 11))
+    graph = recurrent_graph(layer, length, rows, zero, joined)
+    kept = [None]
+
+    def function(x):
+        with torch.no_grad():
+            y, state, *_ = layer(torch.tensor(x.reshape(length, rows, 5), dtype=torch.float32), kept[0])
+        kept[0] = None if zero else state
+        return y.numpy().ravel()
+
+    assert_computes(graph, function, steps=3)
+
+
+def example():
+    """A graph with every step."""
+    torch.manual_seed(1)
+    graph = Graph(64, 16)
+    random = np.random.default_rng(5)
+    kept = graph.state(np.zeros(64))
+    window, spectrum = graph.buffer(128), graph.buffer(66)
+    graph.step(MOVE, kept, 0, window, 0, 1, 64, 1, 1)
+    graph.step(MOVE, graph.x, 0, window, 64, 1, 64, 1, 1)
+    graph.step(MOVE, graph.x, 0, kept, 0, 1, 64, 1, 1)
+    graph.step(FOURIER, window, 32, spectrum, 0, 1, 64, 66, 64, graph.tensor(np.hanning(64)))
+    power, features, pooled = graph.buffer(33), graph.buffer(24), graph.buffer(12)
+    add, mul = (OPS[name].code for name in ("add", "mul"))
+    operands = 3, spectrum, 0, 0, 0, 1, spectrum, 33, 0, 0, 1, graph.constant([0.5]), 0, 0, 0, 0
+    program = 3, mul, 0, 0, -1, mul, 1, 1, -1, add, 3, 4, -1, 5
+    graph.step(PROGRAM, 1, 1, 33, *operands, 1, power, 0, 0, 0, *program)
+    w, b = random.standard_normal((12, 32)), random.standard_normal(12)
+    graph.step(LINEAR, power, 0, features, 0, graph.tensor(w), graph.tensor(b), 1, 0, 0, 2, 1, 12)
+    graph.step(REDUCE, 1, features, 0, pooled, 0, 1, 0, 1, 0, 1, 0, 2, 12, 12, 1)
+    taken, filtered, hidden = graph.buffer(12), graph.buffer(8), graph.buffer(16)
+    graph.step(GATHER, pooled, 0, taken, 0, 4, 3, 2, -1, 0)
+    taps = graph.tensor(random.standard_normal((2, 4)))
+    graph.step(DEPTHWISE, taken, 0, filtered, 0, taps, -1, 1, 0, 0, 2, 4, 4, 2, 0, 4)
+    layer = RecurrentLayer(CELLS["lstm"](8, 16), RULES["always"](8, 16))
+    first = len(graph.tensors)
+    weights = [weight.detach().numpy() for weight in layer_weights(layer).values()]
+    for weight in weights:
+        graph.tensor(weight)
+    graph.layers.append((layer_name(layer), len(weights)))
+    states = graph.state(np.zeros(16)), 0, graph.state(np.zeros(16)), 0
+    graph.step(RECURRENT, 0, first, filtered, 0, hidden, 0, 1, 1, 0, 2, *states)
+    graph.step(MOVE, hidden, 0, graph.y, 0, 1, 16, 1, 1)
+    return graph
+
+
+@pytest.mark.slow
+def test_damaged_arguments_are_refused_or_harmless():
+    """Each argument of each step is replaced: the engine refuses the file, or runs it within its memory."""
+    graph = example()
+    x = np.random.default_rng(6).standard_normal((2, 2, 64)).astype(np.float32)
+    run(graph.content(), x)
+    messages = []
+    for place, word in enumerate(graph.steps):
+        for wrong in (-1, 0, 1, word + 1, word - 1, 2 * word + 7, 2**28, 2**31 - 1, -(2**31)):
+            steps = graph.steps.copy()
+            steps[place] = wrong
+            graph.steps, kept = steps, graph.steps
+            try:
+                run(graph.content(), x)
+            except EdgernnError as error:
+                messages.append(str(error))
+            graph.steps = kept
+    assert len(messages) > 5 * len(graph.steps)
+    assert all(message.startswith("packed model: ") and "expected" in message for message in messages)
