@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exported files: their contents, and that they compute what torch computes."""
 
+import copy
 import json
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -357,6 +360,32 @@ def test_large_recurrent_weights_are_compared_with_the_rounding_of_torch(tmp_pat
         EdgernnError, match=r"differs from torch in float64 by .*, and torch in float32 by .*report a bug"
     ):
         check(wrong, tmp_path / "m.onnx")
+
+
+def test_rounding_grows_with_the_length_of_rows():
+    module, rows = sys.modules[check.__module__], 16384
+    model = edgernn.SequenceModel("rnn", rows, 4, None).eval()
+    x = torch.randn(1, 1, rows)
+    with torch.no_grad():
+        cell = model.recurrent_layers()[0].cell
+        cell.W.mul_(32)
+        # sums of large numbers that cancel
+        cell.b.copy_(-(x[0, 0].double() @ cell.W.double().T).reshape(cell.b.shape))
+    state = model.initial_state(1, model.input_mean)
+    expected = module._torch(model, x, state)
+    exact = module._torch(copy.deepcopy(model).double(), x.double(), state)[0]
+    rounding = (expected[0] - exact).abs().max()
+
+    def error(times, tolerance):
+        h = (exact + times * rounding).numpy()
+        session = SimpleNamespace(backend="native", run_from=lambda x, named: (h, {model.state_names[0]: h}))
+        return module._error(session, model, x, state, expected, torch.ones(1, dtype=torch.bool), tolerance)
+
+    assert error(100, 1e-7) > 50 * rounding
+    with pytest.raises(EdgernnError, match="the export is wrong; report a bug"):
+        error(200, 1e-7)
+    with pytest.raises(EdgernnError, match=r"long rows of int8 weights .*; use bfloat16 weights"):
+        error(1e9, 1e-3)
 
 
 def test_an_example_takes_the_place_of_noise(tmp_path):
