@@ -28,7 +28,8 @@ series             names of the series, such as "loss", that table.json keeps of
 [vary]             settings and their values: each row is trained with every combination (optional); a recipe that is
                    trained on its own uses the first values
 [quick]            settings of the cut-down version, which override all others; this version has one seed
-[rows.ROW]         a recipe; the rows have the paper's order. Short: ROW = { ... } under [rows], a line for each row
+[rows.ROW]         a recipe; the rows have the paper's order. Short: ROW = { ... } under [rows], a line for each row;
+                   in the same way the other tables
 
 A row has these keys:
 
