@@ -8,7 +8,6 @@
 """
 
 import inspect
-import re
 import shutil
 import subprocess
 import sys
@@ -348,19 +347,16 @@ def _rule_file(rule: type[UpdateRule]) -> str:
 
 
 def _header(path: str, comment: Iterable[str], content: str) -> str:
-    """Return the text of a C++ header with license, comment and include guard, formatted by clang-format."""
-    guard = f"EDGERNN_{re.sub('[/.]', '_', path).upper()}_"
+    """Return the text of a C++ header with license, comment and `#pragma once`, formatted by clang-format."""
     # wrapped here, as clang-format would merge an overlong line with the next one
     comments = "\n".join(f"// {part}" for line in comment for part in textwrap.wrap(line, 97))
     text = f"""\
 // SPDX-License-Identifier: Apache-2.0
 {comments}
 
-#ifndef {guard}
-#define {guard}
+#pragma once
 
 {content}
-#endif  // {guard}
 """
     local = Path(sys.executable).with_name("clang-format")
     program = str(local) if local.is_file() else shutil.which("clang-format")

@@ -4,8 +4,7 @@
 // Source files that are compiled once per instruction set must evaluate these functions at compile
 // time only. Tables of user-defined cells are made at run time, in files compiled once.
 
-#ifndef EDGERNN_CELLS_GATE_H_
-#define EDGERNN_CELLS_GATE_H_
+#pragma once
 
 #include <type_traits>
 
@@ -396,5 +395,3 @@ constexpr CellTable MakeCellTable() {
 }
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_CELLS_GATE_H_

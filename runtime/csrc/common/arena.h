@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bump allocator: aligned parts of one buffer, one after the other.
 
-#ifndef EDGERNN_COMMON_ARENA_H_
-#define EDGERNN_COMMON_ARENA_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -39,5 +38,3 @@ class Arena {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_COMMON_ARENA_H_

@@ -2,8 +2,7 @@
 // Chooses the kernel table of one instruction set at run time. A library includes this header in
 // one source file, after defining EDGERNN_TABLE as the type of its tables.
 
-#ifndef EDGERNN_COMMON_DISPATCH_H_
-#define EDGERNN_COMMON_DISPATCH_H_
+#pragma once
 
 #include <cstdlib>
 #include <cstring>
@@ -128,5 +127,3 @@ const EDGERNN_TABLE* ChooseTable(const char** error) {
 
 }  // namespace
 }  // namespace edgernn
-
-#endif  // EDGERNN_COMMON_DISPATCH_H_

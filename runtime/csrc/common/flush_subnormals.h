@@ -4,8 +4,7 @@
 // States that decay towards zero become subnormal, where arithmetic on x86 is up to 50 times
 // slower. The library guarantees no accuracy below the smallest normal number, 1.2e-38.
 
-#ifndef EDGERNN_COMMON_FLUSH_SUBNORMALS_H_
-#define EDGERNN_COMMON_FLUSH_SUBNORMALS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -58,5 +57,3 @@ class FlushSubnormals {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_COMMON_FLUSH_SUBNORMALS_H_

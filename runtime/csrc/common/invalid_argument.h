@@ -2,8 +2,7 @@
 // The exception of the libraries for ONNX Runtime, training and GPUs. The functions that check and
 // run packed models throw none.
 
-#ifndef EDGERNN_COMMON_INVALID_ARGUMENT_H_
-#define EDGERNN_COMMON_INVALID_ARGUMENT_H_
+#pragma once
 
 #include <stdexcept>
 
@@ -16,5 +15,3 @@ class InvalidArgument : public std::runtime_error {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_COMMON_INVALID_ARGUMENT_H_

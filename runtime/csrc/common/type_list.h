@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A list of types, such as all cells or all rules.
 
-#ifndef EDGERNN_COMMON_TYPE_LIST_H_
-#define EDGERNN_COMMON_TYPE_LIST_H_
+#pragma once
 
 namespace edgernn {
 
@@ -12,5 +11,3 @@ struct TypeList {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_COMMON_TYPE_LIST_H_

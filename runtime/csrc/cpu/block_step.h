@@ -2,8 +2,7 @@
 // A step of the blocks (kLanes neighbouring neurons) in which any neuron is active, of one sample
 // or of several at once, which share the loaded weights.
 
-#ifndef EDGERNN_CPU_BLOCK_STEP_H_
-#define EDGERNN_CPU_BLOCK_STEP_H_
+#pragma once
 
 #include "cpu/block_tiles.h"
 #include "cpu/gate_group.h"
@@ -287,5 +286,3 @@ struct BlockStep {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_BLOCK_STEP_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of one block of float32 weights with a few rows that may lie anywhere.
 
-#ifndef EDGERNN_CPU_BLOCK_TILES_H_
-#define EDGERNN_CPU_BLOCK_TILES_H_
+#pragma once
 
 #include "cpu/gemm.h"
 
@@ -134,5 +133,3 @@ struct BlockFunctions {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_BLOCK_TILES_H_

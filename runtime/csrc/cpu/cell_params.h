@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cell's own parameters, packed once as whole vectors, with their maps applied.
 
-#ifndef EDGERNN_CPU_CELL_PARAMS_H_
-#define EDGERNN_CPU_CELL_PARAMS_H_
+#pragma once
 
 #include "cpu/gemm.h"
 #include "kernel/cell_kernel.h"
@@ -74,5 +73,3 @@ class CallParams {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_CELL_PARAMS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lanes of a vector as bits, and lists of their indices.
 
-#ifndef EDGERNN_CPU_COMPRESS_H_
-#define EDGERNN_CPU_COMPRESS_H_
+#pragma once
 
 #include "cpu/simd.h"
 
@@ -101,5 +100,3 @@ constexpr bool kCompresses = false;
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_COMPRESS_H_

@@ -7,8 +7,7 @@
 // and where a value jumps, so that rounding errors and infinite numbers do not stay in them. The
 // weights are packed as for the dense driver, in float32.
 
-#ifndef EDGERNN_CPU_DRIVER_COLUMN_H_
-#define EDGERNN_CPU_DRIVER_COLUMN_H_
+#pragma once
 
 #include "cpu/driver_dense.h"
 #include "cpu/gemm_columns.h"
@@ -315,5 +314,3 @@ struct ColumnDriver {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_DRIVER_COLUMN_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver of the rule `always`: updates every neuron at every step.
 
-#ifndef EDGERNN_CPU_DRIVER_DENSE_H_
-#define EDGERNN_CPU_DRIVER_DENSE_H_
+#pragma once
 
 #include "cpu/gate_group.h"
 #include "cpu/state_copy.h"
@@ -228,5 +227,3 @@ struct DenseDriver {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_DRIVER_DENSE_H_

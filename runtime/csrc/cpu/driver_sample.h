@@ -4,8 +4,7 @@
 // The drive of a sample is constant as long as its state does not change. Each update therefore
 // computes the step of the next update, and the steps in between only repeat the output.
 
-#ifndef EDGERNN_CPU_DRIVER_SAMPLE_H_
-#define EDGERNN_CPU_DRIVER_SAMPLE_H_
+#pragma once
 
 #include "cpu/driver_dense.h"
 
@@ -315,5 +314,3 @@ struct SampleDriver {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_DRIVER_SAMPLE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver of rules that select neurons: computes the pre-activations of the active set only.
 
-#ifndef EDGERNN_CPU_DRIVER_SPARSE_H_
-#define EDGERNN_CPU_DRIVER_SPARSE_H_
+#pragma once
 
 #include "cpu/sparse_step.h"
 
@@ -391,5 +390,3 @@ struct SparseDriver {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_DRIVER_SPARSE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The packed weights and the scratch memory of driver_sparse.h.
 
-#ifndef EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
-#define EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
+#pragma once
 
 #include "cpu/block_step.h"
 #include "cpu/gather_low_precision.h"
@@ -236,5 +235,3 @@ struct SparseScratch {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_

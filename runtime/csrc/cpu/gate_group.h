@@ -2,8 +2,7 @@
 // A group of gates that are computed together: their packed weights, and the loop over tiles that
 // computes the pre-activations and passes each tile to the point-wise part.
 
-#ifndef EDGERNN_CPU_GATE_GROUP_H_
-#define EDGERNN_CPU_GATE_GROUP_H_
+#pragma once
 
 #include "cpu/cell_params.h"
 #include "cpu/gemm_sparse.h"
@@ -303,5 +302,3 @@ template <class Finish>
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_GATE_GROUP_H_

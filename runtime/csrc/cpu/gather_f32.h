@@ -6,8 +6,7 @@
 // [h][gates with h], [c][gates with c], [m][gates with m]. The first index counts vectors of I, I,
 // H (or the rank if R is a product), H and M. Only cells that read the previous x have that part.
 
-#ifndef EDGERNN_CPU_GATHER_F32_H_
-#define EDGERNN_CPU_GATHER_F32_H_
+#pragma once
 
 #include "cpu/gate_group.h"
 
@@ -302,5 +301,3 @@ void MultiplySharedNeurons(const CellTable& cell, const LayerSizes& sizes,
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_GATHER_F32_H_

@@ -5,8 +5,7 @@
 // in 32-bit words: the lower halves hold the first half of a vector's columns. A row of int8 begins
 // with the scales of the gates of all parts.
 
-#ifndef EDGERNN_CPU_GATHER_LOW_PRECISION_H_
-#define EDGERNN_CPU_GATHER_LOW_PRECISION_H_
+#pragma once
 
 #include <type_traits>
 
@@ -251,5 +250,3 @@ inline const LowPrecisionFunction* ChooseLowPrecisionFunctions(const LayerSizes&
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_GATHER_LOW_PRECISION_H_

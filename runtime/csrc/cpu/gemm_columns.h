@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of packed float32 weights with vectors of which only some elements are not zero.
 
-#ifndef EDGERNN_CPU_GEMM_COLUMNS_H_
-#define EDGERNN_CPU_GEMM_COLUMNS_H_
+#pragma once
 
 #include "cpu/gate_group.h"
 #include "cpu/masked_lanes.h"
@@ -171,5 +170,3 @@ struct ChangeProduct {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_GEMM_COLUMNS_H_

@@ -4,8 +4,7 @@
 //
 // A skipped zero contributes 0 even if the input is NaN or infinite, unlike 0 times it in IEEE 754.
 
-#ifndef EDGERNN_CPU_GEMM_SPARSE_H_
-#define EDGERNN_CPU_GEMM_SPARSE_H_
+#pragma once
 
 #include "cpu/gemm.h"
 
@@ -196,5 +195,3 @@ inline void AddSparse(const SparseColumns& columns, const Product& product, std:
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_GEMM_SPARSE_H_

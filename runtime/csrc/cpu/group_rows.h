@@ -2,8 +2,7 @@
 // Sums over groups of neighbouring neurons that share a decision, and their transposes. The last
 // group may have fewer neurons.
 
-#ifndef EDGERNN_CPU_GROUP_ROWS_H_
-#define EDGERNN_CPU_GROUP_ROWS_H_
+#pragma once
 
 #include "cpu/masked_lanes.h"
 
@@ -76,5 +75,3 @@ class GroupRows {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_GROUP_ROWS_H_

@@ -7,8 +7,7 @@
 // that, states are rounded to multiples of 2^-22, and weights to 21 bits and to multiples of a
 // power of two, such that every sum of their products fits in the 53 bits of a double.
 
-#ifndef EDGERNN_CPU_KEPT_SUMS_H_
-#define EDGERNN_CPU_KEPT_SUMS_H_
+#pragma once
 
 #include "cpu/gate_group.h"
 #include "kernel/selector.h"
@@ -268,5 +267,3 @@ struct KeptMemory {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_KEPT_SUMS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A linear map of a batch: the head of a model, and maps of residual blocks.
 
-#ifndef EDGERNN_CPU_LINEAR_H_
-#define EDGERNN_CPU_LINEAR_H_
+#pragma once
 
 #include "cpu/state_copy.h"
 
@@ -47,5 +46,3 @@ struct LinearMap {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_LINEAR_H_

@@ -6,8 +6,7 @@
 // int8 weights have a scale per row. Their inputs are quantized to 16-bit integers with a scale per
 // vector. The integer sums are exact, so they do not depend on instruction set or order.
 
-#ifndef EDGERNN_CPU_LOW_PRECISION_H_
-#define EDGERNN_CPU_LOW_PRECISION_H_
+#pragma once
 
 #include "common/arena.h"
 #include "cpu/simd.h"
@@ -336,5 +335,3 @@ struct QuantizedRows {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_LOW_PRECISION_H_

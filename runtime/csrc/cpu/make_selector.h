@@ -5,8 +5,7 @@
 // allocated in the driver's memory. Their layout is recomputed at every step. As the number of rows
 // is unknown then, Scratch allocates buffers that depend on it last.
 
-#ifndef EDGERNN_CPU_MAKE_SELECTOR_H_
-#define EDGERNN_CPU_MAKE_SELECTOR_H_
+#pragma once
 
 #include "cpu/compress.h"
 #include "cpu/gemm.h"
@@ -130,5 +129,3 @@ constexpr Selector MakeSelector() {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_MAKE_SELECTOR_H_

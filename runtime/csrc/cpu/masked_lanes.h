@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masked loads and stores of the first lanes of a vector.
 
-#ifndef EDGERNN_CPU_MASKED_LANES_H_
-#define EDGERNN_CPU_MASKED_LANES_H_
+#pragma once
 
 #include "cpu/simd.h"
 
@@ -71,5 +70,3 @@ class Lanes {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_MASKED_LANES_H_

@@ -5,8 +5,7 @@
 // rows (neurons). A panel has the blocks of a tile of one row, which reads the panels sequentially.
 // bfloat16 and int8 weights are packed in pairs of columns, see low_precision.h.
 
-#ifndef EDGERNN_CPU_PACK_PANELS_H_
-#define EDGERNN_CPU_PACK_PANELS_H_
+#pragma once
 
 #include "cpu/low_precision.h"
 
@@ -183,5 +182,3 @@ struct PackedMatrix {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_PACK_PANELS_H_

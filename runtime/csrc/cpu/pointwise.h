@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The point-wise part of a step: a cell's Update and Mid, applied to vectors of neurons.
 
-#ifndef EDGERNN_CPU_POINTWISE_H_
-#define EDGERNN_CPU_POINTWISE_H_
+#pragma once
 
 #include "cpu/simd.h"
 #include "kernel/cell_kernel.h"
@@ -73,5 +72,3 @@ template <class Cell>
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_POINTWISE_H_

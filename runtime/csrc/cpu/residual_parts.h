@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The element-wise parts of a residual block around a layer.
 
-#ifndef EDGERNN_CPU_RESIDUAL_PARTS_H_
-#define EDGERNN_CPU_RESIDUAL_PARTS_H_
+#pragma once
 
 #include "cpu/masked_lanes.h"
 
@@ -51,5 +50,3 @@ struct ResidualParts {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_RESIDUAL_PARTS_H_

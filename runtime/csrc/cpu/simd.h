@@ -5,8 +5,7 @@
 // namespace. They must not call inline functions of other namespaces, including std: the linker
 // keeps one copy of those, which may use instructions that the processor lacks.
 
-#ifndef EDGERNN_CPU_SIMD_H_
-#define EDGERNN_CPU_SIMD_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -237,5 +236,3 @@ template <class Number, class Raw>
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_SIMD_H_

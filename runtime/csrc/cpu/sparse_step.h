@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One time step of one sample, under a rule that selects neurons.
 
-#ifndef EDGERNN_CPU_SPARSE_STEP_H_
-#define EDGERNN_CPU_SPARSE_STEP_H_
+#pragma once
 
 #include "cpu/driver_sparse_memory.h"
 #include "cpu/state_copy.h"
@@ -394,5 +393,3 @@ struct SparseStep {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_SPARSE_STEP_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies states and inputs between the caller's memory and padded scratch memory.
 
-#ifndef EDGERNN_CPU_STATE_COPY_H_
-#define EDGERNN_CPU_STATE_COPY_H_
+#pragma once
 
 #include "cpu/gemm.h"
 
@@ -62,5 +61,3 @@ inline void WriteLast(const Call& call, std::int64_t input) {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_STATE_COPY_H_

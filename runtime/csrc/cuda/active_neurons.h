@@ -2,8 +2,7 @@
 // The neurons that a rule of the kind kNeuron or kGate updates at a step: how a block selects those
 // of its range.
 
-#ifndef EDGERNN_CUDA_ACTIVE_NEURONS_H_
-#define EDGERNN_CUDA_ACTIVE_NEURONS_H_
+#pragma once
 
 #include "cuda/block_memory.h"
 #include "cuda/device_rule.h"
@@ -141,5 +140,3 @@ struct ActiveNeurons {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_ACTIVE_NEURONS_H_

@@ -2,8 +2,7 @@
 // The shared memory of a thread block: where everything lies in it, how it is filled and written
 // back, and how a step stores states and outputs.
 
-#ifndef EDGERNN_CUDA_BLOCK_MEMORY_H_
-#define EDGERNN_CUDA_BLOCK_MEMORY_H_
+#pragma once
 
 #include "cuda/dot_products.h"
 #include "kernel/kernel.h"
@@ -212,5 +211,3 @@ struct BlockMemory {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_BLOCK_MEMORY_H_

@@ -2,8 +2,7 @@
 // The kernels of each cell. Every cell has a translation unit of its own, which CMakeLists.txt
 // writes, so that several processors compile them.
 
-#ifndef EDGERNN_CUDA_CELL_KERNELS_H_
-#define EDGERNN_CUDA_CELL_KERNELS_H_
+#pragma once
 
 #include "cuda/launch_plan.h"
 #include "op/op.h"
@@ -25,5 +24,3 @@ template <class Cell>
 CellKernels KernelsOf();
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_CELL_KERNELS_H_

@@ -2,8 +2,7 @@
 // A thread's view of its block and cluster: indices, synchronisation and shared memory. A class
 // with the same interface in tests/cpu_emulator.cc emulates it on the CPU.
 
-#ifndef EDGERNN_CUDA_CLUSTER_GROUP_H_
-#define EDGERNN_CUDA_CLUSTER_GROUP_H_
+#pragma once
 
 #include <cooperative_groups.h>
 
@@ -66,5 +65,3 @@ class ClusterGroup {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_CLUSTER_GROUP_H_

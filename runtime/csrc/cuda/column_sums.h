@@ -5,8 +5,7 @@
 // Every block finds the values to send itself, as it has all operands, and keeps the sums of its
 // rows. The order of summation does not depend on the geometry.
 
-#ifndef EDGERNN_CUDA_COLUMN_SUMS_H_
-#define EDGERNN_CUDA_COLUMN_SUMS_H_
+#pragma once
 
 #include "cuda/block_memory.h"
 #include "cuda/device_rule.h"
@@ -266,5 +265,3 @@ struct ColumnSums {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_COLUMN_SUMS_H_

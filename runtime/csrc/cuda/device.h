@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Function qualifiers for code that is compiled for the GPU and, in tests, for the CPU.
 
-#ifndef EDGERNN_CUDA_DEVICE_H_
-#define EDGERNN_CUDA_DEVICE_H_
+#pragma once
 
 #ifdef __CUDACC__
 #define EDGERNN_DEVICE __device__ __forceinline__
@@ -24,5 +23,3 @@ EDGERNN_DEVICE int CountBits(unsigned bits) {
 }
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_DEVICE_H_

@@ -2,8 +2,7 @@
 // The equations of the plan's rule on a GPU; the rule is selected by its index in the list of
 // rules.
 
-#ifndef EDGERNN_CUDA_DEVICE_RULE_H_
-#define EDGERNN_CUDA_DEVICE_RULE_H_
+#pragma once
 
 #include "cuda/launch_plan.h"
 #include "cuda/scalar.h"
@@ -186,5 +185,3 @@ struct DeviceRule {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_DEVICE_RULE_H_

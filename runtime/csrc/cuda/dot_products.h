@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dot products of weight rows, each computed by kRowThreads adjacent threads.
 
-#ifndef EDGERNN_CUDA_DOT_PRODUCTS_H_
-#define EDGERNN_CUDA_DOT_PRODUCTS_H_
+#pragma once
 
 #include "cuda/device.h"
 #include "cuda/launch_plan.h"
@@ -83,5 +82,3 @@ struct CellGateGroup {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_DOT_PRODUCTS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C interface of the GPU library, for callers with device pointers and without ONNX Runtime.
 
-#ifndef EDGERNN_CUDA_EDGERNN_CUDA_H_
-#define EDGERNN_CUDA_EDGERNN_CUDA_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ int edgernn_cuda_run(const char* layer, std::int64_t input, std::int64_t hidden,
 int edgernn_cuda_geometry(int tile, int blocks, int threads, int memory);
 
 }  // extern "C"
-
-#endif  // EDGERNN_CUDA_EDGERNN_CUDA_H_

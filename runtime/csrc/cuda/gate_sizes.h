@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of a cell's gates that the layout of packed weights follows from.
 
-#ifndef EDGERNN_CUDA_GATE_SIZES_H_
-#define EDGERNN_CUDA_GATE_SIZES_H_
+#pragma once
 
 #include "cuda/launch_plan.h"
 #include "kernel/kernel.h"
@@ -39,5 +38,3 @@ inline std::int64_t FirstRow(const CellTable& cell, const LaunchPlan& plan, unsi
 }
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_GATE_SIZES_H_

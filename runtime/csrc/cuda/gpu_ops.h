@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops on a GPU, shared by the C interface and the ONNX Runtime node.
 
-#ifndef EDGERNN_CUDA_GPU_OPS_H_
-#define EDGERNN_CUDA_GPU_OPS_H_
+#pragma once
 
 #include "cuda/launch.h"
 
@@ -29,5 +28,3 @@ void RunOp(const Op& op, const LayerSizes& sizes, const float* packed, const Cal
            void* stream);
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_GPU_OPS_H_

@@ -4,8 +4,7 @@
 //
 // All work is queued on the caller's stream; only Upload and Wait block until it is done.
 
-#ifndef EDGERNN_CUDA_LAUNCH_H_
-#define EDGERNN_CUDA_LAUNCH_H_
+#pragma once
 
 #include <memory>
 #include <stdexcept>
@@ -48,5 +47,3 @@ void Launch(std::size_t cell, const LaunchPlan& plan, const Call& call, const fl
             void* stream);
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_LAUNCH_H_

@@ -7,8 +7,7 @@
 // among the blocks of a cluster, and each block keeps as many rows resident in shared memory as
 // fit. Under a rule of the kind kColumn the weights of x and h lie by columns instead.
 
-#ifndef EDGERNN_CUDA_LAUNCH_PLAN_H_
-#define EDGERNN_CUDA_LAUNCH_PLAN_H_
+#pragma once
 
 #include <cstdint>
 
@@ -161,5 +160,3 @@ struct LaunchPlan {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_LAUNCH_PLAN_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes launch plans and lists the copies that pack weights.
 
-#ifndef EDGERNN_CUDA_MAKE_LAUNCH_PLAN_H_
-#define EDGERNN_CUDA_MAKE_LAUNCH_PLAN_H_
+#pragma once
 
 #include <vector>
 
@@ -48,5 +47,3 @@ std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
                                          const LaunchPlan& plan, const float* const* weights);
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_MAKE_LAUNCH_PLAN_H_

@@ -9,8 +9,7 @@
 //
 // The template parameter Cluster has the interface of ClusterGroup (cuda/cluster_group.h).
 
-#ifndef EDGERNN_CUDA_RECURRENCE_H_
-#define EDGERNN_CUDA_RECURRENCE_H_
+#pragma once
 
 #include "cuda/active_neurons.h"
 #include "cuda/column_sums.h"
@@ -360,5 +359,3 @@ class Recurrence {
 };
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_RECURRENCE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Defines the kernels of a cell, for the cell's translation unit.
 
-#ifndef EDGERNN_CUDA_RECURRENCE_KERNEL_H_
-#define EDGERNN_CUDA_RECURRENCE_KERNEL_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -29,5 +28,3 @@ CellKernels KernelsOf() {
 }
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_RECURRENCE_KERNEL_H_

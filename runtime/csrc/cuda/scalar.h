@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The value type of cells' equations on a GPU: one float, in place of the vectors of cpu/simd.h.
 
-#ifndef EDGERNN_CUDA_SCALAR_H_
-#define EDGERNN_CUDA_SCALAR_H_
+#pragma once
 
 #include <cmath>
 
@@ -44,5 +43,3 @@ EDGERNN_BOTH float Apply(Map map, float a) {
 }
 
 }  // namespace edgernn::cuda
-
-#endif  // EDGERNN_CUDA_SCALAR_H_

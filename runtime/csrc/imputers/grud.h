@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GRU-D: a missing value is the last observed one, which decays towards the mean over time.
 
-#ifndef EDGERNN_IMPUTERS_GRUD_H_
-#define EDGERNN_IMPUTERS_GRUD_H_
+#pragma once
 
 #include "imputers/make_imputer.h"
 
@@ -70,5 +69,3 @@ struct GrudImputer {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_IMPUTERS_GRUD_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Imputers fill missing inputs before each step of a cell. They are independent of cell and rule.
 
-#ifndef EDGERNN_IMPUTERS_IMPUTER_H_
-#define EDGERNN_IMPUTERS_IMPUTER_H_
+#pragma once
 
 #include "kernel/kernel.h"
 
@@ -31,5 +30,3 @@ void RunImputed(const Imputer&, const Kernel&, const LayerSizes&, const void* pa
                 void* scratch);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_IMPUTERS_IMPUTER_H_

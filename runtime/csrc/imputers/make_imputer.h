@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes an Imputer from its type, and defines the building blocks that imputers share.
 
-#ifndef EDGERNN_IMPUTERS_MAKE_IMPUTER_H_
-#define EDGERNN_IMPUTERS_MAKE_IMPUTER_H_
+#pragma once
 
 #include "cpu/gemm.h"
 #include "cpu/make_selector.h"
@@ -106,5 +105,3 @@ inline void Decay(const float* decay, std::int64_t batch, std::int64_t hidden, f
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_IMPUTERS_MAKE_IMPUTER_H_

@@ -2,8 +2,7 @@
 // RITS: a missing value is a blend of two estimates, one from the state and one from the other
 // features at the same step.
 
-#ifndef EDGERNN_IMPUTERS_RITS_H_
-#define EDGERNN_IMPUTERS_RITS_H_
+#pragma once
 
 #include "imputers/make_imputer.h"
 
@@ -105,5 +104,3 @@ struct RitsImputer {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_IMPUTERS_RITS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cell as drivers call it: its table of gates and the functions that compute its equations.
 
-#ifndef EDGERNN_KERNEL_CELL_KERNEL_H_
-#define EDGERNN_KERNEL_CELL_KERNEL_H_
+#pragma once
 
 #include "kernel/kernel.h"
 
@@ -105,5 +104,3 @@ struct RowProducts {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_KERNEL_CELL_KERNEL_H_

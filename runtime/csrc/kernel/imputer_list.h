@@ -4,8 +4,7 @@
 //
 // The X of an op with an imputer has 3F columns: values, masks and times. The cell's I is then 2F.
 
-#ifndef EDGERNN_KERNEL_IMPUTER_LIST_H_
-#define EDGERNN_KERNEL_IMPUTER_LIST_H_
+#pragma once
 
 #include "rules/list.h"
 
@@ -50,5 +49,3 @@ struct Rits {
 using Imputers = TypeList<Grud, Rits>;
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_KERNEL_IMPUTER_LIST_H_

@@ -2,8 +2,7 @@
 // The interface by which a rule tells the sparse driver which neurons to update. Independent of the
 // cell.
 
-#ifndef EDGERNN_KERNEL_SELECTOR_H_
-#define EDGERNN_KERNEL_SELECTOR_H_
+#pragma once
 
 #include "kernel/kernel.h"
 
@@ -53,5 +52,3 @@ struct Selector {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_KERNEL_SELECTOR_H_

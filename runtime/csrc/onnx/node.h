@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of a model. Validates its inputs and allocates its outputs; subclasses run the op.
 
-#ifndef EDGERNN_ONNX_NODE_H_
-#define EDGERNN_ONNX_NODE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -82,5 +81,3 @@ std::shared_ptr<const Op> MakeProviderOp(const std::string& name, const CellSour
 std::unique_ptr<Node> MakeNode(std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_ONNX_NODE_H_

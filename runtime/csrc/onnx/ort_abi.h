@@ -4,8 +4,7 @@
 // OrtApi is a table of function pointers to which new versions only append. So a function is
 // identified by its index and type. All functions used here exist since ONNX Runtime 1.17.
 
-#ifndef EDGERNN_ONNX_ORT_ABI_H_
-#define EDGERNN_ONNX_ORT_ABI_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -124,5 +123,3 @@ constexpr ApiFunction<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, s
     KernelContextParallelFor;
 
 }  // namespace edgernn::ort
-
-#endif  // EDGERNN_ONNX_ORT_ABI_H_

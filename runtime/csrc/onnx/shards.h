@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits the batch of a call into shards, which threads run in parallel.
 
-#ifndef EDGERNN_ONNX_SHARDS_H_
-#define EDGERNN_ONNX_SHARDS_H_
+#pragma once
 
 #include "op/op.h"
 
@@ -38,5 +37,3 @@ class Shards {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_ONNX_SHARDS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An op: a cell under an update rule, with an optional imputer. Independent of ONNX Runtime.
 
-#ifndef EDGERNN_OP_OP_H_
-#define EDGERNN_OP_OP_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -74,5 +73,3 @@ std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::str
 std::vector<std::string> OpNames(const KernelTable& table);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_OP_OP_H_

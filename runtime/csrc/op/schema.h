@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inputs and outputs of an op, derived from its cell, rule and imputer.
 
-#ifndef EDGERNN_OP_SCHEMA_H_
-#define EDGERNN_OP_SCHEMA_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -104,5 +103,3 @@ std::string LayerName(const std::string& imputer, const std::string& cell, const
                       bool low_rank);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_OP_SCHEMA_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shapes and tensors of an op's inputs.
 
-#ifndef EDGERNN_OP_TENSOR_H_
-#define EDGERNN_OP_TENSOR_H_
+#pragma once
 
 #include <algorithm>
 #include <initializer_list>
@@ -56,5 +55,3 @@ struct Tensor {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_OP_TENSOR_H_

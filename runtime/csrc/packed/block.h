@@ -5,8 +5,7 @@
 //   h = layer(norm(u))
 //   y = u + A h + a, or u + (A h + a) * sigmoid(G h + g)
 
-#ifndef EDGERNN_PACKED_BLOCK_H_
-#define EDGERNN_PACKED_BLOCK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -59,5 +58,3 @@ const float* LeaveBlock(const KernelTable& table, const Block& block, std::int64
                         const BlockWorkspace& workspace, void* scratch);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PACKED_BLOCK_H_

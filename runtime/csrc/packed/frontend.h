@@ -2,8 +2,7 @@
 // The front end of a model that reads raw audio: log-mel features with a real FFT.
 // edgernn/frontends.py defines them.
 
-#ifndef EDGERNN_PACKED_FRONTEND_H_
-#define EDGERNN_PACKED_FRONTEND_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -47,5 +46,3 @@ struct Frontend : EdgernnFrontend {
 void RunFrontend(const Frontend& frontend, std::int64_t batch, const float* x, float* features);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PACKED_FRONTEND_H_

@@ -2,8 +2,7 @@
 // The message of the last error on this thread, which edgernn_message returns. Nothing here
 // allocates memory, as a step does not.
 
-#ifndef EDGERNN_PACKED_MESSAGE_H_
-#define EDGERNN_PACKED_MESSAGE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -34,5 +33,3 @@ EdgernnStatus Report(EdgernnStatus status, const char* message);
 bool IsNull(const void* pointer, const char* name);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PACKED_MESSAGE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads vectors and linear maps of a packed file.
 
-#ifndef EDGERNN_PACKED_READ_LINEAR_H_
-#define EDGERNN_PACKED_READ_LINEAR_H_
+#pragma once
 
 #include <cstdint>
 
@@ -22,5 +21,3 @@ float* CopyFloats(const Tensor& vector, Arena* arena);
                               const void** packed);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PACKED_READ_LINEAR_H_

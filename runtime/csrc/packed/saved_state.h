@@ -3,8 +3,7 @@
 // (B,) as int64, and then floats: the states of all layers, (B, width) each, and the held numbers
 // (B, I), which a model of words lacks. runtime/saved_state.py reads and writes it too.
 
-#ifndef EDGERNN_PACKED_SAVED_STATE_H_
-#define EDGERNN_PACKED_SAVED_STATE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -39,5 +38,3 @@ std::size_t SavedStateBytes(const EdgernnModel& model);
                                 Failure* failure);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PACKED_SAVED_STATE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cell that is defined in a file: a table of gates, and equations as programs.
 
-#ifndef EDGERNN_PROGRAM_CELL_H_
-#define EDGERNN_PROGRAM_CELL_H_
+#pragma once
 
 #include "kernel/cell_kernel.h"
 #include "program/program.h"
@@ -17,5 +16,3 @@ struct ProgramCell : CellKernel {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PROGRAM_CELL_H_

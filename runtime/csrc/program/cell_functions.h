@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of a cell that is defined in a file, which run its programs.
 
-#ifndef EDGERNN_PROGRAM_CELL_FUNCTIONS_H_
-#define EDGERNN_PROGRAM_CELL_FUNCTIONS_H_
+#pragma once
 
 #include "cpu/cell_params.h"
 #include "program/cell.h"
@@ -107,5 +106,3 @@ constexpr CellFunctions kProgramFunctions = {&RunUpdateProgram, &RunMidProgram, 
                                              nullptr,           &RunMapProgram, true};
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_PROGRAM_CELL_FUNCTIONS_H_

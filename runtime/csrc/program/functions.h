@@ -3,8 +3,7 @@
 // except near the roots of sin and cos, where absolute errors are below 1e-10. NaN is handled as in
 // torch.
 
-#ifndef EDGERNN_PROGRAM_FUNCTIONS_H_
-#define EDGERNN_PROGRAM_FUNCTIONS_H_
+#pragma once
 
 #include "cpu/simd.h"
 
@@ -259,5 +258,3 @@ namespace functions {
 }  // namespace functions
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_PROGRAM_FUNCTIONS_H_

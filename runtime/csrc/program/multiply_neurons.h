@@ -2,8 +2,7 @@
 // The dot products of cpu/gather_f32.h for cells whose gates are known at run time only. The sums
 // are kept in memory between terms.
 
-#ifndef EDGERNN_PROGRAM_MULTIPLY_NEURONS_H_
-#define EDGERNN_PROGRAM_MULTIPLY_NEURONS_H_
+#pragma once
 
 #include "cpu/gather_f32.h"
 
@@ -107,5 +106,3 @@ constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_PROGRAM_MULTIPLY_NEURONS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a checked program on vectors. Each instruction is a loop over a block of vectors.
 
-#ifndef EDGERNN_PROGRAM_RUN_H_
-#define EDGERNN_PROGRAM_RUN_H_
+#pragma once
 
 #include "program/functions.h"
 #include "program/program.h"
@@ -101,5 +100,3 @@ template <class Begin, class Finish>
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_PROGRAM_RUN_H_

@@ -25,8 +25,7 @@
 // Equations read memories of the size of a decision: (H,) for kNeuron, one number for kSample. A
 // rule with its own selector may have memories of any size.
 
-#ifndef EDGERNN_RULES_RULE_H_
-#define EDGERNN_RULES_RULE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -172,5 +171,3 @@ constexpr bool IsRead(const RuleSpec& spec, int param) {
 }
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_RULES_RULE_H_

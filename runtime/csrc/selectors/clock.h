@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Selectors of rules that depend on the step t only. Their memory is t.
 
-#ifndef EDGERNN_SELECTORS_CLOCK_H_
-#define EDGERNN_SELECTORS_CLOCK_H_
+#pragma once
 
 #include "selectors/neuron_selector.h"
 
@@ -109,5 +108,3 @@ struct Vec64 {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_CLOCK_H_

@@ -2,8 +2,7 @@
 // The selector of the rule clockwork: selects neurons whose period divides the step. A neuron reads
 // from neurons of the same or longer periods.
 
-#ifndef EDGERNN_SELECTORS_CLOCKWORK_SELECTOR_H_
-#define EDGERNN_SELECTORS_CLOCKWORK_SELECTOR_H_
+#pragma once
 
 #include "selectors/clock.h"
 
@@ -60,5 +59,3 @@ struct SelectorOf<Clockwork> {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_CLOCKWORK_SELECTOR_H_

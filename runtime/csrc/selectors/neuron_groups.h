@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of neighbouring neurons that share a decision; the last group may have fewer neurons.
 
-#ifndef EDGERNN_SELECTORS_NEURON_GROUPS_H_
-#define EDGERNN_SELECTORS_NEURON_GROUPS_H_
+#pragma once
 
 #include "cpu/group_rows.h"
 #include "cpu/make_selector.h"
@@ -36,5 +35,3 @@ namespace edgernn::EDGERNN_ISA {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_NEURON_GROUPS_H_

@@ -3,8 +3,7 @@
 // is above zero. Parameters, scores and memories have a value per group; without groups, each
 // neuron is one.
 
-#ifndef EDGERNN_SELECTORS_NEURON_SELECTOR_H_
-#define EDGERNN_SELECTORS_NEURON_SELECTOR_H_
+#pragma once
 
 #include "selectors/neuron_groups.h"
 
@@ -177,5 +176,3 @@ struct SelectorOf {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_NEURON_SELECTOR_H_

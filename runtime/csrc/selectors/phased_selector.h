@@ -2,8 +2,7 @@
 // The selector of the rule phased: selects neurons in the open phase at the start of their period.
 // The time gate rises and falls linearly during that phase.
 
-#ifndef EDGERNN_SELECTORS_PHASED_SELECTOR_H_
-#define EDGERNN_SELECTORS_PHASED_SELECTOR_H_
+#pragma once
 
 #include "selectors/clock.h"
 
@@ -75,5 +74,3 @@ struct SelectorOf<Phased> {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_PHASED_SELECTOR_H_

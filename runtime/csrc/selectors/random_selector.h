@@ -2,8 +2,7 @@
 // The selector of the rule random: selects neurons for which a hash of step, neuron and seed is
 // below a limit.
 
-#ifndef EDGERNN_SELECTORS_RANDOM_SELECTOR_H_
-#define EDGERNN_SELECTORS_RANDOM_SELECTOR_H_
+#pragma once
 
 #include "selectors/clock.h"
 
@@ -98,5 +97,3 @@ struct SelectorOf<Random> {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_RANDOM_SELECTOR_H_

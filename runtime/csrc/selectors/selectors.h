@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selectors of all rules.
 
-#ifndef EDGERNN_SELECTORS_SELECTORS_H_
-#define EDGERNN_SELECTORS_SELECTORS_H_
+#pragma once
 
 #include "selectors/clockwork_selector.h"
 #include "selectors/phased_selector.h"
@@ -27,5 +26,3 @@ constexpr const Selector* FindSelector() {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_SELECTORS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selector of the rule topk: selects the k neurons with the largest scores.
 
-#ifndef EDGERNN_SELECTORS_TOPK_SELECTOR_H_
-#define EDGERNN_SELECTORS_TOPK_SELECTOR_H_
+#pragma once
 
 #include "selectors/neuron_selector.h"
 
@@ -191,5 +190,3 @@ struct SelectorOf<Topk> {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_TOPK_SELECTOR_H_

@@ -2,8 +2,7 @@
 // The selector of the rule variable: selects a prefix of the neurons and inputs. Its length is
 // computed at each step, and the masks fall off softly at its end.
 
-#ifndef EDGERNN_SELECTORS_VARIABLE_SELECTOR_H_
-#define EDGERNN_SELECTORS_VARIABLE_SELECTOR_H_
+#pragma once
 
 #include "selectors/neuron_selector.h"
 
@@ -118,5 +117,3 @@ struct SelectorOf<Variable> {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_SELECTORS_VARIABLE_SELECTOR_H_

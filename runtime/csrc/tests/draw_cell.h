@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random cells as programs, for fuzzing.
 
-#ifndef EDGERNN_TESTS_DRAW_CELL_H_
-#define EDGERNN_TESTS_DRAW_CELL_H_
+#pragma once
 
 #include "program/check_cell.h"
 #include "tests/random_generator.h"
@@ -16,5 +15,3 @@ edgernn::CellSource DrawCell(RandomGenerator* random);
 void MutateCell(RandomGenerator* random, edgernn::CellSource* cell);
 
 }  // namespace edgernn_tests
-
-#endif  // EDGERNN_TESTS_DRAW_CELL_H_

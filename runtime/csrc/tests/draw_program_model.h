@@ -2,8 +2,7 @@
 // Random packed models whose cells are programs, for fuzzing: valid models, and valid models with
 // some integers changed.
 
-#ifndef EDGERNN_TESTS_DRAW_PROGRAM_MODEL_H_
-#define EDGERNN_TESTS_DRAW_PROGRAM_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -19,5 +18,3 @@ struct DrawnModel {
 DrawnModel DrawProgramModel(std::uint64_t number);
 
 }  // namespace edgernn_tests
-
-#endif  // EDGERNN_TESTS_DRAW_PROGRAM_MODEL_H_

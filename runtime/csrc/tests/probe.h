@@ -2,8 +2,7 @@
 // Probes of the benchmark: the processor's upper bounds, and loops without Python. C functions of
 // the training library; the first three use the instruction set of edgernn_train_isa().
 
-#ifndef EDGERNN_TESTS_PROBE_H_
-#define EDGERNN_TESTS_PROBE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ EDGERNN_API int edgernn_probe_sequences(int (*step)(void*, const float*, float*)
                                         std::int64_t stride, float* y);
 
 }  // extern "C"
-
-#endif  // EDGERNN_TESTS_PROBE_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers for fuzzing, the same on every machine.
 
-#ifndef EDGERNN_TESTS_RANDOM_GENERATOR_H_
-#define EDGERNN_TESTS_RANDOM_GENERATOR_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -63,5 +62,3 @@ class RandomGenerator {
 };
 
 }  // namespace edgernn_tests
-
-#endif  // EDGERNN_TESTS_RANDOM_GENERATOR_H_

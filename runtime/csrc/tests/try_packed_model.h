@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The property that fuzzing checks of every packed model.
 
-#ifndef EDGERNN_TESTS_TRY_PACKED_MODEL_H_
-#define EDGERNN_TESTS_TRY_PACKED_MODEL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdlib>
@@ -27,5 +26,3 @@ void Expect(bool holds, const char* condition);
 bool TryPackedModel(const void* file, std::size_t bytes);
 
 }  // namespace edgernn_tests
-
-#endif  // EDGERNN_TESTS_TRY_PACKED_MODEL_H_

@@ -5,8 +5,7 @@
 //   n = (p - mean) / sqrt(var + eps)
 //   dp = gain / sqrt(var + eps) (dn - mean(dn) - n mean(dn n))     dn: the gradient of gain n
 
-#ifndef EDGERNN_TRAIN_BATCH_NORM_H_
-#define EDGERNN_TRAIN_BATCH_NORM_H_
+#pragma once
 
 #include "train/gemm_row_major.h"
 
@@ -159,5 +158,3 @@ template <bool kAdds, int N, class Normalised>
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_BATCH_NORM_H_

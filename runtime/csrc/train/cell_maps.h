@@ -2,8 +2,7 @@
 // The point-wise maps of a built-in cell over the rows of a step, forward and backward. The
 // backward maps evaluate the same equations on dual numbers.
 
-#ifndef EDGERNN_TRAIN_CELL_MAPS_H_
-#define EDGERNN_TRAIN_CELL_MAPS_H_
+#pragma once
 
 #include "cpu/gemm.h"
 #include "cpu/masked_lanes.h"
@@ -233,5 +232,3 @@ constexpr TrainCell MakeTrainCell() {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_CELL_MAPS_H_

@@ -2,8 +2,7 @@
 // The decisions of rules of the kind kColumn: products read a value of x or h where it changed by
 // more than a threshold since they last did, and otherwise the value that they read then.
 
-#ifndef EDGERNN_TRAIN_COLUMN_EQUATIONS_H_
-#define EDGERNN_TRAIN_COLUMN_EQUATIONS_H_
+#pragma once
 
 #include "train/rule_equations.h"
 
@@ -49,5 +48,3 @@ struct ColumnEquations {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_COLUMN_EQUATIONS_H_

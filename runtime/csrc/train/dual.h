@@ -2,8 +2,7 @@
 // Dual numbers: a value with its partial derivatives. The equations of a cell are templates over
 // the vector type, so evaluating them on dual numbers gives their point-wise Jacobian.
 
-#ifndef EDGERNN_TRAIN_DUAL_H_
-#define EDGERNN_TRAIN_DUAL_H_
+#pragma once
 
 #include "cpu/simd.h"
 
@@ -158,5 +157,3 @@ template <int K>
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_DUAL_H_

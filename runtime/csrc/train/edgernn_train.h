@@ -8,8 +8,7 @@
 // input. A call runs on OpenMP's threads if the process has loaded OpenMP, else on threads that it
 // starts and joins.
 
-#ifndef EDGERNN_TRAIN_EDGERNN_TRAIN_H_
-#define EDGERNN_TRAIN_EDGERNN_TRAIN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -138,5 +137,3 @@ EDGERNN_API void edgernn_train_backward(const EdgernnTrainCall* call);
 EDGERNN_API const char* edgernn_train_isa();
 
 }  // extern "C"
-
-#endif  // EDGERNN_TRAIN_EDGERNN_TRAIN_H_

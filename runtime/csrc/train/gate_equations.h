@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decisions of rules of the kind kGate, from the pre-activations of the cell's update gate.
 
-#ifndef EDGERNN_TRAIN_GATE_EQUATIONS_H_
-#define EDGERNN_TRAIN_GATE_EQUATIONS_H_
+#pragma once
 
 #include "selectors/selectors.h"
 #include "train/rule_equations.h"
@@ -22,5 +21,3 @@ struct GateEquations {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_GATE_EQUATIONS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layout of a cell's gates in the memory of a call, and the matrix products that they sum.
 
-#ifndef EDGERNN_TRAIN_GATE_LAYOUT_H_
-#define EDGERNN_TRAIN_GATE_LAYOUT_H_
+#pragma once
 
 #include "cpu/group_rows.h"
 #include "train/gemm_row_major.h"
@@ -161,5 +160,3 @@ struct GateLayout {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_GATE_LAYOUT_H_

@@ -5,8 +5,7 @@
 // The packed layout is [panel][k][lane]. A panel is kPanelBlocks vectors of adjacent columns,
 // padded with zeros; the last panel may have fewer vectors.
 
-#ifndef EDGERNN_TRAIN_GEMM_ROW_MAJOR_H_
-#define EDGERNN_TRAIN_GEMM_ROW_MAJOR_H_
+#pragma once
 
 #include "cpu/gemm.h"
 #include "cpu/masked_lanes.h"
@@ -160,5 +159,3 @@ inline void MultiplyAdd(LeftFactor a, std::int64_t rows, std::int64_t depth, con
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_GEMM_ROW_MAJOR_H_

@@ -2,8 +2,7 @@
 // The equations of rules of the kind kNeuron, which decide and remember for each neuron or group of
 // neurons. All tensors have a value per group; without groups, each neuron is one.
 
-#ifndef EDGERNN_TRAIN_NEURON_EQUATIONS_H_
-#define EDGERNN_TRAIN_NEURON_EQUATIONS_H_
+#pragma once
 
 #include "train/rule_equations.h"
 
@@ -132,5 +131,3 @@ struct NeuronEquations : RuleEquations<Rule> {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_NEURON_EQUATIONS_H_

@@ -2,8 +2,7 @@
 // The entry points of training with recurrent batch normalisation, on one thread. Compiled apart
 // from the cells.
 
-#ifndef EDGERNN_TRAIN_NORM_DRIVER_H_
-#define EDGERNN_TRAIN_NORM_DRIVER_H_
+#pragma once
 
 #include "train/scratch.h"
 
@@ -14,5 +13,3 @@ void NormForward(const PackedWeights& packed, const EdgernnTrainCall& call, void
 void NormBackward(const PackedWeights& packed, const EdgernnTrainCall& call, void* scratch);
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_NORM_DRIVER_H_

@@ -2,8 +2,7 @@
 // The loop over time with recurrent batch normalisation: every product, and the cell state before
 // the output, is normalised by the mean and variance of its columns over the batch.
 
-#ifndef EDGERNN_TRAIN_NORM_SEQUENCE_H_
-#define EDGERNN_TRAIN_NORM_SEQUENCE_H_
+#pragma once
 
 #include "train/batch_norm.h"
 #include "train/norms.h"
@@ -234,5 +233,3 @@ class NormSequence final : public Sequence {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_NORM_SEQUENCE_H_

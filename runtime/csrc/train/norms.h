@@ -2,8 +2,7 @@
 // The arguments of recurrent batch normalisation in a training call; its equations are in
 // edgernn/cells/norm.py.
 
-#ifndef EDGERNN_TRAIN_NORMS_H_
-#define EDGERNN_TRAIN_NORMS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -31,5 +30,3 @@ struct EdgernnTrainNorms {
 };
 
 }  // extern "C"
-
-#endif  // EDGERNN_TRAIN_NORMS_H_

@@ -2,8 +2,7 @@
 // A user-defined cell for training: its gates as a table, its equations and their derivatives as
 // programs.
 
-#ifndef EDGERNN_TRAIN_PROGRAM_CELL_H_
-#define EDGERNN_TRAIN_PROGRAM_CELL_H_
+#pragma once
 
 #include "program/check_cell.h"
 #include "train/train_table.h"
@@ -26,5 +25,3 @@ class OwnedTrainCell : public ProgramTrainCell {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_TRAIN_PROGRAM_CELL_H_

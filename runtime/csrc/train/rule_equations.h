@@ -2,8 +2,7 @@
 // The inputs and outputs of a rule's equations over the rows of a step. Backward evaluates the
 // equations on dual numbers.
 
-#ifndef EDGERNN_TRAIN_RULE_EQUATIONS_H_
-#define EDGERNN_TRAIN_RULE_EQUATIONS_H_
+#pragma once
 
 #include "train/cell_maps.h"
 
@@ -155,5 +154,3 @@ constexpr auto kAsDual =
     [](Vec a, int input) { return input < 0 ? Constant<K>(a) : Input<K>(a, input); };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_RULE_EQUATIONS_H_

@@ -2,8 +2,7 @@
 // The functions of a rule as the training drivers call them. They do not depend on the cell: a rule
 // computes u, and the cell's maps return the gradient of u.
 
-#ifndef EDGERNN_TRAIN_RULE_FUNCTIONS_H_
-#define EDGERNN_TRAIN_RULE_FUNCTIONS_H_
+#pragma once
 
 #include "train/column_equations.h"
 #include "train/gate_equations.h"
@@ -41,5 +40,3 @@ constexpr TrainRule MakeTrainRule() {
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_RULE_FUNCTIONS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The equations of rules of the kind kSample, which decide and remember for each sample.
 
-#ifndef EDGERNN_TRAIN_SAMPLE_EQUATIONS_H_
-#define EDGERNN_TRAIN_SAMPLE_EQUATIONS_H_
+#pragma once
 
 #include "train/rule_equations.h"
 
@@ -140,5 +139,3 @@ struct SampleEquations : RuleEquations<Rule> {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_SAMPLE_EQUATIONS_H_

@@ -2,8 +2,7 @@
 // The workspace of a training call: packed parameters shared by all threads, and buffers per
 // thread.
 
-#ifndef EDGERNN_TRAIN_SCRATCH_H_
-#define EDGERNN_TRAIN_SCRATCH_H_
+#pragma once
 
 #include "train/gate_layout.h"
 
@@ -239,5 +238,3 @@ struct ThreadScratch {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_SCRATCH_H_

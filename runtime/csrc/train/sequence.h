@@ -2,8 +2,7 @@
 // The training driver: the loop over time, forward and backward, for some rows of a batch. A cell
 // is a table and two point-wise maps. norm_sequence.h inserts functions between products and gates.
 
-#ifndef EDGERNN_TRAIN_SEQUENCE_H_
-#define EDGERNN_TRAIN_SEQUENCE_H_
+#pragma once
 
 #include <utility>
 
@@ -395,5 +394,3 @@ class Sequence {
 };
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_SEQUENCE_H_

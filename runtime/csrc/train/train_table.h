@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tables through which edgernn_train.cc calls the kernels of one instruction set.
 
-#ifndef EDGERNN_TRAIN_TRAIN_TABLE_H_
-#define EDGERNN_TRAIN_TRAIN_TABLE_H_
+#pragma once
 
 #include <cstddef>
 
@@ -67,5 +66,3 @@ struct TrainTable {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_TRAIN_TRAIN_TABLE_H_
