@@ -36,7 +36,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 
 def _onnx(content: bytes, path: Path) -> dict[str, Any]:
-    model = parse(content, path, external=True)
+    model = parse(content, path, external="check")
     try:
         text = {entry.key: entry.value for entry in model.metadata_props}.get("edgernn")
         if text is None:

@@ -21,12 +21,13 @@ _SIZES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 1
 _MOST = 2**31 - 1
 
 
-def read_external(tensors: "Sequence[TensorProto]", path: Path) -> int:
-    """Copy the numbers of tensors with external data into the tensors, which then refer to no file.
+def read_external(tensors: "Sequence[TensorProto]", path: Path, *, copy: bool) -> int:
+    """Check the references of tensors to external data, and copy the numbers into the tensors.
 
     Args:
         tensors: The tensors, changed in place.
         path: Path of the ONNX file that has them. The other files must lie in its folder.
+        copy: Copy the numbers into the tensors, which then refer to no file.
 
     Returns:
         Size in bytes of the other files together.
@@ -55,14 +56,18 @@ def read_external(tensors: "Sequence[TensorProto]", path: Path) -> int:
                 raise ValueError(f"expected {length:,} bytes at {offset:,}, got a file of {sizes[name]:,}")
             if total > sum(sizes.values()):
                 raise ValueError("expected numbers of its own, got some that other tensors refer to as well")
-            file.seek(offset)
-            content = file.read(length)
-        if len(content) != length:
-            raise ValueError("expected a file that stays as it is, got one that became shorter")
-        tensor.raw_data = content
-        tensor.ClearField("external_data")
-        tensor.ClearField("data_location")
+            if copy:
+                _copy(file, offset, length, tensor)
     return sum(sizes.values())
+
+
+def _copy(file: BinaryIO, offset: int, length: int, tensor: "TensorProto") -> None:
+    file.seek(offset)
+    tensor.raw_data = file.read(length)
+    if len(tensor.raw_data) != length:
+        raise ValueError("expected a file that stays as it is, got one that became shorter")
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
 
 
 def _length(tensor: "TensorProto") -> int:

@@ -3,7 +3,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.runtime.device import DEVICE, RECORD, gpu_session, require_gpu, unassigned_ops
@@ -12,6 +12,9 @@ from edgernn.runtime.info import kernels, not_utf8, read_info
 from edgernn.runtime.interface import Value, state_sizes
 from edgernn.runtime.library import no_native, onnxruntime, op_names, register
 from edgernn.runtime.weights import parse
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def open_model(
@@ -61,12 +64,12 @@ def open_model(
     return session, info, sizes
 
 
-def open_session(path: Path, content: bytes, library: str | None, threads: int) -> Any:
+def open_session(path: Path, model: "bytes | onnx.ModelProto", library: str | None, threads: int) -> Any:
     """Create an ONNX Runtime session from the content of a file, without checks of its metadata.
 
     Args:
         path: Path of the file, for error messages.
-        content: The file's content.
+        model: The file's content, or the model that `parse` made of it.
         library: Path of the native library of custom ops to register, or None.
         threads: Number of threads that ONNX Runtime uses within an operator.
 
@@ -76,9 +79,12 @@ def open_session(path: Path, content: bytes, library: str | None, threads: int) 
     Raises:
         EdgernnError: The file cannot be loaded, or refers to another file.
     """
-    # ONNX Runtime would read any file that a tensor names
-    parse(content, path)
-    return _create(path, content, library, threads, "cpu", None)
+    if isinstance(model, bytes):
+        # ONNX Runtime would read any file that a tensor names
+        parse(model, path)
+    else:
+        model = model.SerializeToString()
+    return _create(path, model, library, threads, "cpu", None)
 
 
 def _create(path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None) -> Any:

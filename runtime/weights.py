@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,14 +113,14 @@ def _floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def parse(content: bytes, path: Path, *, external: bool = False) -> "onnx.ModelProto":
+def parse(content: bytes, path: Path, *, external: Literal["refuse", "check", "read"] = "refuse") -> "onnx.ModelProto":
     """Parse an ONNX file, and refuse one that reads other files or needs much more memory than it has bytes.
 
     Args:
         content: The file's content.
         path: Path of the file, for error messages, and to find external data.
-        external: Read external data from files beside a file of another tool, see `external_data`. The model that is
-            returned then holds them, and refers to no other file. An exported file of edgernn never has external data.
+        external: What to do with external data in files beside a file of another tool, see `external_data`. "read" puts
+            them into the model, "check" leaves them there. An exported file of edgernn never has external data.
 
     Returns:
         The model.
@@ -151,9 +151,9 @@ def parse(content: bytes, path: Path, *, external: bool = False) -> "onnx.ModelP
     size = len(content)
     if referring:
         reason = "which edgernn does not read"
-        if external and all(node.domain != DOMAIN for node in graph.node):
+        if external != "refuse" and all(node.domain != DOMAIN for node in graph.node):
             try:
-                size += read_external(referring, path)
+                size += read_external(referring, path, copy=external == "read")
                 referring = []
             except (OSError, ValueError) as error:
                 reason = f"which is not read: {error}"

@@ -2,6 +2,8 @@
 """The command `edgernn info`: descriptions of files, run directories and trained models, without running them."""
 
 import json
+import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +146,25 @@ def test_sizes_of_a_run_are_compared_before_memory_is_allocated(tmp_path, monkey
         (tmp_path / "run/config.json").write_text(json.dumps({**config, "model": config["model"] | size}))
         with pytest.raises(EdgernnError, match=message):
             load_model(tmp_path / "run")
+
+
+def test_external_data_are_checked_but_not_read(tmp_path):
+    size = 1 << 26
+    (tmp_path / "weights.bin").touch()
+    os.truncate(tmp_path / "weights.bin", size)
+    tensor = TensorProto(name="w", data_type=TensorProto.INT8, dims=[size], data_location=1)
+    tensor.external_data.add(key="location", value="weights.bin")
+    y = helper.make_tensor_value_info("y", TensorProto.INT8, [size])
+    graph = helper.make_graph([helper.make_node("Identity", ["w"], ["y"])], "g", [], [y], [tensor])
+    path = tmp_path / "m.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    tracemalloc.start()
+    try:
+        described = describe_file(path)
+        assert tracemalloc.get_traced_memory()[1] < size // 2
+    finally:
+        tracemalloc.stop()
+    assert described["operators"] == {"Identity": 1}
+    os.truncate(tmp_path / "weights.bin", size - 1)
+    with pytest.raises(EdgernnError, match="expected 67,108,864 bytes at 0, got a file of 67,108,863"):
+        describe_file(path)

@@ -35,7 +35,7 @@ class Runner:
 
     def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
         self._path = path
-        self._session = open_session(path, proto.SerializeToString(), None, 1)
+        self._session = open_session(path, proto, None, 1)
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._names = [value.name for value in self._session.get_outputs()]
 

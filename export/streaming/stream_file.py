@@ -328,7 +328,7 @@ def stream_file(
     """
     out = out or default_output(path.parent / f"{path.stem}-stream.onnx")
     output_file(out, path, *([] if data is None else [data]), option="OUT")
-    proto = parse(read_model(path), path, external=True)
+    proto = parse(read_model(path), path, external="read")
     if is_exported(proto):
         raise UsageError(
             f"{path}: expected a file of another tool, got one that edgernn exported, which has its states already; "

@@ -50,7 +50,7 @@ def read_frames(model: Path, folder: Path, frames: Frames) -> tuple[dict[str, Ar
     Raises:
         EdgernnError: A file cannot be read, or has another rate, or no recording is as long as a hop.
     """
-    inputs = list(inputs_of(parse(read_model(model), model, external=True).graph).values())
+    inputs = list(inputs_of(parse(read_model(model), model, external="check").graph).values())
     parts, starts, count = list[Array](), set[int](), 0
     for path in sorted(folder.glob("*.wav")):
         samples = read_wav(path, frames.rate).astype(np.float32) / FULL_SCALE

@@ -354,7 +354,7 @@ class _File:
 
     def _run(self, proto: onnx.ModelProto, library: str | None, feeds: dict[str, Array]) -> dict[str, Array]:
         """Run a model in ONNX Runtime, with the native library or without; return its outputs by name."""
-        session = open_session(self._path, proto.SerializeToString(), library, 1)
+        session = open_session(self._path, proto, library, 1)
         names = [value.name for value in session.get_outputs()]
         following = {state.input: state.output for state in self._graph.states}
         following |= {name: f"{name}.next" for name in feeds.keys() - self._by_call if f"{name}.next" in names}

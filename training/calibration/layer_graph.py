@@ -154,7 +154,7 @@ def open_graph(path: Path, read: Callable[[], Mapping[str, Array]] = dict) -> La
         EdgernnError: The file cannot be read.
     """
     content = read_model(path)
-    proto = parse(content, path, external=True)
+    proto = parse(content, path, external="read")
     if not proto.graph.node:
         raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
     return ExportedGraph(proto, len(content), path) if is_exported(proto) else OperatorGraph(proto, path, read)
