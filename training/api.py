@@ -50,7 +50,6 @@ from edgernn.training.run_directory import (
     RunDirectory,
 )
 from edgernn.training.series import save_series
-from edgernn.training.tasks.arrays import save_data, stacked
 from edgernn.training.tasks.base import Score
 from edgernn.training.tasks.confusion import calibrate
 from edgernn.training.tasks.own import OwnData
@@ -113,6 +112,7 @@ class TrainedRun(dict[str, Any]):
             EdgernnError: The data are invalid, or have other classes or channels.
         """
         from edgernn.training.evaluate_model import evaluate_model
+        from edgernn.training.tasks.arrays import save_data
 
         with tempfile.TemporaryDirectory() as folder:
             is_path = data is None or isinstance(data, str | Path)
@@ -154,6 +154,8 @@ class TrainedRun(dict[str, Any]):
         Raises:
             UsageError: x has another shape, or the model cannot run sequences of unequal lengths.
         """
+        from edgernn.training.tasks.arrays import stacked
+
         array, lengths = stacked("x", x)
         single = array.ndim == 2
         sequences = torch.as_tensor(array[None] if single else array, dtype=torch.float32)
@@ -244,6 +246,8 @@ def train(
     with ExitStack() as stack:
         source, is_path = task, isinstance(task, str | Path)
         if not is_path:
+            from edgernn.training.tasks.arrays import save_data
+
             source = save_data(task, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         path = Path(out) if out else default_out(source, cell, rule)
         path = _unused(path) if numbered else path
