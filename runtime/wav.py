@@ -2,12 +2,12 @@
 """Reader of wav files, also RF64 files, as one channel of 16-bit samples, and writer of such files."""
 
 import io
-import math
 import struct
 import warnings
 import wave
 from dataclasses import dataclass
-from functools import cache
+from fractions import Fraction
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +151,18 @@ def _resampled(path: Path, samples: NDArray[np.float32], old: int, new: int) -> 
         raise EdgernnError(
             f"{path}: expected {new} samples per second, got {old}; install scipy to resample it, or {conversion(new)}"
         ) from None
-    common = math.gcd(old, new)
-    resampled: NDArray[np.float32] = resample_poly(samples, new // common, old // common)
+    down, up = Fraction(old, new).as_integer_ratio()
+    resampled: NDArray[np.float32] = resample_poly(samples, up, down, window=_low_pass(max(up, down)))
     return resampled
+
+
+@lru_cache(maxsize=4)
+def _low_pass(factor: int) -> NDArray[np.float32]:
+    """Design the filter that scipy's resample_poly takes by default, which takes long for rates without a common factor."""
+    from scipy.signal import firwin
+
+    taps: NDArray[np.float32] = firwin(20 * factor + 1, 1 / factor, window=("kaiser", 5.0)).astype(np.float32)
+    return taps
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.signal import resample_poly
 
 import edgernn
 from edgernn.cli.frame import main
@@ -20,7 +21,7 @@ from edgernn.export import to_onnx
 from edgernn.runtime import Session
 from edgernn.runtime.run_file import run_file
 from edgernn.runtime.run_stream import run_stream
-from edgernn.runtime.wav import UNKNOWN_SIZE, _read_header, read_wav, warn_of_conversion
+from edgernn.runtime.wav import UNKNOWN_SIZE, _low_pass, _read_header, _resampled, read_wav, warn_of_conversion
 from edgernn.runtime.wav import write_wav as write_float_wav
 from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
 from tests.broken_wavs import BROKEN, broken_wav, replace_header
@@ -208,8 +209,17 @@ def write_samples(path, kind, rate, channels):
     return path
 
 
+def test_the_filter_of_a_rate_is_designed_once():
+    samples = np.random.default_rng(0).standard_normal(15_991).astype(np.float32)
+    designed = _low_pass.cache_info().misses
+    for _ in range(3):
+        resampled = _resampled(Path("r.wav"), samples, 15_991, RATE)
+    assert _low_pass.cache_info().misses <= designed + 1
+    assert np.array_equal(resampled, resample_poly(samples, RATE, 15_991))
+
+
 @pytest.mark.parametrize("kind", SAMPLES)
-@pytest.mark.parametrize(("rate", "count"), [(RATE, 1), (44_100, 2), (8000, 3), (48_000, 1)])
+@pytest.mark.parametrize(("rate", "count"), [(RATE, 1), (44_100, 2), (8000, 3), (48_000, 1), (15_991, 1)])
 def test_sound_of_any_kind_is_mixed_down_and_resampled(tmp_path, kind, rate, count):
     # the channels add to the tone, and a part of each cancels
     other = 0.2 * sine(rate, 1000.0)
