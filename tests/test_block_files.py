@@ -162,7 +162,7 @@ def tensor_at(index):
         (lambda c: flagged(c, 14), "flags: expected those of version 5, got 14"),
         (lambda c: flagged(c, 18), "flags: expected those of version 5, got 18"),
         (lambda c: damaged(c, 8, word(4)), "flags: expected those of version 4, got 10"),
-        (lambda c: damaged(c, 8, word(6)), "expected version 4 or 5 and schema 2, got 6 and 2"),
+        (lambda c: damaged(c, 8, word(7)), "expected version 4 to 6 and schema 2, got 7 and 2"),
         (lambda c: flagged(c, 2), "layer 0: expected weights for 3 inputs, got weights for 33"),
         (lambda c: flagged(c, 6), r"W of the head: expected \(2, 33\), got \(33, 33\)"),
         # W and b of the cell and h are the first tensors

@@ -145,10 +145,10 @@ bool PackedFile::ReadGraph(GraphSource* graph) const {
   graph->input = header_.input;
   graph->output = header_.output;
   graph->arena = graph_.arena;
-  graph->values.resize(graph_.values);
-  std::memcpy(graph->values.data(), from, bytes);
-  graph->steps.resize(graph_.ints);
-  std::memcpy(graph->steps.data(), from + bytes, graph_.ints * sizeof(std::int32_t));
+  const auto* const values = reinterpret_cast<const GraphValue*>(from);
+  const auto* const ints = reinterpret_cast<const std::int32_t*>(from + bytes);
+  graph->values.assign(values, values + graph_.values);
+  graph->steps.assign(ints, ints + graph_.ints);
   graph->tensors.resize(header_.tensors);
   for (std::uint32_t i = 0; i < header_.tensors; ++i) {
     if (!ReadTensor(i, &graph->tensors[i])) return false;
