@@ -10,11 +10,11 @@ from onnx import TensorProto, helper
 
 from edgernn.config import RuleConfig
 from edgernn.export.graph import IR_VERSION, add_layer, define_functions, layer_functions
-from edgernn.export.graph_queries import values_read
 from edgernn.export.model_graph import ModelGraph
 from edgernn.export.recurrent_nodes import RecurrentNode, RecurrentNodes
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Delta
+from edgernn.runtime.graph_queries import values_read
 from edgernn.runtime.library import DOMAIN
 
 

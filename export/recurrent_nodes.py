@@ -13,8 +13,8 @@ from onnx.inliner import inline_local_functions
 
 from edgernn.cells import CELLS, Cell
 from edgernn.errors import UsageError
-from edgernn.export.graph_queries import MOVES, STANDARD, bodies_of, comes_from_input, constant_of, names_in
 from edgernn.export.trace import OPSET
+from edgernn.runtime.graph_queries import MOVES, STANDARD, bodies_of, comes_from_input, constant_of, names_in
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.onnx_gates import to_cell_order
 

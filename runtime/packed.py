@@ -2,7 +2,7 @@
 """Conversion of an exported .onnx file to a packed model: a file that C programs run without ONNX Runtime."""
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,32 +45,56 @@ VERSION, VERSION_WITHOUT_BLOCKS = 5, 4
 STANDARDISES, HAS_HEAD = 1, 2
 
 
-def pack_file(model: Path, out: Path) -> dict[str, Any]:
-    """Convert an exported ONNX file to a packed model, the file that C programs run.
+def pack_file(
+    model: Path,
+    out: Path,
+    values: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+) -> dict[str, Any]:
+    """Convert an ONNX file to a packed model, the file that C programs run.
 
     Args:
-        model: The exported file.
+        model: A file that edgernn exported, or a streaming file of another tool.
         out: The file to write.
+        values: Inputs of a file of another tool that become constants.
+        shapes: Shapes of inputs of a file of another tool; a number is a fixed length, a name a variable one.
 
     Returns:
-        Dict with the paths `model` (the exported file), `packed` (the packed model) and `library` (the native library
-        that C programs link), and two sizes in bytes: `bytes` of the packed model, and `memory`, which a program needs
-        besides the packed model to run it on one sequence.
+        Dict with the paths `model` (the ONNX file), `packed` (the packed model) and `library` (the native library that
+        C programs link), and two sizes in bytes: `bytes` of the packed model, and `memory`, which a program needs
+        besides the packed model to run it on one sequence. A file of another tool, or a network of one's own, also has
+        the costs of a step: `steps` and `operations` (how many operations, and how many of each kind) and `macs`
+        (multiply-adds); and the shapes of its `inputs` and `outputs` by name, in the order of x and y.
 
     Raises:
         EdgernnError: The file cannot be read, or the native library is missing.
-        UsageError: The model cannot run step by step, because it needs whole sequences, or `out` cannot be replaced.
+        UsageError: The model cannot run step by step, because it needs whole sequences, or has a node that no packed
+            model has, or `out` cannot be replaced.
     """
+    from edgernn.runtime.step_graph.pack import is_graph, pack_graph
+
     output_file(out, model)
-    content = pack(read_model(model), model, names=True)
+    source = read_model(model)
+    proto = parse(source, model, external=True)
+    if is_graph(proto):
+        graph = pack_graph(proto, model, len(source), values, shapes)
+        content, costs = _with_names(graph.content.data, graph.info), graph.report
+    elif values or shapes:
+        raise UsageError(
+            f"{model}: --value, --shape: expected a file of another tool, got a model that edgernn exported, whose "
+            "shapes are fixed; leave them out"
+        )
+    else:
+        content, costs = pack(source, model, names=True), {}
     # also verifies that the library can read the packed model
     stream_bytes, library = memory(content), library_path()
     write_bytes(out, content)
-    return {"model": str(model), "packed": str(out), "bytes": len(content), "memory": stream_bytes, "library": library}
+    sizes = {"bytes": len(content), "memory": stream_bytes}
+    return {"model": str(model), "packed": str(out), **sizes, "library": library, **costs}
 
 
 def pack(content: bytes, path: Path, names: bool = False) -> bytes:
-    """Convert the content of an exported ONNX file to the content of a packed model, which C programs run.
+    """Convert the content of an ONNX file to the content of a packed model, which C programs run.
 
     Args:
         content: The content of the ONNX file.
@@ -83,12 +107,24 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
         The content of the packed model.
 
     Raises:
-        EdgernnError: The content is not that of a valid exported file.
-        UsageError: The model cannot run step by step, because it needs whole sequences.
+        EdgernnError: The content is not that of a valid ONNX file.
+        UsageError: The model cannot run step by step, because it needs whole sequences, or has a node that no packed
+            model has.
     """
-    model = read_packable(content, path)
-    packed = model.content()
-    return _add_names(packed, model.info.get("classes"), model.info.get("channels")) if names else packed
+    from edgernn.runtime.step_graph.pack import is_graph, pack_graph
+
+    proto = parse(content, path, external=True)
+    if is_graph(proto):
+        graph = pack_graph(proto, path, len(content))
+        packed, info = graph.content.data, graph.info
+    else:
+        model = read_packable(content, path)
+        packed, info = model.content(), model.info
+    return _with_names(packed, info) if names else packed
+
+
+def _with_names(packed: bytes, info: Mapping[str, Any]) -> bytes:
+    return _add_names(packed, info.get("classes"), info.get("channels"))
 
 
 def read_packable(content: bytes, path: Path) -> "PackedModel":

@@ -12,6 +12,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.library import onnxruntime
 from edgernn.runtime.step_graph.content import encode
 from edgernn.runtime.step_graph.plan import plan
+from edgernn.runtime.stepper import Stepper
 from tests.step_graph_oracle import Oracle
 
 RNG = np.random.default_rng(5)
@@ -54,21 +55,35 @@ def packed(model, states):
     return encode(plan(model, Path("net.onnx"), states))
 
 
-def assert_equals_runtime(net, *outputs, steps=3, tolerance=1e-5, step=None, **states):
-    """Compare a plan with ONNX Runtime over a few steps; return its content."""
+def native(content):
+    """Return the step of a packed graph in the native library, whose other stream reads zeros."""
+    stepper = Stepper(content, 2)
+
+    def step(x):
+        stepper.x[...] = 0
+        stepper.x[1] = x
+        assert stepper.step(), stepper.refusal()
+        return stepper.y[1]
+
+    return step
+
+
+def assert_equals_runtime(net, *outputs, steps=3, tolerance=1e-5, **states):
+    """Compare a plan, in NumPy and in the native library, with ONNX Runtime over a few steps; return its content."""
     model = net.model(*outputs, **states)
     session = onnxruntime().InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     content = packed(model, states)
-    step = step or Oracle(content.data).step
+    engines = [Oracle(content.data).step, native(content.data)]
     current = {name: np.zeros(net.inputs[name], np.float32) for name in states}
     rng = np.random.default_rng(0)
     for _ in range(steps):
         feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in net.inputs.items() if n not in states}
         results = session.run([*outputs, *states.values()], {**feeds, **current})
         current = dict(zip(states, results[len(outputs) :], strict=True))
-        y = step(np.concatenate([value.ravel() for value in feeds.values()]))
+        x = np.concatenate([value.ravel() for value in feeds.values()])
         expected = np.concatenate([value.ravel() for value in results[: len(outputs)]])
-        np.testing.assert_allclose(y, expected, rtol=tolerance, atol=tolerance)
+        for engine in engines:
+            np.testing.assert_allclose(engine(x), expected, rtol=tolerance, atol=tolerance)
     return content
 
 

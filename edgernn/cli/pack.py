@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from edgernn.cli.fixed_inputs import fixed_shapes, fixed_values, shape_option, value_option
 from edgernn.cli.frame import json_command
 from edgernn.errors import UsageError
 from edgernn.runtime.input_check import ACTIONS, OnNonfinite
@@ -18,10 +19,15 @@ def _text(result: dict[str, Any]) -> str:
             f"{result['state']:,} bytes of memory for a stream\n"
             "a firmware includes the .cmake file there, or compiles the .c file with the options in gcc.flags"
         )
-    return (
-        f"{result['packed']}: {result['bytes']:,} bytes; a stream takes {result['memory']:,} more bytes of memory\n"
-        f"run it from C with {result['library']} and the header edgernn.h in the same folder"
-    )
+    lines = [f"{result['packed']}: {result['bytes']:,} bytes; a stream takes {result['memory']:,} more bytes of memory"]
+    if "operations" in result:
+        kinds = ", ".join(f"{count} {name}" for name, count in result["operations"].items())
+        lines.append(f"a step: {result['macs']:,} multiply-adds in {result['steps']} operations ({kinds})")
+        lines += [
+            f"{letter}: {', '.join(f'{name} {tuple(shape)}' for name, shape in result[key].items())}"
+            for letter, key in (("x", "inputs"), ("y", "outputs"))
+        ]
+    return "\n".join([*lines, f"run it from C with {result['library']} and the header edgernn.h in the same folder"])
 
 
 @json_command(example="edgernn pack runs/adding-sarnn/model.onnx", text=_text)
@@ -43,6 +49,8 @@ def _text(result: dict[str, Any]) -> str:
     "--name",
     help="With --target c, name of the C files and prefix of the names of their functions.  [default: model]",
 )
+@value_option
+@shape_option
 @click.option(
     "--on-nonfinite",
     type=click.Choice(list(ACTIONS)),
@@ -51,11 +59,21 @@ def _text(result: dict[str, Any]) -> str:
     "reset: reset the state, then replace the number in the same way.  [default: error]",
 )
 def command(
-    model: Path, target: str, out: Path | None, name: str | None, on_nonfinite: OnNonfinite | None
+    model: Path,
+    target: str,
+    out: Path | None,
+    name: str | None,
+    values: tuple[str, ...],
+    shapes: tuple[str, ...],
+    on_nonfinite: OnNonfinite | None,
 ) -> dict[str, Any]:
-    """Convert the exported ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
+    """Convert the ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
 
-    MODEL is a file, or a name that `edgernn models` lists; with a name, NAME.edgernn is written to the current folder.
+    MODEL is a file that edgernn exported, or a name that `edgernn models` lists; with a name, NAME.edgernn is written
+    to the current folder. A file of another tool is packed, too, if each call is a step and its states are inputs and
+    outputs; `edgernn stream` gives it those. A call of the packed model reads all its other inputs as one row x, and
+    writes its other outputs as one row y. If a condition depends on the value or length of an input, fix it with
+    --value or --shape.
 
     The header edgernn.h, in the folder of the native library, declares the C functions.
 
@@ -70,6 +88,8 @@ def command(
         # a model of the zoo is packed into this folder
         out = out or Path(named.name if target == "c" else f"{named.name}.edgernn")
     if target == "c":
+        if values or shapes:
+            raise UsageError("--value, --shape: expected only with --target library; leave them out")
         from edgernn.runtime.firmware import pack_folder
 
         return pack_folder(
@@ -84,4 +104,5 @@ def command(
         )
     from edgernn.runtime.packed import pack_file
 
-    return pack_file(model, out or default_output(model.with_suffix(".edgernn")))
+    out = out or default_output(model.with_suffix(".edgernn"))
+    return pack_file(model, out, fixed_values(values), fixed_shapes(shapes))

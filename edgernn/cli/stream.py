@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `edgernn stream`: give any recurrent ONNX file states, so that it runs in chunks."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edgernn.cli.fixed_inputs import fixed_shapes, fixed_values, shape_option, split_pairs, value_option
 from edgernn.cli.frame import json_command
-from edgernn.errors import UsageError
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -37,55 +36,6 @@ def _text(result: dict[str, Any]) -> str:
 
 def _axes(axes: list[int | str]) -> str:
     return f"({', '.join(map(str, axes))}{',' * (len(axes) == 1)})"
-
-
-def _pairs(option: str, words: tuple[str, ...], convert: Callable[[str], Any], expected: str) -> dict[str, Any]:
-    """Split words NAME=VALUE of an option, and convert the values."""
-    result = {}
-    for word in words:
-        # a name may hold the sign as well
-        name, _, text = word.rpartition("=")
-        try:
-            result[name] = convert(text)
-        except ValueError:
-            name = ""
-        if not name:
-            raise UsageError(f"{option}: expected {expected}, got {word}")
-    return result
-
-
-def _length(text: str) -> int | str:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    if text.isidentifier():
-        return text
-    raise ValueError(text)
-
-
-def fixed_values(words: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the words of --value: inputs that become constants, by name."""
-    import numpy as np
-
-    return _pairs("--value", words, lambda text: np.array(float(text)), "NAME=NUMBER, such as sr=16000")
-
-
-def fixed_shapes(words: tuple[str, ...]) -> dict[str, list[int | str]]:
-    """Parse the words of --shape: shapes of inputs, by name."""
-    return _pairs(
-        "--shape", words, lambda text: list(map(_length, text.split(","))), "NAME=LENGTH,LENGTH, such as x=1,T,40"
-    )
-
-
-value_option = click.option(
-    "--value", "values", multiple=True, metavar="NAME=NUMBER", help="Make an input a constant, such as sr=16000."
-)
-shape_option = click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=LENGTH,...",
-    help="Declare the shape of an input: a number for a fixed length, a name for a variable one, such as x=1,T,40.",
-)
 
 
 @json_command(example="edgernn stream net.onnx --shape x=1,T,40", text=_text)
@@ -134,6 +84,6 @@ def command(
         out,
         values=fixed_values(values),
         shapes=fixed_shapes(shapes),
-        pairs=_pairs("--state", pairs, str, "INPUT=OUTPUT") or None,
+        pairs=split_pairs("--state", pairs, str, "INPUT=OUTPUT") or None,
         data=data,
     )

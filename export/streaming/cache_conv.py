@@ -11,10 +11,11 @@ from onnx import helper
 
 from edgernn.errors import UsageError
 from edgernn.export.delta_graph import remove_unused
-from edgernn.export.graph_queries import MOVES, ancestors, constant_of
-from edgernn.export.streaming.open_states import NEXT, State, add_state, new_name
+from edgernn.export.streaming.open_states import add_state, new_name
 from edgernn.export.streaming.probe import Probe, is_along
 from edgernn.export.streaming.simplify import constant, opset_of
+from edgernn.runtime.graph_queries import MOVES, ancestors, constant_of
+from edgernn.runtime.graph_states import NEXT, State
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from onnx import helper
 
 from edgernn.errors import EdgernnError
 from edgernn.export.delta_graph import with_outputs
-from edgernn.export.streaming.open_states import State
-from edgernn.export.streaming.plain_layers import RECURRENT
-from edgernn.export.streaming.probe import Runner, axes_of, inputs_of, length_of
+from edgernn.export.streaming.probe import Runner, length_of
+from edgernn.runtime.graph_states import RECURRENT, State, axes_of, inputs_of
 
 Array = NDArray[Any]
 # allowed difference of chunks from the whole if no value is above 1, else as a share of the largest value

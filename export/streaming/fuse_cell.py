@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from edgernn.export.delta_graph import remove_unused
-from edgernn.export.graph_queries import MOVES, ancestors, constant_of, names_in
 from edgernn.export.streaming.simplify import axis_node, constant
+from edgernn.runtime.graph_queries import MOVES, ancestors, constant_of, names_in
 
 Array = NDArray[Any]
 

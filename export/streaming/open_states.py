@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the states of the recurrent operators of an ONNX graph its inputs and outputs."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,89 +10,10 @@ from onnx import helper
 
 from edgernn.errors import UsageError
 from edgernn.export.delta_graph import remove_unused
-from edgernn.export.graph_queries import FLOATS, MOVES, ancestors, bodies_of, comes_from_input, names_in
-from edgernn.export.streaming.plain_layers import QUANTISED, RECURRENT
-from edgernn.export.streaming.probe import Probe, axes_of, inputs_of, is_along
-
-# ending of the output with the next value of a state
-NEXT = ".next"
-
-
-@dataclass(frozen=True)
-class State:
-    """A state of a graph: the caller passes the output of a call as the input of the next one, zeros at first.
-
-    Attributes:
-        input: Name of the input.
-        output: Name of the output.
-        axes: Length of each axis, or the name of a variable one.
-    """
-
-    input: str
-    output: str
-    axes: tuple[int | str, ...]
-
-
-def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> list[State]:
-    """Find the states that a graph has already, as inputs and outputs.
-
-    An input is a state if there is an output of the same type and shape for it, one for each. The first input is never
-    a state. An output NAME.next belongs to the input NAME; else the first and the last state of one operator belong
-    together, then the names with the longest common beginning, and then the first ones in the order of the graph.
-
-    Args:
-        graph: The graph.
-        data: Names of inputs that are no states.
-
-    Returns:
-        The states.
-    """
-    inputs = list(inputs_of(graph).values())[1:]
-    pairs = [
-        (value, output)
-        for value in inputs
-        for output in graph.output
-        if value.name not in data and value.type.tensor_type.elem_type in FLOATS and _are_alike(value, output)
-    ]
-    # Python's sort keeps the order of equal ones
-    pairs.sort(
-        key=lambda p: (
-            p[1].name != p[0].name + NEXT,
-            not _are_of_one_layer(graph, p[0].name, p[1].name),
-            -_shared(p[0].name, p[1].name),
-        )
-    )
-    states: dict[str, State] = {}
-    for value, output in pairs:
-        if value.name not in states and output.name not in {state.output for state in states.values()}:
-            states[value.name] = State(value.name, output.name, tuple(axes_of(value)))
-    return [states[value.name] for value in inputs if value.name in states]
-
-
-def _are_of_one_layer(graph: onnx.GraphProto, value: str, output: str) -> bool:
-    """Return True if an input is the first state of a recurrent operator, and an output its last one."""
-    return any(
-        value in ancestors(graph, node.input[place], MOVES)[1] and _reaches(graph, output, node.output[1 + k])
-        for node in recurrent_in(graph)
-        for k, place in enumerate(RECURRENT.get(node.op_type, {}).values())
-        if len(node.input) > place and len(node.output) > 1 + k and node.output[1 + k]
-    )
-
-
-def _shared(a: str, b: str) -> int:
-    """Return the length of the common beginning of two names."""
-    return next((i for i, (m, n) in enumerate(zip(a, b, strict=False)) if m != n), min(len(a), len(b)))
-
-
-def _are_alike(value: onnx.ValueInfoProto, output: onnx.ValueInfoProto) -> bool:
-    """Return True if an output may hold the next value of an input: same type, number of axes and known lengths."""
-    a, b = value.type.tensor_type, output.type.tensor_type
-    lengths = zip(axes_of(value), axes_of(output), strict=False)
-    return (
-        a.elem_type == b.elem_type
-        and len(a.shape.dim) == len(b.shape.dim) > 1
-        and all(isinstance(m, str) or isinstance(n, str) or m == n for m, n in lengths)
-    )
+from edgernn.export.streaming.plain_layers import QUANTISED
+from edgernn.export.streaming.probe import Probe, is_along
+from edgernn.runtime.graph_queries import MOVES, ancestors, bodies_of, comes_from_input, names_in
+from edgernn.runtime.graph_states import NEXT, RECURRENT, State, inputs_of, reaches
 
 
 def recurrent_in(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -199,18 +119,11 @@ def open_layers(proto: onnx.ModelProto, probe: Probe, time: str | None, path: Pa
 def _check_carried(graph: onnx.GraphProto, start: str, last: str, where: str) -> None:
     """Raise UsageError if no output of the graph holds the last state of an operator, whose first one is an input."""
     (source, *_) = sorted(ancestors(graph, start, MOVES)[1] & inputs_of(graph).keys())
-    if not last or not any(_reaches(graph, value.name, last) for value in graph.output):
+    if not last or not any(reaches(graph, value.name, last) for value in graph.output):
         raise UsageError(
             f"{where}: expected its last value as an output of the graph, as its first one comes from the input "
             f"{source}, got none; export the model so that it returns its states"
         )
-
-
-def _reaches(graph: onnx.GraphProto, output: str, value: str) -> bool:
-    """Return True if an output of a graph holds a value, moved or converted."""
-    return output == value or any(
-        value in node.input for node in ancestors(graph, output, MOVES)[0] if node.op_type in MOVES
-    )
 
 
 def _depends_on(graph: onnx.GraphProto, name: str) -> set[str]:

@@ -6,11 +6,10 @@ import onnx
 from onnx import helper
 
 from edgernn.export.delta_graph import remove_unused
-from edgernn.export.graph_queries import constant_of
 from edgernn.export.streaming.simplify import constant, opset_of
+from edgernn.runtime.graph_queries import constant_of
+from edgernn.runtime.graph_states import RECURRENT
 
-# operators that keep a state, with their states; the numbers are those of the inputs of the states
-RECURRENT = {"GRU": {"h": 5}, "RNN": {"h": 5}, "LSTM": {"h": 5, "c": 6}}
 QUANTISED = "DynamicQuantizeLSTM"
 _MICROSOFT = "com.microsoft"
 

@@ -13,7 +13,7 @@ from onnx import helper
 
 from edgernn.errors import EdgernnError
 from edgernn.export.delta_graph import with_outputs
-from edgernn.export.streaming.plain_layers import RECURRENT
+from edgernn.runtime.graph_states import RECURRENT, axes_of, inputs_of
 from edgernn.runtime.open_model import first_line, open_session
 
 Array = NDArray[Any]
@@ -51,20 +51,6 @@ class Runner:
                 "its inputs with --shape, or inputs that fit with --data; a file that takes one length alone must be "
                 "exported anew, as with torch.onnx.export(..., dynamo=False, dynamic_axes=...)"
             ) from None
-
-
-def inputs_of(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
-    """Return the inputs of a graph by name, without those that are initialisers as well."""
-    constant = {tensor.name for tensor in graph.initializer}
-    return {value.name: value for value in graph.input if value.name not in constant}
-
-
-def axes_of(value: onnx.ValueInfoProto) -> list[int | str]:
-    """Return for each axis of an input its length, or its name if it is variable; one without a name gets one."""
-    return [
-        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}.{axis}"
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
-    ]
 
 
 def shape_of(value: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> tuple[int, ...]:

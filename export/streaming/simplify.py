@@ -2,7 +2,6 @@
 """Simplifies an ONNX file of another tool: fixes inputs, folds constants, and replaces an If of known condition."""
 
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,55 +11,14 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnxscript.optimizer import fold_constants, remove_unused_nodes
 
-from edgernn.errors import EdgernnError, UsageError, nearest
-from edgernn.export.graph_queries import STANDARD
+from edgernn.errors import EdgernnError
+from edgernn.runtime.graph_queries import STANDARD
 
 Array = NDArray[Any]
 # each pass may find constants that the one before made
 _PASSES = 8
 # numbers that all folded constants may have: this many for each byte of the file, and the second one
 _TIMES, _FURTHER = 4, 1 << 20
-
-
-def fix_inputs(
-    proto: onnx.ModelProto, values: Mapping[str, Array], shapes: Mapping[str, Sequence[int | str]], path: Path
-) -> None:
-    """Replace inputs of a graph by constants, and declare the shapes of others.
-
-    Args:
-        proto: The model, changed in place.
-        values: Values of the inputs that become constants.
-        shapes: Shapes of inputs. A number is a fixed length, a name a variable one.
-        path: Path of the file, for error messages.
-
-    Raises:
-        UsageError: The graph has no such input, or a shape has another number of axes.
-    """
-    graph = proto.graph
-    inputs = {value.name: value for value in graph.input}
-    for name in [*values, *shapes]:
-        if name not in inputs:
-            raise nearest("input", name, inputs)
-    for name, array in values.items():
-        dtype = helper.tensor_dtype_to_np_dtype(inputs[name].type.tensor_type.elem_type)
-        declared = inputs[name].type.tensor_type.shape.dim
-        value = array.reshape((1,) * len(declared)) if array.ndim == 0 else array
-        graph.input.remove(inputs[name])
-        graph.initializer.append(numpy_helper.from_array(value.astype(dtype), name))
-    for name, shape in shapes.items():
-        tensor = inputs[name].type.tensor_type
-        if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
-            raise UsageError(
-                f"{path}: input {name}: expected a shape of {len(tensor.shape.dim)} axes, got {len(shape)}; give a "
-                "length or a name for each axis"
-            )
-        inputs[name].CopyFrom(helper.make_tensor_value_info(name, tensor.elem_type, list(shape)))
-    if shapes:
-        # the shapes of other values may no longer hold
-        del graph.value_info[:]
-        for value in graph.output:
-            for dim in value.type.tensor_type.shape.dim:
-                dim.Clear()
 
 
 def folded(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:

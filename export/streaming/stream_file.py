@@ -15,13 +15,14 @@ from edgernn.export.exported_layers import is_exported
 from edgernn.export.streaming.cache_conv import cache_convs, list_uncached
 from edgernn.export.streaming.chunks import allowed, check_chunks, cut, difference, run_calls, steps_of, zero_states
 from edgernn.export.streaming.fuse_cell import fuse_cells
-from edgernn.export.streaming.open_states import State, check_bodies, open_layers, pair_states, recurrent_in
-from edgernn.export.streaming.plain_layers import RECURRENT, plain_layers
-from edgernn.export.streaming.probe import Probe, Runner, axes_of, inputs_of, random_feeds
-from edgernn.export.streaming.simplify import fix_inputs, folded
+from edgernn.export.streaming.open_states import check_bodies, open_layers, recurrent_in
+from edgernn.export.streaming.plain_layers import plain_layers
+from edgernn.export.streaming.probe import Probe, Runner, random_feeds
+from edgernn.export.streaming.simplify import folded
 from edgernn.files import default_output, output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.npz import read_npz
+from edgernn.runtime.graph_states import RECURRENT, State, axes_of, fix_inputs, inputs_of, pair_states
 from edgernn.runtime.info import read_model
 from edgernn.runtime.weights import parse
 

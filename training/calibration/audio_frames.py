@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from edgernn.errors import EdgernnError
-from edgernn.export.streaming.probe import inputs_of
+from edgernn.runtime.graph_states import inputs_of
 from edgernn.runtime.info import read_model
 from edgernn.runtime.wav import FULL_SCALE, read_wav
 from edgernn.runtime.weights import parse

@@ -16,13 +16,13 @@ from edgernn.cells import Cell
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.delta_graph import watching, with_delta
 from edgernn.export.exported_layers import find_exported_layers, is_exported, with_delta_rule
-from edgernn.export.graph_queries import bodies_of
 from edgernn.export.recurrent_nodes import RecurrentNode, find_recurrent_nodes, reads_domain
-from edgernn.export.streaming.open_states import State, find_layers, pair_states, recurrent_in
-from edgernn.export.streaming.probe import inputs_of
+from edgernn.export.streaming.open_states import find_layers, recurrent_in
 from edgernn.export.streaming.stream_file import prepared
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Always
+from edgernn.runtime.graph_queries import bodies_of
+from edgernn.runtime.graph_states import State, inputs_of, pair_states
 from edgernn.runtime.info import read_model
 from edgernn.runtime.input_check import InputCheck
 from edgernn.runtime.weights import parse

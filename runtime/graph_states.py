@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of an ONNX file of any tool: its inputs, which of them are states, and inputs with fixed values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from edgernn.errors import UsageError, nearest
+from edgernn.runtime.graph_queries import FLOATS, MOVES, ancestors
+
+Array = NDArray[Any]
+# operators that keep a state, with their states; the numbers are those of the inputs of the states
+RECURRENT = {"GRU": {"h": 5}, "RNN": {"h": 5}, "LSTM": {"h": 5, "c": 6}}
+# ending of the output with the next value of a state
+NEXT = ".next"
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of a graph: the caller passes the output of a call as the input of the next one, zeros at first.
+
+    Attributes:
+        input: Name of the input.
+        output: Name of the output.
+        axes: Length of each axis, or the name of a variable one.
+    """
+
+    input: str
+    output: str
+    axes: tuple[int | str, ...]
+
+
+def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> list[State]:
+    """Find the states that a graph has already, as inputs and outputs.
+
+    An input is a state if there is an output of the same type and shape for it, one for each. The first input is never
+    a state. An output NAME.next belongs to the input NAME; else the first and the last state of one operator belong
+    together, then the names with the longest common beginning, and then the first ones in the order of the graph.
+
+    Args:
+        graph: The graph.
+        data: Names of inputs that are no states.
+
+    Returns:
+        The states.
+    """
+    inputs = list(inputs_of(graph).values())[1:]
+    pairs = [
+        (value, output)
+        for value in inputs
+        for output in graph.output
+        if value.name not in data and value.type.tensor_type.elem_type in FLOATS and _are_alike(value, output)
+    ]
+    # Python's sort keeps the order of equal ones
+    pairs.sort(
+        key=lambda p: (
+            p[1].name != p[0].name + NEXT,
+            not _are_of_one_layer(graph, p[0].name, p[1].name),
+            -_shared(p[0].name, p[1].name),
+        )
+    )
+    states: dict[str, State] = {}
+    for value, output in pairs:
+        if value.name not in states and output.name not in {state.output for state in states.values()}:
+            states[value.name] = State(value.name, output.name, tuple(axes_of(value)))
+    return [states[value.name] for value in inputs if value.name in states]
+
+
+def _are_of_one_layer(graph: onnx.GraphProto, value: str, output: str) -> bool:
+    """Return True if an input is the first state of a recurrent operator, and an output its last one."""
+    return any(
+        value in ancestors(graph, node.input[place], MOVES)[1] and reaches(graph, output, node.output[1 + k])
+        for node in graph.node
+        for k, place in enumerate(RECURRENT.get(node.op_type, {}).values())
+        if len(node.input) > place and len(node.output) > 1 + k and node.output[1 + k]
+    )
+
+
+def _shared(a: str, b: str) -> int:
+    """Return the length of the common beginning of two names."""
+    return next((i for i, (m, n) in enumerate(zip(a, b, strict=False)) if m != n), min(len(a), len(b)))
+
+
+def _are_alike(value: onnx.ValueInfoProto, output: onnx.ValueInfoProto) -> bool:
+    """Return True if an output may hold the next value of an input: same type, number of axes and known lengths."""
+    a, b = value.type.tensor_type, output.type.tensor_type
+    lengths = zip(axes_of(value), axes_of(output), strict=False)
+    return (
+        a.elem_type == b.elem_type
+        and len(a.shape.dim) == len(b.shape.dim) > 1
+        and all(isinstance(m, str) or isinstance(n, str) or m == n for m, n in lengths)
+    )
+
+
+def reaches(graph: onnx.GraphProto, output: str, value: str) -> bool:
+    """Return True if an output of a graph holds a value, moved or converted."""
+    return output == value or any(
+        value in node.input for node in ancestors(graph, output, MOVES)[0] if node.op_type in MOVES
+    )
+
+
+def inputs_of(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """Return the inputs of a graph by name, without those that are initialisers as well."""
+    constant = {tensor.name for tensor in graph.initializer}
+    return {value.name: value for value in graph.input if value.name not in constant}
+
+
+def axes_of(value: onnx.ValueInfoProto) -> list[int | str]:
+    """Return for each axis of an input its length, or its name if it is variable; one without a name gets one."""
+    return [
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}.{axis}"
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+    ]
+
+
+def fix_inputs(
+    proto: onnx.ModelProto, values: Mapping[str, Array], shapes: Mapping[str, Sequence[int | str]], path: Path
+) -> None:
+    """Replace inputs of a graph by constants, and declare the shapes of others.
+
+    Args:
+        proto: The model, changed in place.
+        values: Values of the inputs that become constants.
+        shapes: Shapes of inputs. A number is a fixed length, a name a variable one.
+        path: Path of the file, for error messages.
+
+    Raises:
+        UsageError: The graph has no such input, or a shape has another number of axes.
+    """
+    graph = proto.graph
+    inputs = {value.name: value for value in graph.input}
+    for name in [*values, *shapes]:
+        if name not in inputs:
+            raise nearest("input", name, inputs)
+    for name, array in values.items():
+        dtype = helper.tensor_dtype_to_np_dtype(inputs[name].type.tensor_type.elem_type)
+        declared = inputs[name].type.tensor_type.shape.dim
+        value = array.reshape((1,) * len(declared)) if array.ndim == 0 else array
+        graph.input.remove(inputs[name])
+        graph.initializer.append(numpy_helper.from_array(value.astype(dtype), name))
+    for name, shape in shapes.items():
+        tensor = inputs[name].type.tensor_type
+        if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
+            raise UsageError(
+                f"{path}: input {name}: expected a shape of {len(tensor.shape.dim)} axes, got {len(shape)}; give a "
+                "length or a name for each axis"
+            )
+        inputs[name].CopyFrom(helper.make_tensor_value_info(name, tensor.elem_type, list(shape)))
+    if shapes:
+        # the shapes of other values may no longer hold
+        del graph.value_info[:]
+        for value in graph.output:
+            for dim in value.type.tensor_type.shape.dim:
+                dim.Clear()

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs ONNX files of any tool, and those of networks of one's own, as step graphs."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, pair_states
+from edgernn.runtime.library import DOMAIN
+from edgernn.runtime.step_graph.content import Content, encode
+from edgernn.runtime.step_graph.lowering import Lowered
+from edgernn.runtime.step_graph.plan import plan
+from edgernn.runtime.weights import check_memory
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PackedGraph:
+    """A file that was packed as a step graph.
+
+    Attributes:
+        content: The packed file.
+        lowered: Its steps, inputs, outputs and states.
+        info: Metadata of a network of one's own; empty for the file of another tool.
+    """
+
+    content: Content
+    lowered: Lowered
+    info: dict[str, Any]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """JSON-compatible costs of a step: `steps`, `operations` (number of each kind) and `macs`, and its inputs."""
+        return {
+            "steps": len(self.content.names),
+            "operations": dict(Counter(self.content.names)),
+            "macs": sum(self.content.macs),
+            "inputs": {name: list(shape) for name, shape in self.lowered.inputs.items()},
+            "outputs": {name: list(shape) for name, shape in self.lowered.outputs.items()},
+        }
+
+
+def is_graph(model: onnx.ModelProto) -> bool:
+    """Return True for a model that is packed as a step graph: of another tool, or a network of one's own."""
+    return "network" in _metadata(model) or not any(entry.key == "edgernn" for entry in model.metadata_props)
+
+
+def _metadata(model: onnx.ModelProto) -> dict[str, Any]:
+    text = next((entry.value for entry in model.metadata_props if entry.key == "edgernn"), "{}")
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def pack_graph(
+    model: onnx.ModelProto,
+    path: Path,
+    size: int,
+    values: Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+) -> PackedGraph:
+    """Pack a model as a step graph. A call of the model is a step; variable axes have length 1.
+
+    Args:
+        model: The model. It is not changed.
+        path: Path of its file, for error messages.
+        size: Size of the file in bytes, which limits the memory of the weights.
+        values: Inputs that become constants.
+        shapes: Shapes of inputs.
+
+    Returns:
+        The packed file, and what it costs.
+
+    Raises:
+        UsageError: The model has a node, an input or an output that no step computes, or it has no state but an axis
+            of time. The message names it.
+        EdgernnError: The model is invalid.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    info = _metadata(copy)
+    if info.get("streaming") is False:
+        raise UsageError(
+            f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
+        )
+    fix_inputs(copy, values or {}, shapes or {}, path)
+    copy = _inlined(copy, path)
+    states = {state.input: state.output for state in pair_states(copy.graph)}
+    inputs = inputs_of(copy.graph)
+    for name, value in inputs.items():
+        variable = [axis for axis in axes_of(value)[1:] if isinstance(axis, str)]
+        if variable and not states:
+            raise UsageError(
+                f"{path}: input {name}: expected states, or axes of fixed lengths, got the axis {variable[0]} and no "
+                f"state; give the file its states with: edgernn stream {path}, or fix the lengths with --shape"
+            )
+    lowered = plan(copy, path, states, _starts(info, states, path))
+    content = encode(lowered)
+    check_memory(len(content.data), size, path)
+    return PackedGraph(content, lowered, info)
+
+
+def _inlined(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """Return a model without functions, except those that define edgernn's nodes."""
+    others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
+    try:
+        return onnx.inliner.inline_selected_functions(model, others) if others else model
+    except Exception as error:  # the classes of onnx's errors have no common base
+        text = str(error).partition("\n")[0]
+        raise EdgernnError(
+            f"{path}: expected functions that can be put in place, got an error: {text:.200}; export the model again"
+        ) from None
+
+
+def _starts(info: Mapping[str, Any], states: Mapping[str, str], path: Path) -> dict[str, Array]:
+    """Return the initial values of states in the metadata of a network of one's own."""
+    listed = info.get("initial_state", {})
+    try:
+        return {name: np.array(numbers, np.float32) for name, numbers in listed.items() if name in states}
+    except (AttributeError, TypeError, ValueError):
+        raise EdgernnError(
+            f"{path}: value initial_state in its edgernn metadata: expected lists of numbers; export the model again"
+        ) from None
