@@ -14,6 +14,8 @@ import pytest
 from edgernn.export.streaming.stream_file import stream_file
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
+from edgernn.runtime.packed import pack_file
+from edgernn.runtime.stepper import Stepper
 from edgernn.training.calibration.calibrate_file import calibrate_file
 
 FOLDER = Path(os.environ.get("EDGERNN_FOREIGN") or "none")
@@ -37,6 +39,8 @@ FILES = {
     "dtln/model_2.onnx": ({}, DTLN2, 5.0),
     "gtcrn/gtcrn_simple.onnx": ({}, GTCRN, 10.0),
 }
+# files that are packed as they are, without `edgernn stream`
+PACKED_AS_THEY_ARE = [name for name in FILES if "nsnet2" not in name]
 # frames of the calibration, and of the cuts
 FRAMES = 150
 
@@ -116,3 +120,35 @@ def test_calibrated_files_lose_at_most_what_is_asked_for(name, tmp_path):
         change = np.linalg.norm(got - y) / np.linalg.norm(y)
         # the portable functions round otherwise, which flips a few decisions of the rule
         assert change <= loss / 100 * (1.001 if library else 1.2)
+
+
+def assert_packed_equals_reference(path, packed, reference, **options):
+    """Pack a file and compare each step of two streams, of which the second one starts later, with the reference."""
+    source, inputs, outputs, _ = reference
+    arrays = np.load(file(source))
+    pack_file(path, packed, **options)
+    stepper = Stepper(packed.read_bytes(), 2)
+    x, y = (arrays[next(iter(names))] for names in (inputs, outputs))
+    x, y = x.reshape(-1, stepper.x.shape[1]), y.reshape(-1, stepper.y.shape[1])
+    limit, late = 1e-5 * max(1.0, np.abs(y).max()), len(x) // 2
+    for t, frame in enumerate(x):
+        if t == late:
+            stepper.restart_row(1)
+        stepper.x[...] = frame, x[max(t - late, 0)]
+        assert stepper.step(), stepper.refusal()
+        assert np.abs(stepper.y[0] - y[t]).max() <= limit
+        if t >= late:
+            assert np.abs(stepper.y[1] - y[t - late]).max() <= limit
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_packed_files_equal_the_reference(name, tmp_path):
+    options, reference, _ = FILES[name]
+    stream_file(file(name), tmp_path / "s.onnx", **options)
+    assert_packed_equals_reference(tmp_path / "s.onnx", tmp_path / "s.edgernn", reference)
+
+
+@pytest.mark.parametrize("name", PACKED_AS_THEY_ARE)
+def test_files_with_states_are_packed_as_they_are(name, tmp_path):
+    options, reference, _ = FILES[name]
+    assert_packed_equals_reference(file(name), tmp_path / "m.edgernn", reference, **options)
