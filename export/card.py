@@ -141,6 +141,12 @@ def _interface_rows(model: SequenceModel | OwnNetwork, task: Mapping[str, Any]) 
     if model.vocabulary is None and model.frontend is None:
         channels = task.get("channels")
         rows.append(("channels of x", ", ".join(channels) if channels else f"{model.input_size}, without names"))
+    if reading := task.get("reading"):
+        rate = reading["rate"] or reading["measured"]
+        words = [f"{rate:.4g} rows a second"] if rate else []
+        words += [f"windows of {reading['window']} rows"] if reading["window"] else []
+        words += ["missing values are filled in"] if reading["missing"] else []
+        rows += [("sequences", f"{', '.join(words)}; give an app the same")] if words else []
     if classes:
         more = f" and {len(classes) - _CLASSES:,} more" if len(classes) > _CLASSES else ""
         rows.append(("classes of y", ", ".join(map(_cell, classes[:_CLASSES])) + more))

@@ -147,6 +147,7 @@ def _export(
         "task": config["task"]["name"],
         "classes": config["task"]["classes"],
         "channels": config["task"]["channels"],
+        "reading": config["task"].get("reading"),
         "metric": result["metric"],
         "metric_value": result[result["metric"]],
         "skip_percent": result["skip_percent"],

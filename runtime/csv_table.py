@@ -7,6 +7,7 @@ channel: one with the name of a time, or one that rises from row to row.
 """
 
 import csv
+import math
 import re
 import warnings
 from array import array
@@ -128,7 +129,9 @@ def decode(path: Path, content: bytes | bytearray) -> str:
         raise EdgernnError(f"{path}: expected text in UTF-8, got {got}; save it as UTF-8") from None
 
 
-def parse_csv(path: Path, content: str, *, text: Container[str] = (), dialect: Dialect = COMMAS) -> CsvTable:
+def parse_csv(
+    path: Path, content: str, *, text: Container[str] = (), dialect: Dialect = COMMAS, gaps: bool = False
+) -> CsvTable:
     """Parse the text of a csv file of numbers.
 
     A first row is the header if no cell of it is a number, or could be a damaged one: a cell with digits and without
@@ -139,6 +142,7 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), dialect: D
         content: Its text.
         text: Names of columns to read as text.
         dialect: Format of the file.
+        gaps: Read empty cells as NaN.
 
     Returns:
         The table.
@@ -164,7 +168,7 @@ def parse_csv(path: Path, content: str, *, text: Container[str] = (), dialect: D
         for i, cells in words.items():
             cells.append(row[i])
         for i in numeric:
-            value = dialect.number(row[i])
+            value = math.nan if gaps and not row[i].strip() else dialect.number(row[i])
             if value is None:
                 column = f"column {i + 1}" + (f" ({names[i]})" if names else "")
                 raise no_number(f"{path}: line {line}, {column}", row[i], may_be_header=not names and line == first)

@@ -58,6 +58,20 @@ def _is_frontend(value: Any) -> bool:
     return value["name"] is None or (named and all(map(_is_size, sizes)))
 
 
+def _is_reading(value: object) -> bool:
+    """True for a description of how tables are read (`edgernn.runtime.timeline.read_recording`)."""
+    if type(value) is not dict:
+        return False
+    rates, sizes = ("rate", "measured", "gap"), ("window", "stride")
+    return (
+        value.keys() == {"time", "missing", *rates, *sizes}
+        and (value["time"] is None or _is_name(value["time"]))
+        and type(value["missing"]) is bool
+        and all(value[key] is None or (_is_number(value[key]) and value[key] > 0) for key in rates)
+        and all(value[key] is None or _is_size(value[key]) for key in sizes)
+    )
+
+
 _SIZE = "a whole number of at least 1", _is_size
 _OPTIONAL_SIZE = "null or a whole number of at least 1", lambda value: value is None or _is_size(value)
 _NUMBER = "a number", _is_number
@@ -200,6 +214,10 @@ def read_info(text: str | None, path: Path, *, networks: bool = False) -> dict[s
     if (names := info.get("channels")) is not None and not _is_names(names, info["model"]["input"]["size"]):
         got = f"expected null or a list of a name for each input, got {names!r:.50}"
         raise EdgernnError(f"{path}: value channels in its edgernn metadata: {got}; export the model again")
+    # only a file that was trained on tables has it
+    if (reading := info.get("reading")) is not None and not _is_reading(reading):
+        got = f"expected null or a table of a time, rates and sizes, got {reading!r:.50}"
+        raise EdgernnError(f"{path}: value reading in its edgernn metadata: {got}; export the model again")
     if (kind := info["model"].get("block")) not in (None, *BLOCKS):
         got = f"expected null or one of {', '.join(BLOCKS)}, got {kind!r:.50}"
         raise EdgernnError(f"{path}: model.block in its edgernn metadata: {got}; update edgernn")

@@ -3,7 +3,7 @@
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from edgernn.runtime.info import frontend
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.lengths import checked_lengths
 from edgernn.runtime.session import Session
+from edgernn.runtime.timeline import read_recording, seconds_of
 
 FORMATS = (".npz", ".npy", ".csv")
 # name for the standard output in place of a file
@@ -42,7 +43,9 @@ def run_file(
     """Run a model on the inputs x in a file, and write the outputs y to another file or return them.
 
     The suffix of a file name, in upper or lower case, selects the format: .npz (arrays x and y), .npy or .csv. The
-    model's channels are taken by name from a csv file with a header, whose other columns are not read.
+    model's channels are taken by name from a csv file with a header, whose other columns are not read. If the model was
+    trained on tables, the rows of a csv file are resampled and cut into windows as in the training; y then has an
+    answer for each window.
 
     Args:
         model: The exported file.
@@ -79,8 +82,11 @@ def run_file(
         output_file(file, source, model, option="--output")
     session = Session(model, backend=backend, threads=threads, device=device)
     words = session.vocabulary is not None
-    channels = session.info.get("channels")
-    x = read(source, channels, 1 if words else session.channels[0])
+    channels, reading, lengths = session.info.get("channels"), session.info.get("reading"), None
+    if reading is not None and source.suffix.lower() == ".csv":
+        x, lengths = _read_raw(source, channels, session.channels[0], reading)
+    else:
+        x = read(source, channels, 1 if words else session.channels[0])
     if words and source.suffix.lower() == ".csv":
         x = _column(source, x)
     axes = x.ndim - len(session.channels)
@@ -90,7 +96,8 @@ def run_file(
         )
     if x.dtype.kind not in ("iu" if words else "fiub"):
         raise UsageError(f"{source}: expected {'whole ' * words}numbers, got dtype {x.dtype}; convert x")
-    lengths = _lengths(source, x) if axes == 2 else None
+    if axes == 2 and lengths is None:
+        lengths = _lengths(source, x)
     if lengths is not None:
         present = np.arange(x.shape[1]) < lengths[:, None]
         x = np.where(present.reshape(*present.shape, *[1] * (x.ndim - 2)), x, np.zeros(1, x.dtype))
@@ -201,14 +208,37 @@ def read(path: Path, channels: Sequence[str] | None = None, count: int | None = 
         return read_npz(path, ("x",))["x"]
     if suffix == ".npy":
         return read_npy(path)
-    try:
-        content = read_bytes(path, "a csv file")
-    except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file; check the path") from None
-    text = decode(path, content)
+    text = _text(path)
     others = OtherNames(channels) if channels else TimeNames()
     table = parse_csv(path, text, text=others, dialect=Dialect.of(text))
     return channel_values(table, channels=channels, count=count)
+
+
+def _text(path: Path) -> str:
+    try:
+        return decode(path, read_bytes(path, "a csv file"))
+    except FileNotFoundError:
+        raise EdgernnError(f"{path}: no such file; check the path") from None
+
+
+def _read_raw(
+    path: Path, channels: Sequence[str] | None, size: int, reading: Mapping[str, Any]
+) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    """Read the raw csv file of a recording as the training of a model read its tables (`read_recording`)."""
+    gaps = reading["missing"]
+    count = size // 3 if gaps else size
+    channels = channels and channels[:count]
+    text = _text(path)
+    dialect = Dialect.of(text)
+    others = OtherNames(channels) if channels else TimeNames()
+    table = parse_csv(path, text, text=others, dialect=dialect, gaps=gaps)
+    cells = table.text.pop(reading["time"], None)
+    seconds = None if cells is None else seconds_of(reading["time"], cells, dialect.number)
+    if cells is not None and seconds is None:
+        raise EdgernnError(
+            f"{path}: {reading['time']}: expected seconds, or dates and times, got other text; correct it"
+        )
+    return read_recording(path, channel_values(table, channels=channels, count=count), seconds, reading)
 
 
 def _lengths(path: Path, x: NDArray[Any]) -> NDArray[np.int64] | None:

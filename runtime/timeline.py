@@ -1,15 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings in time: gaps, another rate, and windows."""
+"""Recordings in time, the same in training and runs: times as text, gaps, another rate, missing values and windows."""
 
-from collections.abc import Iterator
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgernn.training.tasks.sources import IGNORED
+from edgernn.errors import EdgernnError, EdgernnWarning
+
+# label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
+IGNORED = -1
+# recordings whose rows a second differ by this factor have another rate; phones vary by some percent
+OTHER_RATE = 1.2
+# resampling to more rows than this, and than so many for each row, is refused: a time is wrong, or there is a gap
+_MOST_ROWS, _MOST_ROWS_EACH = 1_000_000, 1000
+# seconds in a unit of time, by a word of the column's name, and by the size of its numbers if they count from 1970
+_UNITS = {"ms": 1e-3, "millis": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
+_SIZES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+# a date with the year first, or last, and the rest of the cell
+_YEAR_FIRST = re.compile(r"(?P<year>\d{4})[-/.](?P<a>\d{1,2})[-/.](?P<b>\d{1,2})(?:[T ]+(?P<rest>.+))?$")
+_YEAR_LAST = re.compile(r"(?P<a>\d{1,2})[-/.](?P<b>\d{1,2})[-/.](?P<year>\d{4})(?:[T ,]+(?P<rest>.+))?$")
+_MONTHS = 12
 
 Numbers = npt.NDArray[np.float64]
 Targets = npt.NDArray[Any]
@@ -65,22 +83,50 @@ class Recording:
         cuts = [0, *(np.flatnonzero(np.diff(self.seconds) > gap) + 1).tolist(), len(self)]
         return [self.between(begin, end) for begin, end in pairwise(cuts)]
 
-    def resampled(self, rate: float) -> "Recording":
-        """Return the recording with `rate` rows a second: numbers are interpolated linearly, labels are the nearest."""
+    def resampled(self, rate: float, gap: float | None = None) -> "Recording":
+        """Return the recording with `rate` rows a second: numbers are interpolated linearly, labels are the nearest.
+
+        With `gap`, values of x are interpolated between those that are not missing, NaN, and stay missing where these
+        are further apart than `gap` seconds.
+        """
         assert self.seconds is not None
         times, first = np.unique(self.seconds, return_index=True)
-        grid = times[0] + np.arange(int((times[-1] - times[0]) * rate + 1e-6) + 1) / rate
+        count = int((times[-1] - times[0]) * rate + 1e-6) + 1
+        if count > max(_MOST_ROWS, _MOST_ROWS_EACH * len(self)):
+            raise EdgernnError(
+                f"{self.name}: expected times of one recording, got {len(self):,} rows in {times[-1] - times[0]:.3g} "
+                f"s, which would be {count:,} rows; set gap to split it, or correct the times"
+            )
+        grid = times[0] + np.arange(count) / rate
         nearest = first[np.searchsorted((times[1:] + times[:-1]) / 2, grid)]
         y = self.y
         if y is not None:
             y = _interpolated(grid, times, y[first]) if y.ndim == 2 else y[nearest]
-        x = _interpolated(grid, times, self.x[first])
+        x = _interpolated(grid, times, self.x[first], gap)
         return replace(self, rows=self.rows[nearest], x=x, y=y, seconds=grid)
 
+    def observed(self) -> "Recording":
+        """Return the recording with x (T, 3I) for an imputer: values, masks, and times since the last observation.
+
+        A missing value, NaN, becomes 0. The mask is 1 at values that are not missing. The times are seconds, or rows
+        without times, and 0 in the first row.
+        """
+        here = ~np.isnan(self.x)
+        steps = np.ones(len(self) - 1) if self.seconds is None else np.diff(self.seconds)
+        since = np.zeros(self.x.shape)
+        for t, step in enumerate(steps, 1):
+            since[t] = step + np.where(here[t - 1], 0, since[t - 1])
+        return replace(self, x=np.concatenate([np.where(here, self.x, 0), here, since], 1))
+
     def windows(self, length: int, stride: int) -> Iterator["Recording"]:
-        """Iterate over the windows of `length` rows, which begin every `stride` rows; a shorter rest is left out."""
+        """Iterate over the windows of `length` rows, which begin every `stride` rows.
+
+        A shorter rest and windows whose values are all missing are left out.
+        """
         for begin in range(0, len(self) - length + 1, stride):
-            yield self.between(begin, begin + length)
+            window = self.between(begin, begin + length)
+            if not np.isnan(window.x).all():
+                yield window
 
     def common_target(self) -> Targets | None:
         """Return one target of all rows: the most frequent label, or the mean of each target number (O,).
@@ -95,5 +141,119 @@ class Recording:
         return np.asarray(np.bincount(labels).argmax()) if len(labels) else None
 
 
-def _interpolated(grid: Numbers, times: Numbers, columns: Numbers) -> Numbers:
-    return np.stack([np.interp(grid, times, column) for column in columns.T], 1)
+def _interpolated(grid: Numbers, times: Numbers, columns: Numbers, gap: float | None = None) -> Numbers:
+    return np.stack([_column(grid, times, column, gap) for column in columns.T], 1)
+
+
+def _column(grid: Numbers, times: Numbers, column: Numbers, gap: float | None) -> Numbers:
+    if gap is None:
+        return np.interp(grid, times, column)
+    here = ~np.isnan(column)
+    if not here.any():
+        return np.full(len(grid), np.nan)
+    seen = times[here]
+    after = np.searchsorted(seen, grid)
+    before = np.maximum(after - (seen[np.minimum(after, len(seen) - 1)] != grid), 0)
+    apart = seen[np.minimum(after, len(seen) - 1)] - seen[np.minimum(before, len(seen) - 1)]
+    outside = (grid < seen[0]) | (grid > seen[-1])
+    return np.where(outside | (apart > gap), np.nan, np.interp(grid, seen, column[here]))
+
+
+def read_recording(
+    path: Path, x: Numbers, seconds: Numbers | None, reading: Mapping[str, Any]
+) -> tuple[Numbers, npt.NDArray[np.int64] | None]:
+    """Resample and cut the rows of a raw file as the training of a model did.
+
+    Args:
+        path: The file, for errors.
+        x: Channels (rows, I).
+        seconds: Times (rows,), or None if the file has none.
+        reading: Description of the training's reading in the model's file: `rate` of resampling, `measured` rate, `gap`
+            in seconds, `window` and `stride` in rows, and `missing`, true if an imputer fills gaps.
+
+    Returns:
+        One sequence (T, I) and None; or N windows or pieces (N, T, I), and their lengths (N,) if these differ.
+
+    Raises:
+        EdgernnError: The file has another rate than the training, or fewer rows than a window.
+    """
+    rate, gap, missing = reading["rate"], reading["gap"], reading["missing"]
+    whole = Recording(str(path), "", "", np.arange(len(x)), x, None, seconds)
+    if seconds is not None and len(x) > 1:
+        if (steps := np.diff(seconds)).min() < 0:
+            raise EdgernnError(f"{path}: expected times that rise from row to row, got row {steps.argmin() + 2} before")
+        measured, wanted = 1 / max(float(np.median(steps)), 1e-12), reading["measured"]
+        if rate is None and wanted and not 1 / OTHER_RATE < measured / wanted < OTHER_RATE:
+            raise EdgernnError(
+                f"{path}: expected about {wanted:.4g} rows a second as in the training, got {measured:.4g}; resample "
+                f"the file, or train with resample={wanted:.3g}, which resamples every file"
+            )
+    elif rate is not None or gap is not None:
+        text = f"{path}: no column of time: its rows are taken as {rate or reading['measured'] or 0:.4g} a second"
+        warnings.warn(f"{text}, without gaps", EdgernnWarning, stacklevel=2)
+        rate = gap = None
+    pieces = [whole] if gap is None or (missing and rate) else whole.pieces(gap)
+    if rate is not None:
+        pieces = [piece.resampled(rate, missing_gap(rate, gap) if missing else None) for piece in pieces]
+    if (window := reading["window"]) is not None:
+        pieces = [cut for piece in pieces for cut in piece.windows(window, reading["stride"] or window)]
+        if not pieces:
+            raise EdgernnError(f"{path}: expected at least window={window} rows, got fewer; give a longer file")
+    sequences = [(piece.observed() if missing else piece).x for piece in pieces]
+    if len(sequences) == 1 and window is None:
+        return sequences[0], None
+    lengths = np.array([len(sequence) for sequence in sequences])
+    padded = np.zeros((len(sequences), lengths.max(), sequences[0].shape[1]))
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return padded, lengths if len(set(lengths.tolist())) > 1 else None
+
+
+def missing_gap(rate: float, gap: float | None) -> float:
+    """Return the seconds between observed values above which an imputer, not an interpolation, fills in values."""
+    return gap or 2 / rate
+
+
+def seconds_of(name: str, cells: Sequence[str], number: Callable[[str], float | None]) -> Numbers | None:
+    """Convert a column of times to seconds.
+
+    Args:
+        name: Name of the column. A word such as ms in it is the unit of numbers.
+        cells: The N cells: numbers, dates and times in ISO form, or dates with the year last, as in 31/01/2026 12:00.
+            Those are taken as day and month, unless a second number above 12 says that the month is first; a warning
+            names dates that could be either.
+        number: Function that returns the number in a cell, or None.
+
+    Returns:
+        The seconds (N,), of numbers in the unit of the column or that which fits their size. None if a cell has
+        another form.
+    """
+    values = [number(cell) for cell in cells]
+    if None not in values:
+        numbers = np.array(values, np.float64)
+        words = {word.lower() for word in re.findall(r"[^\W\d_]+", name)}
+        unit = next((scale for word, scale in _UNITS.items() if word in words), None)
+        size = float(np.median(np.abs(numbers)))
+        return numbers * (unit or next((scale for least, scale in _SIZES if size > least), 1.0))
+    last = [match for cell in cells if (match := _YEAR_LAST.match(cell.strip()))]
+    months_first = any(int(match["b"]) > _MONTHS for match in last)
+    if last and not months_first and not any(int(match["a"]) > _MONTHS for match in last):
+        text = f"{name}: dates such as {last[0][0]} are taken as day, month and year; write year, month and day"
+        warnings.warn(f"{text}, as in 2026-01-31, if the month is first", EdgernnWarning, stacklevel=2)
+    try:
+        return np.array([_moment(cell.strip(), months_first) for cell in cells])
+    except ValueError:
+        return None
+
+
+def _moment(cell: str, months_first: bool) -> float:
+    """Return the seconds of a date and time since 1970, or of a time of day; raise ValueError for other text."""
+    if match := _YEAR_FIRST.match(cell) or _YEAR_LAST.match(cell):
+        month, day = (match["a"], match["b"]) if months_first or match.re is _YEAR_FIRST else (match["b"], match["a"])
+        rest = match["rest"] or "00:00"
+        moment = datetime.fromisoformat(f"{match['year']}-{month:0>2}-{day:0>2}T{'0' * (rest[1:2] == ':')}{rest}")
+    elif ":" in cell and "-" not in cell:
+        moment = datetime.combine(datetime(1970, 1, 1), time.fromisoformat("0" * (cell[1:2] == ":") + cell))
+    else:
+        moment = datetime.fromisoformat(cell)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

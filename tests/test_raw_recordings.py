@@ -11,9 +11,12 @@ import polars as pl
 import pytest
 
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.config import ModelConfig
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.runtime.csv_table import Dialect
 from edgernn.runtime.packed import pack_file
-from edgernn.runtime.run_file import read, run_file
+from edgernn.runtime.run_file import _read_raw, read, run_file
+from edgernn.runtime.timeline import seconds_of
 from edgernn.runtime.wav import warn_of_conversion
 from edgernn.training.formats.tables import read_tables
 from edgernn.training.tasks import find_task
@@ -93,10 +96,14 @@ def test_recordings_become_a_packed_model_with_names_of_classes(tmp_path, monkey
     assert all(name.encode() in packed.read_bytes() for name in ACTIVITIES)
     # a raw file, with its columns of time and labels
     raw = source / "recording 01.CSV"
-    with pytest.warns(match=r"not read: time \(s\), note, activity, person; the channels are acc x, acc y, acc z"):
+    with pytest.warns(match=r"not read: note, activity, person; the channels are acc x, acc y, acc z"):
         answer = run_file(run / "model.onnx", raw)
     assert answer["classes"] == ["climb stairs", "sit", "walk"]
-    assert np.sum(answer["probabilities"]) == pytest.approx(1)
+    # an answer for each window of the raw file
+    assert answer["axes"] == ["sequence"]
+    assert np.shape(answer["probabilities"])[0] > 5
+    assert np.sum(answer["probabilities"], 1) == pytest.approx(1)
+    assert "| sequences | 50 rows a second, windows of 50 rows; give an app the same |" in card
 
 
 def write_table(path, sequences=30):
@@ -415,6 +422,89 @@ def test_training_and_run_read_the_same_numbers(tmp_path, content):
     np.testing.assert_array_equal([table.numbers(name) for name in table.names], [[1, -3], [4.5, 4]])
     np.testing.assert_array_equal(read(path), [[1, 4.5], [-3, 4]])
     assert table.has_names == ("a" in content)
+
+
+@pytest.mark.filterwarnings("ignore:.*not read. note:edgernn.errors.EdgernnWarning")
+@pytest.mark.parametrize("gaps", [False, True])
+def test_run_reads_raw_files_as_the_training_did(tmp_path, gaps):
+    source, rng = tmp_path / "motion", np.random.default_rng(0)
+    write_recordings(source, people=4)
+    for path in source.iterdir() if gaps else ():
+        header, *lines = path.read_text(encoding="utf-8-sig").splitlines()
+        rows = [line.split(";") for line in lines]
+        for row in rows:
+            row[1:4] = [cell if rng.random() < 0.7 else "" for cell in row[1:4]]
+        path.write_text("\n".join([header, *map(";".join, rows)]), encoding="utf-8-sig")
+    task = Tables(**MOTION)
+    task.adapted(ModelConfig.of("gru", 9, 4, 3, imputer="gru-d" if gaps else None))
+    opened(task, source)
+    assert task.input_size == (9 if gaps else 3)
+    x = [_read_raw(path, task.channels, task.input_size, task.reading)[0] for path in source.iterdir()]
+    windows = {window.astype(np.float32).tobytes() for file in x for window in file}
+    assert windows == {window.numpy().tobytes() for part in parts(task) for window in part.x}
+    if not gaps:
+        return
+    values, here, since = np.concatenate(x).reshape(-1, 50, 3, 3).transpose(2, 0, 1, 3)
+    assert set(np.unique(here)) == {0, 1}
+    assert (values[here == 0] == 0).all()
+    assert (since[:, 0] == 0).all()
+    np.testing.assert_allclose(since[:, 1:], 1 / HZ + np.where(here[:, :-1] > 0, 0, since[:, :-1]), rtol=0, atol=1e-5)
+    # statistics are those of observed values
+    train = task.train.x.double()
+    seen = train[..., 0][train[..., 3] > 0]
+    assert (task.mean[0], task.std[0]) == (
+        pytest.approx(float(seen.mean())),
+        pytest.approx(float(seen.std()), rel=1e-3),
+    )
+
+
+def test_raw_files_that_do_not_fit_the_training_are_refused_or_named(tmp_path):
+    reading = {"time": "time", "rate": None, "measured": 50.0, "gap": None, "window": None, "stride": None}
+    reading |= {"missing": False}
+    path = tmp_path / "x.csv"
+
+    def answer(content, **changes):
+        path.write_text(content)
+        return _read_raw(path, ["a"], 1, {**reading, **changes})
+
+    faster = "".join(f"{i / 100},{i % 3}\n" for i in range(20))
+    with pytest.raises(EdgernnError, match="expected about 50 rows a second as in the training, got 100; resample the"):
+        answer("time,a\n" + faster)
+    with pytest.raises(EdgernnError, match="expected at least window=30 rows, got fewer"):
+        answer("time,a\n" + faster, rate=50.0, window=30)
+    with pytest.raises(EdgernnError, match="expected times that rise from row to row, got row 3 before"):
+        answer("time,a\n0,1\n2,1\n1,1\n")
+    with pytest.raises(EdgernnError, match="time: expected seconds, or dates and times, got other text"):
+        answer("time,a\nlate,1\nlater,1\n")
+    with pytest.raises(EdgernnError, match=r"got 2 rows in 1\.76e\+09 s, which would be .* rows; set gap to split it"):
+        answer("time,a\n0,1\n1760000000,1\n", rate=50.0)
+    with pytest.warns(match="no column of time: its rows are taken as 50 a second, without gaps"):
+        x, lengths = answer("a\n1\n2\n", rate=50.0, gap=1.0)
+    assert (x.tolist(), lengths) == ([[1], [2]], None)
+    # pieces between gaps
+    x, lengths = answer("time,a\n0,1\n1,2\n2,3\n9,4\n", gap=2.0, measured=1.0)
+    assert (x[..., 0].tolist(), lengths.tolist()) == ([[1, 2, 3], [4, 0, 0]], [3, 1])
+
+
+def test_times_as_text():
+    def seconds(*cells, name="when"):
+        values = seconds_of(name, cells, Dialect().number)
+        return None if values is None else (values - values[0]).tolist()
+
+    assert seconds("2026-01-31 23:59:59.5", "2026-02-01T00:00:00Z") == [0, 0.5]
+    assert seconds("2026/1/31", "2026/2/1 1:00") == [0, 25 * 3600]
+    assert seconds("9:59:59", "10:00:00.25") == [0, 1.25]
+    assert seconds("2026-01-31T12:00:00+02:00", "2026-01-31T11:00:00Z") == [0, 3600]
+    assert seconds("5", "7", name="t (ms)") == [0, 0.002]
+    assert seconds("1764300000000", "1764300001000") == [0, 1]
+    # the day is first, unless a number says otherwise
+    assert seconds("31/01/2026 12:00", "01/02/2026 12:00") == [0, 86400]
+    assert seconds("01/31/2026", "02/01/2026") == [0, 86400]
+    assert seconds("13.01.2026 8:00:00", "13.01.2026 8:00:02") == [0, 2]
+    with pytest.warns(EdgernnWarning, match="when: dates such as 01/02/2026 are taken as day, month and year; write"):
+        assert seconds("01/02/2026", "02/02/2026") == [0, 86400]
+    for cells in (("13/01/2026", "01/13/2026"), ("2026-01-32",), ("soon",), ("",), ("31/01/2026 8:00 PM",)):
+        assert seconds(*cells) is None
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

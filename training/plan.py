@@ -116,6 +116,7 @@ class Plan:
             "fingerprint": self.task.fingerprint or self.task.train.fingerprint,
             "classes": self.task.classes,
             "channels": self.task.channels,
+            **({} if self.task.reading is None else {"reading": self.task.reading}),
             **({} if self.task.class_weights is None else {"class_weights": self.task.class_weights}),
         }
         content = {

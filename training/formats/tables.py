@@ -2,7 +2,7 @@
 """Reader of a user's own tables, csv files in any usual dialect and parquet files, by polars."""
 
 import json
-import re
+import math
 import subprocess
 import sys
 import tempfile
@@ -20,6 +20,7 @@ from edgernn.byte_source import memory
 from edgernn.errors import EdgernnError, some
 from edgernn.files import check_regular
 from edgernn.runtime.csv_table import Dialect, check_width, csv_rows, header_names, is_header, no_number
+from edgernn.runtime.timeline import seconds_of
 from edgernn.training.formats.csv_text import read_text
 
 CSV, PARQUET = ".csv", ".parquet"
@@ -28,10 +29,6 @@ Values = npt.NDArray[np.float64]
 _MEMORY_SHARE = 4
 # a number with a decimal comma
 _COMMA = r"^(\s*[+-]?\d*),(\d+(?:[eE][+-]?\d+)?\s*)$"
-# seconds in a unit of time, by a word of the column's name, and by the size of its numbers if they count from 1970
-_UNITS = {"ms": 1e-3, "millis": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
-_SIZES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
-_CLOCK = "%H:%M:%S%.f"
 # polars aborts the process that reads some damaged parquet files
 _CONVERT = """
 import json, sys, polars
@@ -79,17 +76,23 @@ class Table:
         # pandas writes whole numbers with gaps as 1.0
         return self.frame[name].cast(pl.String).str.replace(r"^(-?\d+)\.0+$", "$1")
 
-    def numbers(self, name: str) -> Values:
-        """Return a column of numbers (N,), or raise EdgernnError for a cell that is none in the range of float32."""
+    def numbers(self, name: str, *, gaps: bool = False) -> Values:
+        """Return a column of numbers (N,), or raise EdgernnError for a cell that is none in the range of float32.
+
+        With `gaps`, an empty cell is a missing value, NaN, as is a NaN.
+        """
         column = self.frame[name]
         values = _cast(column)
-        if values.null_count():
-            row = int(values.is_null().arg_max() or 0)
+        wrong = values.is_null() & (column.is_not_null() | (not gaps))
+        if wrong.any():
+            row = int(wrong.arg_max() or 0)
             cell = column[row]
             may_be_header = row in self.begins and self.paths[self.begins.index(row)] in self.without_names
-            raise no_number(self.place(row, name), "" if cell is None else str(cell), may_be_header=may_be_header)
-        numbers = values.to_numpy()
-        if not (finite := np.abs(numbers) <= np.finfo(np.float32).max).all():
+            error = no_number(self.place(row, name), "" if cell is None else str(cell), may_be_header=may_be_header)
+            raise error if cell is not None else EdgernnError(f"{error}, or set imputer=gru-d, which fills gaps")
+        numbers = values.fill_null(math.nan).to_numpy()
+        finite = np.abs(numbers) <= np.finfo(np.float32).max
+        if not (finite := finite | (gaps & np.isnan(numbers))).all():
             row = int(finite.argmin())
             wanted = "a finite number in the range of float32"
             raise EdgernnError(f"{self.place(row, name)}: expected {wanted}, got {numbers[row]}; replace it")
@@ -98,27 +101,13 @@ class Table:
     def seconds(self, name: str) -> Values | None:
         """Return a column of times (N,) in seconds, or None if it has others than numbers, dates and times."""
         column = self.frame[name]
-        if column.dtype.is_temporal():
-            times = column
-        elif not self.is_text(name):
-            values = _cast(column)
-            if values.null_count():
-                return None
-            numbers = values.to_numpy()
-            words = {word.lower() for word in re.findall(r"[^\W\d_]+", name)}
-            unit = next((scale for word, scale in _UNITS.items() if word in words), None)
-            size = float(np.median(np.abs(numbers)))
-            return numbers * (unit or next((scale for least, scale in _SIZES if size > least), 1.0))
-        else:
-            try:
-                times = column.str.to_datetime(strict=False, time_unit="us")
-            except pl.exceptions.ComputeError:
-                times = column.str.to_time(_CLOCK, strict=False)
-        if times.null_count():
+        if column.null_count():
             return None
-        if times.dtype == pl.Time:
-            return times.to_physical().to_numpy() * 1e-9
-        return times.cast(pl.Datetime("us")).to_physical().to_numpy() * 1e-6
+        if column.dtype == pl.Time:
+            return column.to_physical().to_numpy() * 1e-9
+        if column.dtype.is_temporal():
+            return column.cast(pl.Datetime("us")).to_physical().to_numpy() * 1e-6
+        return seconds_of(name, column.cast(pl.String).to_list(), Dialect().number)
 
     def place(self, row: int, name: str | None = None) -> str:
         """Return the place of a row for an error: its file and line, and the column `name`."""

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from edgernn.training.papers.agreement import INCOMPARABLE, VERDICTS
+from edgernn.training.pictures import COLUMNS
 from edgernn.training.tables.table_text import (
     LATENCY_HEADS,
     baseline_lines,
@@ -19,7 +20,6 @@ from edgernn.training.tables.table_text import (
     shown_baselines,
     with_interval,
 )
-from edgernn.training.tasks.metric_columns import COLUMNS
 
 # columns that depend on the machine, and are not comparable with a paper's
 MACHINE_COLUMNS = {"seconds_per_epoch": "another machine"}

@@ -12,6 +12,7 @@ from edgernn.errors import EdgernnError
 from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.api import command_words
+from edgernn.training.pictures import COLUMNS
 from edgernn.training.sweep.plan import Sweep, SweepRow
 from edgernn.training.tables.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.tables.table import Failures, finished_jobs
@@ -26,7 +27,6 @@ from edgernn.training.tables.table_text import (
     shown_baselines,
 )
 from edgernn.training.tables.trivial_baselines import baselines
-from edgernn.training.tasks.metric_columns import COLUMNS
 
 # costs that have a Pareto front: a dict from the key of a row in table.json to the axis label
 COSTS = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.training.tasks.metric_columns import COLUMNS
+from edgernn.training.pictures import COLUMNS
 
 # columns that are computed from other entries of result.json
 _COMPUTED = {

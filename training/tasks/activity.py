@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.timeline import IGNORED
 from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.formats import read_hapt
@@ -25,7 +26,7 @@ from edgernn.training.tasks.parts import (
     finite,
     standardisation,
 )
-from edgernn.training.tasks.sources import IGNORED, Sequences, Split
+from edgernn.training.tasks.sources import Sequences, Split
 from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 # labels 1 to 6 of the data; 7 to 12 are transitions between postures, 0 is unlabelled

@@ -17,11 +17,12 @@ from torch.utils.data import Dataset
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.files import write_arrays
 from edgernn.runtime.input_check import warn_of_rounding
+from edgernn.runtime.timeline import IGNORED
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.folders import sorted_names
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
-from edgernn.training.tasks.sources import IGNORED, is_counted
+from edgernn.training.tasks.sources import is_counted
 
 _MAX_LABEL = 2**31 - 1
 # floats that are whole numbers are probably class labels if each stands for this many sequences on average

@@ -15,7 +15,8 @@ from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.training.tasks.sources import IGNORED, Batch, Source, Split, is_counted
+from edgernn.runtime.timeline import IGNORED
+from edgernn.training.tasks.sources import Batch, Source, Split, is_counted
 from edgernn.training.tasks.trivial import log_counts
 
 # files that `Task.pictures` writes into the run's directory: samples; the DET curve of detected words and a minute of
@@ -193,6 +194,8 @@ class Task(abc.ABC):
         classes: Names of the labels, or None.
         channels: Names of the input channels in their order, or None. To open the data of a trained model, they are set
             before `open`.
+        reading: Entries of `edgernn.runtime.timeline.read_recording` by which a file of the user is read in runs, or
+            None.
         summary: Lines that say how the user's own data were read.
         division: Names of the groups or recordings in the parts "train", "validation" and "test", and "by", their
             kind; None if the task draws no parts of named recordings.
@@ -226,6 +229,7 @@ class Task(abc.ABC):
     fingerprint: str | None = None
     classes: Sequence[str] | None = None
     channels: Sequence[str] | None = None
+    reading: Mapping[str, Any] | None = None
     summary: Sequence[str] = ()
     division: Mapping[str, Any] | None = None
     train: Source

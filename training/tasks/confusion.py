@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.runtime.timeline import IGNORED
 from edgernn.training.tasks.base import CLASSIFICATION, Objective, Tally, Task
-from edgernn.training.tasks.sources import IGNORED, Batch, Split, is_counted
+from edgernn.training.tasks.sources import Batch, Split, is_counted
 
 # standard deviation of the prior of log temperature: few validation sequences hardly change the probabilities
 _PRIOR = 0.5

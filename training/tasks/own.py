@@ -121,13 +121,17 @@ class OwnData(Augmentation, Task):
             self._warn_of_rare_classes(source, {part: sequences.y for part, sequences in parts.items()})
         steps = parts["train"].every_step()
         self._warn_of_constant_channels(source, steps)
-        self.mean, self.std = standardisation(steps)
+        self.mean, self.std = self._statistics(steps)
         if self.balance:
             self._weigh_classes(source, parts["train"].y)
         if self.augments:
             self.check_channels(source, self.input_size)
             std = torch.tensor(self.std)
             parts["train"].augment = lambda batch, step: self.augmented(batch, std, seed, step)
+
+    def _statistics(self, x: Tensor) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation of each channel of x (N, T, I)."""
+        return standardisation(x)
 
     def _sequences(self, source: Path, part: str, x: Tensor, y: Tensor, seed: int = 0) -> Sequences:
         """Return the sequences of a part, or raise EdgernnError if all of its targets are ignored."""

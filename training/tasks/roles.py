@@ -80,6 +80,7 @@ def find_roles(
     *,
     needs_target: bool,
     channels: Sequence[str] | None = None,
+    gaps: bool = False,
 ) -> Roles:
     """Find the role of each column.
 
@@ -90,6 +91,7 @@ def find_roles(
         settings: The roles that the user set.
         needs_target: True if a column must be the label or the target.
         channels: Names of the channels that a model was trained on.
+        gaps: True if channels may have empty cells.
 
     Returns:
         The roles.
@@ -162,7 +164,9 @@ def find_roles(
         )
         if settings.time == AUTO and not (channels and table.has_names):
             rising = tuple(
-                name for name in features if all(rises(table.numbers(name)[begin:end]) for begin, end in files)
+                name
+                for name in features
+                if all(rises(table.numbers(name, gaps=gaps)[begin:end]) for begin, end in files)
             )
             if channels and len(features) - len(rising) != len(channels):
                 rising = ()

@@ -13,14 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from edgernn.runtime.timeline import IGNORED
+
 # number of sequences evaluated at once
 EVALUATION_BATCH = 250
 # number of sequences in a batch from which `Source.targets` takes the targets
 _TARGETS_BATCH = 100
 # random keys, one per use: first of the three words of a numpy seed (three, because numpy pads shorter seeds with 0)
 _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
-# label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
-IGNORED = -1
 
 
 @dataclass(frozen=True)

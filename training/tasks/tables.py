@@ -13,21 +13,27 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.runtime.csv_table import TimeNames
 from edgernn.runtime.input_check import warn_of_rounding
+from edgernn.runtime.timeline import IGNORED, OTHER_RATE, Recording, missing_gap
 from edgernn.settings import Expected
 from edgernn.training.formats.tables import CSV, PARQUET, Table, read_tables
 from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_folders, sorted_names
 from edgernn.training.tasks.own import NEXT, OwnData
-from edgernn.training.tasks.parts import HELD_OUT, Folds, check_apart, split_units, visible, warn_of_left_out
+from edgernn.training.tasks.parts import (
+    HELD_OUT,
+    Folds,
+    check_apart,
+    split_units,
+    standardisation,
+    visible,
+    warn_of_left_out,
+)
 from edgernn.training.tasks.roles import AUTO, ColumnSettings, Roles, find_roles
-from edgernn.training.tasks.sources import IGNORED
-from edgernn.training.tasks.timeline import Recording
 
 SEQUENCE, STEP = "sequence", "step"
-# recordings whose rows a second differ by this factor have another rate; phones vary by some percent
-_OTHER_RATE = 1.2
 _PARTS = ("train", "validation", "test")
 
 
@@ -37,8 +43,10 @@ class Tables(ColumnSettings, Folds, OwnData):
 
     A row is a time step, a column is a channel or has another role. csv files may have commas, semicolons or tabs,
     quotes, decimal commas, a byte order mark, and dates and times in ISO form. A first row without any number is a
-    header. All files have the same columns, in any order if they have headers. A file is a recording, unless a column
-    tells the sequences apart (`sequence`). The targets are one of these, except with predict=next:
+    header. All files have the same columns, in any order if they have headers. With the model setting `imputer`, empty
+    cells of channels are missing values, and the model reads the values, masks (1: observed) and times since the last
+    observation of each channel. A file is a recording, unless a column tells the sequences apart (`sequence`). The
+    targets are one of these, except with predict=next:
 
     - a column of labels (`label`) or of numbers (`targets`);
     - labels.csv, with the name of a file and the name of its class in each row;
@@ -56,7 +64,8 @@ class Tables(ColumnSettings, Folds, OwnData):
     - `T`: Use the first T rows of each recording; every one must have at least T rows. Default: all rows.
     - `resample`: Resample recordings to this many rows a second, by their column of time: numbers are interpolated
       linearly, labels are the nearest. Default: rows as they are.
-    - `gap`: Split recordings where two successive times differ by more than this many seconds. Default: no split.
+    - `gap`: Split recordings where two successive times differ by more than this many seconds. Default: no split. With
+      `resample` and the model setting `imputer`, values are missing there instead.
     - `window`: Cut recordings into sequences of this many rows. Default: whole recordings.
     - `stride`: Number of rows from the begin of a window to that of the next one. Default: `window`.
     - `label_by`: sequence for one target per sequence, the most frequent label or the mean number; step for one per
@@ -70,6 +79,8 @@ class Tables(ColumnSettings, Folds, OwnData):
     stride: Annotated[int | None, Field(ge=1)] = None
     label_by: Annotated[str, Expected(f"{AUTO}, {SEQUENCE} or {STEP}")] = AUTO
 
+    _imputes = False
+
     name = "table"
     help = "Train on your own csv or parquet tables."
     defaults: ClassVar[Mapping[str, Any]] = OwnData.defaults
@@ -80,6 +91,15 @@ class Tables(ColumnSettings, Folds, OwnData):
             raise UsageError(f"label_by: expected {AUTO}, {SEQUENCE} or {STEP}, got {self.label_by!r}")
         if self.stride is not None and self.window is None:
             raise UsageError("stride: expected a window beside it; set window, or leave stride out")
+
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        self._imputes = isinstance(model, ModelConfig) and model.layer.imputer is not None
+        if self._imputes and (self.predict == NEXT or self.augments):
+            raise UsageError(
+                "imputer: expected neither predict=next nor jitter, scaling, rotation or warp beside it, as the input "
+                "has masks and times; leave them out"
+            )
+        return model
 
     def open(self, source: Path | None, seed: int) -> None:
         self._seed: int | None = seed
@@ -102,14 +122,26 @@ class Tables(ColumnSettings, Folds, OwnData):
             list(pairwise(table.begins)),
             self,
             needs_target=self.predict != NEXT and not in_files,
-            channels=self.channels,
+            channels=self.channels and self.channels[: len(self.channels) // (3 if self._imputes else 1)],
+            gaps=self._imputes,
         )
         # new data are read with the same roles
         self.label, self.targets = roles.label, ",".join(roles.targets) or None
         if table.has_names:
-            self.channels = roles.features
+            since = "seconds" if roles.time else "rows"
+            derived = (*(f"{n} observed" for n in roles.features), *(f"{since} since {n}" for n in roles.features))
+            self.channels = (*roles.features, *(derived if self._imputes else ()))
         recordings = self._recordings(source, files, table, roles)
         rates = self._rates(source, table, recordings, roles)
+        self.reading = {
+            "time": roles.time if table.has_names else None,
+            "rate": self.resample,
+            "measured": rates[len(rates) // 2] if rates else None,
+            "gap": self.gap,
+            "window": self.window,
+            "stride": self.stride,
+            "missing": self._imputes,
+        }
         recordings = self._pieces(recordings)
         if self._seed is not None:
             recordings = self._drawn(source, recordings, roles.group or "recording")
@@ -127,6 +159,19 @@ class Tables(ColumnSettings, Folds, OwnData):
             if self.predict != NEXT:
                 y[part] = _padded([target for _, target in sequences])
         return x, y
+
+    def _statistics(self, x: Tensor) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation of each channel, with an imputer those of its observed values."""
+        if not self._imputes:
+            return super()._statistics(x)
+        values, here, _ = x.flatten(0, 1).chunk(3, 1)
+        seen = [values[here[:, i] > 0, i] for i in range(values.shape[1])]
+        columns = [standardisation(column[None, :, None]) if len(column) else ([0.0], [1.0]) for column in seen]
+        return [mean[0] for mean, _ in columns], [std[0] for _, std in columns]
+
+    def _warn_of_constant_channels(self, source: Path, x: Tensor) -> None:
+        if not self._imputes:
+            super()._warn_of_constant_channels(source, x)
 
     def _files(self, source: Path) -> dict[str, Files]:
         """List the tables of each part."""
@@ -148,7 +193,7 @@ class Tables(ColumnSettings, Folds, OwnData):
 
     def _recordings(self, source: Path, files: Mapping[str, Files], table: Table, roles: Roles) -> list[Recording]:
         """Cut the rows of the table into recordings, which are files, or the sequences of the column `sequence`."""
-        x = np.stack([table.numbers(name) for name in roles.features], 1)
+        x = np.stack([table.numbers(name, gaps=self._imputes) for name in roles.features], 1)
         warn_of_rounding(str(source), x, self.channels)
         y = self._row_targets(source, files, table, roles)
         seconds = None if roles.time is None else table.seconds(roles.time)
@@ -158,7 +203,7 @@ class Tables(ColumnSettings, Folds, OwnData):
                 f"{source}: {setting}: expected a column of time, got the columns {some(table.names)}; set "
                 f"time=COLUMN, or leave {setting} out"
             )
-        if seconds is None and roles.time is not None and (self.resample or self.gap):
+        if seconds is None and roles.time is not None and (self.resample or self.gap or self._imputes):
             example = table.text(roles.time)[0]
             raise EdgernnError(
                 f"{table.place(0, roles.time)}: expected seconds, or dates and times such as 2026-01-31 12:00:00.5, "
@@ -247,7 +292,7 @@ class Tables(ColumnSettings, Folds, OwnData):
                     f"got {table.text(roles.time or '')[row]}; store finer times, or leave resample out"
                 )
         is_time = roles.time == self.time or roles.time in TimeNames()
-        if rates and is_time and self.resample is None and max(rates) > _OTHER_RATE * min(rates):
+        if rates and is_time and self.resample is None and max(rates) > OTHER_RATE * min(rates):
             slow, fast = min(rates), max(rates)
             raise EdgernnError(
                 f"{source}: expected recordings with one rate, got {slow:.4g} rows a second in {rates[slow]} and "
@@ -259,11 +304,15 @@ class Tables(ColumnSettings, Folds, OwnData):
         """Split recordings at gaps and resample them; the pieces of one recording alone count as recordings."""
         pieces: list[Recording] = []
         for recording in recordings:
-            split = [recording] if self.gap is None else recording.pieces(self.gap)
+            becomes_missing = self._imputes and self.resample is not None
+            split = [recording] if self.gap is None or becomes_missing else recording.pieces(self.gap)
             if len(recordings) == 1 and len(split) > 1 and recording.group == recording.name:
                 names = [f"{recording.name}, piece {i + 1}" for i in range(len(split))]
                 split = [replace(piece, name=name, group=name) for piece, name in zip(split, names, strict=True)]
-            pieces += split if self.resample is None else [piece.resampled(self.resample) for piece in split]
+            if (rate := self.resample) is not None:
+                gap = missing_gap(rate, self.gap) if self._imputes else None
+                split = [piece.resampled(rate, gap) for piece in split]
+            pieces += split
         return pieces
 
     def _drawn(self, source: Path, recordings: Sequence[Recording], by: str) -> list[Recording]:
@@ -311,6 +360,8 @@ class Tables(ColumnSettings, Folds, OwnData):
             )
         cut = [sequence for recording in recordings for sequence in self._windows(recording)]
         labelled = [(sequence, y) for sequence in cut if (y := self._target(sequence)) is not None]
+        if self._imputes:
+            labelled = [(sequence.observed(), y) for sequence, y in labelled]
         if not labelled:
             most = max(len(r) for r in recordings)
             why = f"with at least window={self.window} rows" if not cut else "with labels"
@@ -350,6 +401,7 @@ class Tables(ColumnSettings, Folds, OwnData):
             text += f", resampled to {self.resample:g}" if self.resample else ""
             lines.append(text + (f", split at gaps above {self.gap:g} s" if self.gap else ""))
         channels = some(roles.features) if table.has_names else f"{len(roles.features)}, without names"
+        channels += ", empty cells are missing values" * self._imputes
         lines.append(f"channels: {channels}" + (f"; not read: {some(roles.unread)}" if roles.unread else ""))
         if self.predict != NEXT:
             role, where = ("label", roles.label) if roles.label else ("targets", ", ".join(roles.targets))
