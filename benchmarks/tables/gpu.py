@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from benchmarks.gpu_suite import Report, latest
+from benchmarks.tables import table
 from benchmarks.tables.measured import RESULTS, filled
 
 # the step of all predictions: T, B, I, H
@@ -39,11 +40,6 @@ def _first(entries: Iterable[Entry], **item: Any) -> Entry:
 
 def _last(entries: Iterable[Entry], **item: Any) -> Entry:
     return _first(reversed(list(entries)), **item)
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _ms(times: Entry, name: str) -> str:
@@ -91,7 +87,7 @@ def _checks() -> str:
         passed = [entry for entry in checks if entry.get("passed")]
         worst = max(entry["error"] for entry in passed)
         rows.append([title, f"{len(passed)} of {len(checks)}", f"{worst:.1e}", allowed])
-    return _table(["", "passed", "largest error", "allowed"], rows)
+    return table(["", "passed", "largest error", "allowed"], rows)
 
 
 def _predictions() -> str:
@@ -113,7 +109,7 @@ def _predictions() -> str:
         ["inference of gru, T=500, B=1", "0.33 ms", f"{alone['gru']['ms']:.2f} ms", "missed by a factor of 3"],
         ["inference of gru, T=100, B=256", "0.10 ms", f"{many['gru']['ms']:.2f} ms", "missed by a factor of 5"],
     ]
-    return _table(["", "predicted", "measured", "the prediction was"], rows)
+    return table(["", "predicted", "measured", "the prediction was"], rows)
 
 
 def _layers() -> str:
@@ -127,7 +123,7 @@ def _layers() -> str:
         ]
         shown = [_ms(times, key) for key in (peer, f"{name}, fused", f"{name}, fused bf16", f"{name}, loop")]
         rows.append([f"`{name}` beside {peer}", *shown, *ratios])
-    return _table(["", "cuDNN ms", "fused ms", "fused bf16 ms", "loop ms", "fused / cuDNN", "bf16 / cuDNN"], rows)
+    return table(["", "cuDNN ms", "fused ms", "fused bf16 ms", "loop ms", "fused / cuDNN", "bf16 / cuDNN"], rows)
 
 
 def _prototype(batch: int) -> tuple[float, str] | None:
@@ -158,7 +154,7 @@ def _batches() -> str:
         prototype = _prototype(batch)
         shown = [_ms(times, name) for name in ("torch.nn.GRU", "gru, fused", "gru, fused bf16")]
         rows.append([str(batch), *shown, f"{fused / cudnn:.2f}", prototype[1] if prototype else ""])
-    return _table(["B", "cuDNN ms", "fused ms", "fused bf16 ms", "fused / cuDNN", f"{_PROTOTYPE} ms"], rows)
+    return table(["B", "cuDNN ms", "fused ms", "fused bf16 ms", "fused / cuDNN", f"{_PROTOTYPE} ms"], rows)
 
 
 def _widths() -> str:
@@ -169,14 +165,14 @@ def _widths() -> str:
             continue
         names = ("torch.nn.GRU", "gru, fused", "gru, fused bf16", "gru, graphs")
         rows.append([f"T={T} B={B} I={I} H={H}", *(_ms(entry["times"], name) for name in names)])
-    return _table(["", "cuDNN ms", "fused ms", "fused bf16 ms", "CUDA graphs of the loop ms"], rows)
+    return table(["", "cuDNN ms", "fused ms", "fused bf16 ms", "CUDA graphs of the loop ms"], rows)
 
 
 def _inference() -> str:
     infers = _items("infer")
     columns = [_first(infers, size=size)["times"] for size in _SIZES]
     rows = [[name, *(_ms(times, name) for times in columns)] for name in _OPS]
-    return _table(["ms", *(f"T={T} B={B} H={H}" for T, B, H in _SIZES)], rows)
+    return table(["ms", *(f"T={T} B={B} H={H}" for T, B, H in _SIZES)], rows)
 
 
 def _trainings() -> str:
@@ -187,7 +183,7 @@ def _trainings() -> str:
         steps = f"{entry['last']['step']:,}" if "last" in entry else "0"
         speed = f"{entry['ms_per_step']:.1f}" if "ms_per_step" in entry else "no evaluation in this time"
         rows.append([entry["train"], f"{entry['wall']:.0f}", steps, speed])
-    return _table(["", "seconds", "steps up to the last evaluation", "ms per step"], rows)
+    return table(["", "seconds", "steps up to the last evaluation", "ms per step"], rows)
 
 
 def draw_training_steps(path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import ROOT
+from benchmarks.tables import table
 from edgernn.cli.models import model_rows, notes
 from edgernn.runtime.zoo import entries
 from edgernn.settings import as_word
@@ -15,12 +16,6 @@ from edgernn.training.tables.statistics import Difference, mean_difference
 from edgernn.training.tables.table_text import shown_baselines
 
 RESULTS = ROOT / "docs" / "results"
-APPS = RESULTS / "apps.json"
-WASM = RESULTS / "wasm.json"
-WHEELS = RESULTS / "wheels.json"
-ROUNDING = RESULTS / "rounding.json"
-MICROCONTROLLERS = RESULTS / "microcontrollers.json"
-PERFORMANCE = RESULTS / "performance.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
 # cases and groups of docs/results/performance.json in the table of light cells
 BASELINES = tuple(f"{cell} {sizes}, T=500" for cell in ("gru", "lstm") for sizes in ("(2, 128)", "(64, 128)"))
@@ -44,16 +39,16 @@ def read_report(name: str) -> dict[str, Any]:
 
 def light() -> str:
     """Return a table of the times of light cells beside ONNX Runtime's GRU or LSTM, measured by benchmarks/suite.py."""
-    report = json.loads(PERFORMANCE.read_text(encoding="utf-8"))
+    report = read_report("performance")
     cases = {case["name"]: case for case in report["cases"]}
     chosen = [cases[name] for name in BASELINES]
     chosen += [case for group in LIGHT_GROUPS for case in report["cases"] if case["group"] == group]
-    lines = ["| model, sizes (I, H) | multiply-adds a step | µs a step | times faster than ONNX Runtime |"]
-    lines.append("|---|---:|---:|---:|")
+    rows = []
     for case in chosen:
         times = case["contenders"]
         faster = 1 / times["ONNX Runtime"]["ratio"]
-        lines.append(f"| {case['name']} | {case['macs']:,} | {times['edgernn']['us']:.2f} | {faster:.1f} |")
+        rows.append([case["name"], f"{case['macs']:,}", f"{times['edgernn']['us']:.2f}", f"{faster:.1f}"])
+    shown = table(["model, sizes (I, H)", "multiply-adds a step", "µs a step", "times faster than ONNX Runtime"], rows)
     machine, model = report["machine"], json.loads(ADDING_MODEL.read_text(encoding="utf-8"))
     how = (
         f"One sequence, one thread, float32, random weights. ONNX Runtime {machine['versions']['onnxruntime']} runs "
@@ -75,15 +70,15 @@ def light() -> str:
         f"{model['timings']['edgernn portable']['times_faster_than_gru']:.2f} of the GRU's speed, on one core of "
         f"{model['machine']['cpu']}: `edgernn bench models/adding-sarnn/model.onnx`."
     )
-    return "\n".join(lines) + f"\n\n{filled(how)}\n\n{filled(more)}"
+    return f"{shown}\n\n{filled(how)}\n\n{filled(more)}"
 
 
 def groups() -> str:
     """Return tables of scores and times of models that skip neurons in groups, by `edgernn reproduce groups-NAME`."""
-    reports = {table: json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8")) for table in GROUP_TABLES}
+    reports = {name: read_report(name) for name in GROUP_TABLES}
     scores, times, timed, trivial = [], [], [], []
-    for table, (title, column, factor) in GROUP_TABLES.items():
-        rows = reports[table]["rows"]
+    for name, (title, column, factor) in GROUP_TABLES.items():
+        rows = reports[name]["rows"]
         for skip in dict.fromkeys(row["variant"]["skip"] for row in rows):
             by_size = {row["name"].rpartition("-")[2]: row for row in rows if row["variant"]["skip"] == skip}
             values = {
@@ -95,28 +90,25 @@ def groups() -> str:
             }
             single = values["1"]
             cells = [compared(values[size], single) if size in values else "-" for size in GROUP_SIZES]
-            scores.append(
-                f"| {title} | {100 * skip:.0f} % | {statistics.fmean(single.values()):.1f} | {' | '.join(cells)} |"
-            )
+            scores.append([title, f"{100 * skip:.0f} %", f"{statistics.fmean(single.values()):.1f}", *cells])
             ratios = {size: f"{row['latency']['ratio']['mean']:.2f}" for size, row in by_size.items()}
             shown = [ratios.get(size, "-") for size in ("1", *GROUP_SIZES)]
-            times.append(f"| {title.partition(',')[0]} | {100 * skip:.0f} % | {' | '.join(shown)} |")
+            times.append([title.partition(",")[0], f"{100 * skip:.0f} %", *shown])
             timed += [row["latency"] for row in by_size.values()]
         baselines = (
             f"{entry['name']} {factor * entry['columns'][column]['mean']:.1f}"
-            for entry in shown_baselines(reports[table])
+            for entry in shown_baselines(reports[name])
         )
         trivial.append(f"{title}: {', '.join(baselines)}")
-    head = f"skipped | single neurons | {' | '.join(f'groups of {size}' for size in GROUP_SIZES)} |"
-    line = "|---|---:|" + "---:|" * (1 + len(GROUP_SIZES))
+    head = ["skipped", "single neurons", *(f"groups of {size}" for size in GROUP_SIZES)]
     commands = [f"`{report['command']}`" for report in reports.values()]
     how = filled(
         "Means over seeds; after them the difference from single neurons ± half the width of its 95 % confidence "
         f"interval, paired by seed, bold if the interval excludes 0. By {', '.join(commands[:-1])} and {commands[-1]}. "
         f"Trivial baselines, which need no network: {'; '.join(trivial)}."
     )
-    score_table = "\n".join([f"| score | {head}", line, *scores])
-    time_table = "\n".join([f"| time, as a share of a dense gru's | {head}", line, *times])
+    score_table = table(["score", *head], scores)
+    time_table = table(["time, as a share of a dense gru's", *head], times)
     counts = " or ".join(sorted({str(count) for row in timed for count in row["sequences"]}))
     machines = "; ".join(sorted({machine for row in timed for machine in row["machines"]}))
     how_timed = filled(
@@ -147,39 +139,35 @@ def compared(values: Mapping[int, float], base: Mapping[int, float]) -> str:
 
 def packed() -> str:
     """Return a table of sizes of packed models and the native library, measured by `python -m benchmarks.apps`."""
-    report = json.loads(APPS.read_text(encoding="utf-8"))
-    rows = "\n".join(
-        f"| {row['model']} | {row['packed']['float32']:,} | {row['memory']['float32']:,} | {row['packed']['int8']:,} | "
-        f"{row['memory']['int8']:,} |"
+    report = read_report("apps")
+    rows = [
+        [row["model"], *(f"{row[size][weights]:,}" for weights in ("float32", "int8") for size in ("packed", "memory"))]
         for row in report["models"]
-    )
+    ]
     arm = report["bytes"]["arm"]
     how = (
         f"Memory for one sequence with {report['machine']['instruction_set']}. For 64-bit Arm, stripped, the library "
         f"takes {mb(arm['library'])} MB and the program, which needs no other file but the model, "
         f"{mb(arm['program'])} MB; both run every cell under every rule that it goes with."
     )
-    head = "| model | file, bytes | memory, bytes | file with int8 | memory with int8 |\n|---|---:|---:|---:|---:|"
-    return f"{head}\n{rows}\n\n{filled(how)}"
+    head = ["model", "file, bytes", "memory, bytes", "file with int8", "memory with int8"]
+    return f"{table(head, rows)}\n\n{filled(how)}"
 
 
 def sizes() -> str:
     """Return a table of the sizes of ONNX files for each weight type, measured by `python -m benchmarks.apps`."""
     rows = []
-    for row in json.loads(APPS.read_text(encoding="utf-8"))["models"]:
+    for row in read_report("apps")["models"]:
         whole = row["file"]["float32"]
-        small = (f"{row['file'][kind]:,} | {row['file'][kind] / whole:.3f}" for kind in ("bfloat16", "int8"))
-        rows.append(f"| {row['model']} | {whole:,} | {' | '.join(small)} |")
-    head = "| model | float32, bytes | bfloat16, bytes | of float32 | int8, bytes | of float32 |\n"
-    head += "|---|---:|---:|---:|---:|---:|"
-    return "\n".join([head, *rows])
+        small = [row["file"][kind] for kind in ("bfloat16", "int8")]
+        rows.append([row["model"], f"{whole:,}", *(t for size in small for t in (f"{size:,}", f"{size / whole:.3f}"))])
+    return table(["model", "float32, bytes", "bfloat16, bytes", "of float32", "int8, bytes", "of float32"], rows)
 
 
 def rounding() -> str:
     """Return a table of metrics with int8 weights, measured by `python -m benchmarks.rounding`."""
-    report = json.loads(ROUNDING.read_text(encoding="utf-8"))
-    lines = ["| task | cell | seeds | metric | float32 | rounded to int8 after training | trained for int8 |"]
-    lines.append("|---|---|---:|---|---:|---:|---:|")
+    report = read_report("rounding")
+    rows = []
     commands: dict[str, str] = {}
     for row in report["rows"]:
         runs = row["runs"]
@@ -188,9 +176,7 @@ def rounding() -> str:
         unit = 100 if higher else 1
         columns = [[unit * run[key] for run in runs] for key in ("float32", "rounded", "trained")]
         cells = (_mean_and_deviation(values, ".2f" if higher else ".3g") for values in columns)
-        lines.append(
-            f"| {row['task']} | {row['cell']} | {len(runs)} | {metric}{', %' * higher} | {' | '.join(cells)} |"
-        )
+        rows.append([row["task"], row["cell"], str(len(runs)), metric + ", %" * higher, *cells])
         settings = " ".join(f"{key}={as_word(value)}" for key, value in row["settings"].items())
         commands[row["task"]] = f"    edgernn train --task {row['task']} --cell {row['cell']} weights=int8 {settings}"
     how = (
@@ -198,7 +184,8 @@ def rounding() -> str:
         "`python -m benchmarks.rounding FOLDER --out FILE`. The trainings are these, also with weights=float32, and "
         "for adding with both cells:"
     )
-    return "\n".join([*lines, "", filled(how), "", *commands.values()])
+    head = ["task", "cell", "seeds", "metric", "float32", "rounded to int8 after training", "trained for int8"]
+    return "\n".join([table(head, rows, 4), "", filled(how), "", *commands.values()])
 
 
 def _mean_and_deviation(values: list[float], form: str) -> str:
@@ -209,11 +196,11 @@ def _mean_and_deviation(values: list[float], form: str) -> str:
 
 def apps() -> str:
     """Return a table of the sizes and times of the example apps, measured by `python -m benchmarks.apps`."""
-    report = json.loads(APPS.read_text(encoding="utf-8"))
+    report = read_report("apps")
     time, size, machine = report["microseconds"], report["bytes"], report["machine"]
     cpp, c, node, browser = size["cpp"], size["c"], size["node"], size["browser"]
     versions = report["versions"]
-    wasm = json.loads(WASM.read_text(encoding="utf-8"))
+    wasm = read_report("wasm")
     module = wasm["bytes"]["module"]
     step = {name: times["adding-sarnn"] for name, times in wasm["microseconds"].items()}
     rows = f"""\
@@ -244,14 +231,11 @@ installs for all platforms | {time["node"]:.0f} |
 
 def wasm_times() -> str:
     """Return a table of the times of edgernn.wasm, measured by `python -m benchmarks.wasm`."""
-    report = json.loads(WASM.read_text(encoding="utf-8"))
+    report = read_report("wasm")
     times, size, machine, versions = (report[name] for name in ("microseconds", "bytes", "machine", "versions"))
     columns = ("node", "node_relaxed", "chromium", "sse2", "native")
-    rows = "\n".join(
-        f"| {model} | {' | '.join(f'{times[column][model]:.2f}' for column in columns)} |" for model in times["node"]
-    )
-    head = "| a step, µs | Node | Node, relaxed SIMD | Chromium, relaxed SIMD | native, SSE2 | native, best |\n"
-    head += "|---|---:|---:|---:|---:|---:|"
+    rows = [[model, *(f"{times[column][model]:.2f}" for column in columns)] for model in times["node"]]
+    head = ["a step, µs", "Node", "Node, relaxed SIMD", "Chromium, relaxed SIMD", "native, SSE2", "native, best"]
     how = (
         f"Medians of {report['rounds']} alternating rounds on {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['instruction_set']}; Node {versions['node']}, Chromium {versions['chromium'].split('.')[0]}, clang "
@@ -260,41 +244,45 @@ def wasm_times() -> str:
         f"difference from `Session` is {report['worst_error']:.1e}. Made by `python -m benchmarks.wasm --out "
         "docs/results/wasm.json`."
     )
-    return f"{head}\n{rows}\n\n{filled(how)}"
+    return f"{table(head, rows)}\n\n{filled(how)}"
 
 
 def wheels() -> str:
     """Return tables of the sizes and times of wheels and the kit, measured by `python -m benchmarks.wheels`."""
-    report = json.loads(WHEELS.read_text(encoding="utf-8"))
+    report = read_report("wheels")
     machine, versions = report["machine"], report["versions"]
-    lines = ["| bytes | wheel | its library | kit, shared library | kit, static library |", "|---|---:|---:|---:|---:|"]
-    for target, size in report["bytes"].items():
-        figures = (f"{size[name]:,}" for name in ("wheel", "library", "shared", "static"))
-        lines.append(f"| `{target}` | {' | '.join(figures)} |")
-    lines += ["", "| a step, µs | Linux | Windows, in wine | ratio |", "|---|---:|---:|---:|"]
+    sizes = [
+        [f"`{target}`", *(f"{size[name]:,}" for name in ("wheel", "library", "shared", "static"))]
+        for target, size in report["bytes"].items()
+    ]
+    rows = []
     for model, times in report["microseconds"].items():
         linux, windows = (times[target] for target in ("x86_64-linux-gnu", "x86_64-w64-mingw32"))
-        lines.append(f"| {model} | {linux:.2f} | {windows:.2f} | {windows / linux:.2f} |")
+        rows.append([model, f"{linux:.2f}", f"{windows:.2f}", f"{windows / linux:.2f}"])
+    tables = [
+        table(["bytes", "wheel", "its library", "kit, shared library", "kit, static library"], sizes),
+        table(["a step, µs", "Linux", "Windows, in wine", "ratio"], rows),
+    ]
     how = (
         f"Best of {report['rounds']} alternating rounds on {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['instruction_set']}; GCC {versions['gcc']}, MinGW GCC {versions['mingw']}, wine {versions['wine']}. "
         "A program in C steps a packed model with the library of a wheel. Arm is not timed. Made by "
         "`python -m benchmarks.wheels --out docs/results/wheels.json`."
     )
-    return "\n".join(lines) + "\n\n" + filled(how)
+    return "\n\n".join([*tables, filled(how)])
 
 
 def microcontrollers() -> str:
     """Return a table of instructions and memory on microcontrollers, measured by `python -m benchmarks.firmware`."""
-    report = json.loads(MICROCONTROLLERS.read_text(encoding="utf-8"))
+    report = read_report("microcontrollers")
     titles, models = report["titles"], report["models"]
     first = next(iter(titles))
-    lines = [f"| instructions a step | {' | '.join(titles.values())} | weights, bytes | code, bytes | memory, bytes |"]
-    lines.append("|---|" + "---:|" * (len(titles) + 3))
+    rows = []
     for name, by_target in models.items():
         figures = [by_target[target]["instructions"] for target in titles]
         figures += [by_target[first][key] for key in ("weights", "code", "state")]
-        lines.append(f"| {name} | {' | '.join(f'{figure:,}' for figure in figures)} |")
+        rows.append([name, *(f"{figure:,}" for figure in figures)])
+    shown = table(["instructions a step", *titles.values(), "weights, bytes", "code, bytes", "memory, bytes"], rows)
     every = [figures for by_target in models.values() for figures in by_target.values()]
     trained, dense = (by_target[first] for by_target in list(models.values())[:2])
     skipped = 100 * (1 - trained["updates"] / dense["updates"])
@@ -311,16 +299,14 @@ def microcontrollers() -> str:
         f"{report['versions']['arm-none-eabi-gcc'].split()[-2]} and QEMU "
         f"{report['versions']['qemu-system-arm'].split()[3]}: `python -m benchmarks.firmware`."
     )
-    return "\n".join(lines) + "\n\n" + filled(how)
+    return f"{shown}\n\n{filled(how)}"
 
 
 def trained() -> str:
     """Return the table of the trained models in models/ that `edgernn models` prints."""
     models = entries(ROOT / "models")
     heading, *rows = model_rows(models)
-    ruler = ["---"] * 3 + ["---:"] * (len(heading) - 3)
-    lines = [f"| {' | '.join(cells)} |" for cells in (heading, ruler, *rows)]
-    return "\n".join([*lines, "", *(filled(f"- {note}") for note in notes(models))])
+    return "\n".join([table(heading, rows, 3), "", *(filled(f"- {note}") for note in notes(models))])
 
 
 def mb(count: int) -> str:

@@ -10,6 +10,7 @@ docs/results/spoken-words.json.
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tables import table
 from benchmarks.tables.measured import ROOT, compared, filled, read_report
 from edgernn.runtime.zoo import entries
 from edgernn.training.tasks.spotting import det_curve
@@ -32,9 +33,7 @@ def _models() -> dict[str, dict[str, Any]]:
 
 def _table(rows: list[list[str]]) -> str:
     """Format a table with a column for each model from its rows, whose first cells are their titles."""
-    names = list(_models())
-    head = [f"| | {' | '.join(f'`{name}`' for name in names)} |", f"|---|{'---:|' * len(names)}"]
-    return "\n".join(head + [f"| {' | '.join(row)} |" for row in rows])
+    return table(["", *(f"`{name}`" for name in _models())], rows)
 
 
 def rooms() -> dict[str, str]:
@@ -95,7 +94,7 @@ def _work() -> str:
         f"{model['room']['room_skip_percent']:.1f} %, {model['room']['room_skip_percent_background']:.1f} %"
         for model in models.values()
     ]
-    table = _table(
+    shown = _table(
         [
             ["updates a second", *counts("room", "room_updates_a_second")],
             ["updates skipped in the room, and between words", *skipped],
@@ -119,39 +118,36 @@ def _work() -> str:
         f"or {shares(0)[position]} without the front end. In digital silence it executes {quiet + front:,.0f}, of "
         f"which the front end is {_percent(front / (quiet + front))}. The front end skips nothing, also in silence."
     )
-    return f"{table}\n\n{filled(text)}"
+    return f"{shown}\n\n{filled(text)}"
 
 
 def _variants() -> str:
     """Return the table of other thresholds and penalties of delta, and of longer training of the dense model."""
     report = read_report("room")
-    lines = [
-        "| settings in place of those above | isolated words | isolated words and silence | "
-        "hits, false alarms an hour | work of the dense model |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    head = ["settings in place of those above", "isolated words", "isolated words and silence"]
+    rows = []
 
     def add(title: str, metrics: dict[str, Any]) -> None:
         share = metrics["room_macs_a_second"] / metrics["room_macs_a_second_dense"]
-        lines.append(
-            f"| {title} | {_percent(metrics['accuracy_words'])} | {_percent(metrics['accuracy'])} | "
-            f"{_percent(metrics['room_hits'])}, {metrics['room_false_alarms_an_hour']:.1f} | {_percent(share)} |"
-        )
+        hits = f"{_percent(metrics['room_hits'])}, {metrics['room_false_alarms_an_hour']:.1f}"
+        shares = (metrics["accuracy_words"], metrics["accuracy"])
+        rows.append([title, *map(_percent, shares), hits, _percent(share)])
 
     for run in report["runs"]:
         words = " ".join(f"{name}={value}" for name, value in run["settings"].items())
         add(f"`{words}`" + ("" if "theta_x" in run["settings"] else ", without `--rule delta`"), run)
     for metrics in report["untrained"]:
         add(f"`theta_x={metrics['theta_x']} theta_h={metrics['theta_h']}`, not trained further", metrics)
-    return "\n".join(lines)
+    return table([*head, "hits, false alarms an hour", "work of the dense model"], rows)
 
 
 def _times() -> str:
     """Return the table of the times of a second of audio, and how the times of the models compare."""
     report = read_report("room-times")
-    lines = ["| | whole model | recurrent part |", "|---|---:|---:|"]
-    for row in report["rows"]:
-        lines.append(f"| `{row['model']}`, {row['way']} | {row['whole']:,.0f} | {row['recurrent']:,.0f} |")
+    rows = [
+        [f"`{row['model']}`, {row['way']}", f"{row['whole']:,.0f}", f"{row['recurrent']:,.0f}"]
+        for row in report["rows"]
+    ]
     times = {(row["model"], row["way"]): row for row in report["rows"]}
     skipping = [model for model, way in times if way == IN_C and model != _DENSE]
     in_c = [times[model, IN_C] for model in skipping]
@@ -177,7 +173,7 @@ def _times() -> str:
                 "call for each step do not compare with those from C. The command now times edgernn from Python, too; "
                 "an earlier version made this table."
             )
-    return "\n".join([filled(how), "", *lines, "", filled(text)])
+    return "\n\n".join([filled(how), table(["", "whole model", "recurrent part"], rows), filled(text)])
 
 
 def _ratios(row: dict[str, Any], others: list[dict[str, Any]], than: str) -> str:
@@ -223,41 +219,40 @@ def _measured_words() -> str:
 def _settings_table(part: str, setting: str, base: str, columns: dict[str, str]) -> str:
     """Format a table of a setting's values, each compared with the value `base`, over seeds."""
     report = read_report("word-settings")
-    lines = [f"| `{setting}` | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
+    rows = []
 
     def figures(name: str, key: str) -> dict[int, float]:
         return {row["seed"]: 100 * row[key] for row in report[part] if row[setting] == name}
 
     for name in dict.fromkeys(row[setting] for row in report[part]):
         cells = [compared(figures(name, key), {} if name == base else figures(base, key)) for key in columns.values()]
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        rows.append([f"`{name}`", *cells])
     seeds = len(dict.fromkeys(row["seed"] for row in report[part]))
     how = (
         f"means of {seeds} seeds, and the difference from `{base}` with its 95 % interval, paired by seed; bold if it "
         "excludes 0"
     )
-    return "\n".join([*lines, "", filled(f"In percent, {how if seeds > 1 else 'one training each'}.")])
+    text = filled(f"In percent, {how if seeds > 1 else 'one training each'}.")
+    return f"{table([f'`{setting}`', *columns], rows)}\n\n{text}"
 
 
 def _spoken_words() -> str:
     """Return the table of the words that the page detects, of those that the C program detects."""
     report = read_report("spoken-words")
     models: dict[str, dict[str, Any]] = report["models"]
-    lines = [
-        f"| samples | {' | '.join(f'`{name}`, also detected | only on the page' for name in models)} |",
-        f"|---|{'---:|' * 2 * len(models)}",
-    ]
+    rows = []
     for way in next(iter(models.values()))["samples"]:
         counts = [(model["samples"][way], model["in_c"]) for model in models.values()]
-        cells = [f"{count['alike']} of {all_words} | {count['further']}" for count, all_words in counts]
-        lines.append(f"| {way} | {' | '.join(cells)} |")
+        cells = [(f"{count['alike']} of {all_words}", str(count["further"])) for count, all_words in counts]
+        rows.append([way, *(cell for pair in cells for cell in pair)])
     detections = " and ".join(str(model["in_c"]) for model in models.values())
     text = (
         f"The {report['recordings']} recordings have ten words in 20 s each, 15 dB above noise. The C program makes "
         f"{detections} detections, some of them wrong. "
         f"Measured by `{report['command']}`, with Node {report['node']} on an {report['processor']}."
     )
-    return "\n".join([*lines, "", filled(text)])
+    heads = (head for name in models for head in (f"`{name}`, also detected", "only on the page"))
+    return f"{table(['samples', *heads], rows)}\n\n{filled(text)}"
 
 
 def calibrated() -> dict[str, str]:
@@ -269,11 +264,9 @@ def _calibrated_words() -> str:
     """Return the table of the dense model of isolated words with thresholds for several losses."""
     report = read_report("calibration")
     times = {(row["model"], row["way"]): row for row in report["times"]}
-    lines = [
-        "| `--loss` | accuracy, validation | accuracy, test | accuracy, words | multiply-adds | multiply-adds, words "
-        "| recurrent part, µs | whole model, µs |",
-        f"|---|{'---:|' * 7}",
-    ]
+    head = ["`--loss`", "accuracy, validation", "accuracy, test", "accuracy, words", "multiply-adds"]
+    head += ["multiply-adds, words", "recurrent part, µs", "whole model, µs"]
+    rows = []
     validation = report["rows"][-1]["validation"]["dense"]
     for row in report["rows"]:
         name = "dense" if row["loss"] is None else str(row["loss"])
@@ -281,33 +274,33 @@ def _calibrated_words() -> str:
         time = times[name, IN_C]
         cells = [name, *(_percent(share) for share in (chosen, row["accuracy"], row["words"]["value"]))]
         cells += [_percent(part["macs_executed"] / report["macs"]) for part in (row, row["words"])]
-        lines.append(f"| {' | '.join(cells)} | {time['recurrent']:.0f} | {time['whole']:.0f} |")
+        rows.append([*cells, f"{time['recurrent']:.0f}", f"{time['whole']:.0f}"])
     text = (
         "Accuracy and multiply-adds of the layers over all test clips, and over those with a word. Times: microseconds "
         f"for a second of audio, step by step in C, medians of {report['rounds']} interleaved rounds on one thread of "
         f"an {report['processor']}, {report['instruction_set']}, of {report['clips']} test clips. edgernn runs all "
         f"models, packed. Measured by `{report['command']}`."
     )
-    return "\n".join([*lines, "", filled(text)])
+    return f"{table(head, rows)}\n\n{filled(text)}"
 
 
 def _calibrated_room() -> str:
     """Return the table of the dense model of a room with thresholds, without further training."""
     report = read_report("room")
     dense = report["models"][_DENSE]["room"]
-    lines = ["| thresholds of x and h | hits | wrong words | false alarms an hour | multiply-adds |"]
-    lines.append(f"|---|{'---:|' * 4}")
+    rows = []
     for row in (dense, *report["untrained"]):
         name = "dense" if row is dense else f"{row['theta_x']:g}, {row['theta_h']:g}"
         cells = [name, _percent(row["room_hits"]), _percent(row["room_wrong"])]
-        cells += [f"{row['room_false_alarms_an_hour']:.1f}"]
-        lines.append(f"| {' | '.join(cells)} | {_percent(row['room_macs_a_second'] / dense['room_macs_a_second'])} |")
+        cells.append(f"{row['room_false_alarms_an_hour']:.1f}")
+        rows.append([*cells, _percent(row["room_macs_a_second"] / dense["room_macs_a_second"])])
     text = (
         f"{dense['room_hours']:g} hours of room. Multiply-adds are those of the layers, as shares of the dense ones. "
         "The thresholds were set by hand, equal in both layers, and not by `edgernn calibrate`. Measured by `python -m "
         "benchmarks.rooms docs/results/room.json`."
     )
-    return "\n".join([*lines, "", filled(text)])
+    head = ["thresholds of x and h", "hits", "wrong words", "false alarms an hour", "multiply-adds"]
+    return f"{table(head, rows)}\n\n{filled(text)}"
 
 
 def draw_detections(path: Path) -> None:

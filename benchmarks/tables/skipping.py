@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.tables import table
 from benchmarks.tables.measured import RESULTS, filled, read_report, with_margin
 from benchmarks.tables.sweeps import by_seed, how_timed, measured_sweeps, neurons_and_settings, score_of, worth
 from edgernn.names import parts
@@ -84,7 +85,7 @@ def skipping() -> dict[str, str]:
 
 def verdicts() -> str:
     """Return the table that counts, for each sweep and rule, how models that skip compare at equal time."""
-    lines = [f"| task | rule | models | {' | '.join(_COLOURS)} |", f"|---|---|{'---:|' * (1 + len(_COLOURS))}"]
+    rows = []
     total: Counter[str] = Counter()
     for report in _reports():
         counts: dict[str, Counter[str]] = {}
@@ -93,8 +94,8 @@ def verdicts() -> str:
             total[comparison.verdict] += 1
         for rule, of_rule in counts.items():
             numbers = [str(of_rule[verdict] or "") for verdict in _COLOURS]
-            lines.append(f"| {report['task']} | {rule} | {of_rule.total()} | {' | '.join(numbers)} |")
-    lines.append(f"| **all** | | {total.total()} | {' | '.join(str(total[verdict]) for verdict in _COLOURS)} |")
+            rows.append([report["task"], rule, str(of_rule.total()), *numbers])
+    rows.append(["**all**", "", str(total.total()), *(str(total[verdict]) for verdict in _COLOURS)])
     how = (
         "Each model that skips, beside the model without skipping that the validation split prefers among those that "
         "take at most as long; times are those of a step from C, on one thread. Better and worse: the 95 % confidence "
@@ -102,7 +103,7 @@ def verdicts() -> str:
         "cycle. There is no correction for the number of comparisons: of twenty that differ in nothing, one is "
         "expected to exclude 0."
     )
-    return "\n".join(lines) + "\n\n" + filled(how)
+    return f"{table(['task', 'rule', 'models', *_COLOURS], rows, 2)}\n\n{filled(how)}"
 
 
 def equal_time(name: str) -> str:
