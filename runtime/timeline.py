@@ -202,11 +202,26 @@ def read_recording(
     sequences = [(piece.observed() if missing else piece).x for piece in pieces]
     if len(sequences) == 1 and window is None:
         return sequences[0], None
-    lengths = np.array([len(sequence) for sequence in sequences])
-    padded = np.zeros((len(sequences), lengths.max(), sequences[0].shape[1]))
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    return padded, lengths if len(set(lengths.tolist())) > 1 else None
+    return padded(sequences)
+
+
+def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
+    """Stack arrays of one or several lengths T, (T, ...) each.
+
+    Args:
+        arrays: The N arrays, of equal shapes after the first axis.
+
+    Returns:
+        An array (N, T, ...) of the longest T, with zeros after the end of shorter ones; and the lengths (N,) if they
+        differ, else None.
+    """
+    if len({array.shape for array in arrays}) == 1:
+        return np.stack(arrays), None
+    lengths = np.array([len(array) for array in arrays])
+    stacked = np.zeros((len(arrays), lengths.max(), *arrays[0].shape[1:]), np.result_type(*arrays))
+    for row, array in zip(stacked, arrays, strict=True):
+        row[: len(array)] = array
+    return stacked, lengths
 
 
 def missing_gap(rate: float, gap: float | None) -> float:

@@ -17,14 +17,15 @@ from edgernn.settings import fields_of
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.tables import Tables
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "tutorials" / "own-data.md").read_text(encoding="utf-8")
+TUTORIALS = Path(__file__).resolve().parent.parent / "docs" / "tutorials"
+PAGE = (TUTORIALS / "own-data.md").read_text(encoding="utf-8")
 
 
-def follow():
+def follow(page=PAGE):
     """Save the page's scripts and run its commands in order, in the current folder."""
-    for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
+    for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", page, re.DOTALL):
         Path(name).write_text(code)
-    commands = re.findall(r"^    ((?:python|edgernn) .*)$", PAGE, re.MULTILINE)
+    commands = re.findall(r"^    ((?:python|edgernn) .*)$", page, re.MULTILINE)
     for command in commands:
         program, *words = shlex.split(command)
         if program == "python":
@@ -55,6 +56,20 @@ def test_the_page_leads_from_files_to_models_that_run(tmp_path, monkeypatch, cap
     assert following.shape == x.shape
     assert np.mean((following[5:-1] - x[6:]) ** 2) < np.mean((x[5:-1] - x[6:]) ** 2)
     assert len(list(tmp_path.glob("runs/*/bench.json"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default::edgernn.errors.EdgernnWarning")
+def test_recordings_become_a_model_for_a_phone_and_a_board(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    follow((TUTORIALS / "own-recordings.md").read_text(encoding="utf-8"))
+    # the first recording of p0: 300 rows are the first activity and a part of the second
+    activity = Path("motion/0-0.csv").read_text().splitlines()[100].split(",")[4]
+    answers = re.findall(r"^ +\d+  (\w+) ", capfd.readouterr().out, re.MULTILINE)
+    assert answers[:3] == [activity] * 3
+    assert json.loads(Path("runs/motion-gru/result.json").read_text())["accuracy"] > 0.9
+    assert all(name.encode() in Path("motion.edgernn").read_bytes() for name in ("sit", "stairs", "walk"))
+    assert (tmp_path / "firmware" / "model.c").is_file()
 
 
 def test_the_example_in_python_runs(tmp_path, monkeypatch, capsys):

@@ -162,6 +162,11 @@ def test_clips_of_another_rate_become_a_model_that_hears_them(tmp_path, monkeypa
     warn_of_conversion.cache_clear()
     train(source, run, {"steps": 60, "batch_size": 16, "hidden_size": 16})
     assert capsys.readouterr().err.count(said) == 1
+    split = json.loads((run / "split.json").read_text())
+    files = {f"{word}/{i}.wav" for word in pitches for i in range(10)}
+    assert split.pop("by") == "file"
+    assert {name for names in split.values() for name in names} == files
+    assert {part: len(names) for part, names in split.items()} == {"train": 16, "validation": 2, "test": 2}
     assert main(["export", str(run)]) == 0
     pack_file(run / "model.onnx", tmp_path / "words.edgernn")
     recording = write_wav(tmp_path / "r.wav", np.tile(stereo("high", 99), (2, 1)), rate, channels=2)

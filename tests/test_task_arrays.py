@@ -20,12 +20,12 @@ from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime import Session
 from edgernn.runtime.run_file import run_file
 from edgernn.settings import fields_of
-from edgernn.store import load_model
+from edgernn.store import load_model, load_weights
 from edgernn.training import find_task, train
 from edgernn.training.config import Settings, TrainConfig
 from edgernn.training.evaluate import evaluate, open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
-from edgernn.training.run_directory import RunDirectory
+from edgernn.training.run_directory import BEST, RunDirectory
 from edgernn.training.tasks.arrays import Arrays, stacked
 from edgernn.training.tasks.keywords import OwnWords
 from edgernn.training.tasks.tables import Tables
@@ -377,9 +377,13 @@ def test_training_keeps_the_best_weights_reports_evaluations_and_warns_of_overfi
     most = max(line["accuracy"] for line in reported)
     least = min(line["cross_entropy"] for line in reported if line["accuracy"] == most)
     task = open_task(tmp_path / "run")
-    kept = evaluate(load_model(tmp_path / "run")[0], task, task.validation)
-    assert result["best_validation"] == most == kept["accuracy"]
+    model, _ = load_model(tmp_path / "run")
+    calibrated = evaluate(model, task, task.validation)
+    load_weights(model, tmp_path / "run", BEST)
+    kept = evaluate(model, task, task.validation)
+    assert result["best_validation"] == most == kept["accuracy"] == calibrated["accuracy"]
     assert kept["cross_entropy"] == pytest.approx(least)
+    assert calibrated["cross_entropy"] < least
     stopped = train(path, "gru", out=tmp_path / "early", settings={**settings, "patience": 2})
     assert stopped["stopped"] == "patience"
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.files import write_arrays
 from edgernn.runtime.input_check import warn_of_rounding
-from edgernn.runtime.timeline import IGNORED
+from edgernn.runtime.timeline import IGNORED, padded
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.folders import sorted_names
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
@@ -325,13 +325,7 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
             f"{name}: expected arrays that differ in their number of steps alone, got the shapes "
             f"{some(dict.fromkeys(str(array.shape) for array in arrays))}; correct {name}"
         )
-    if len({array.shape for array in arrays}) < 2:
-        return np.array(arrays), None
-    lengths = np.array([len(array) for array in arrays])
-    padded = np.zeros((len(arrays), lengths.max(), *arrays[0].shape[1:]), np.result_type(*arrays))
-    for row, array in zip(padded, arrays, strict=True):
-        row[: len(array)] = array
-    return padded, lengths
+    return padded(arrays)
 
 
 def _array(values: Any) -> Array:

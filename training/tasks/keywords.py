@@ -221,8 +221,8 @@ class Words(Task, ABC):
         ]
         write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
-    def _load(self, root: Path, seed: int) -> None:
-        """Read all clips and the noise, and set `train`, `validation`, `test`, `classes` and `output_size`."""
+    def _load(self, root: Path, seed: int) -> dict[str, list[WordFile]]:
+        """Read clips and noise; set `train`, `validation`, `test`, `classes` and `output_size`; return the files."""
         parts = word_files(root, seed, self._rate)
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)
@@ -242,6 +242,7 @@ class Words(Task, ABC):
             steps, slots = round(self.stream * rate / hop), int(self.stream / self.seconds)
             self.train = Streams(clips["train"], self._acoustics(noise["train"]), steps, slots)
             self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
+        return parts
 
     def _noise(self, root: Path) -> tuple[int, dict[str, list[Audio]]]:
         """Return the number of samples of a clip, and the noise of each part; `root` is the folder of the data."""
@@ -388,7 +389,8 @@ class OwnWords(Words):
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
             raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")
-        self._load(source, seed)
+        files = self._load(source, seed)
+        self.division = {"by": "file", **{part: [file.name for file in members] for part, members in files.items()}}
         warn_of_left_out(source, unread_files(source), WAV)
 
     def open_test(self, source: Path, output_size: int) -> None:

@@ -142,11 +142,16 @@ def first(where: Array) -> tuple[int, ...]:
 
 
 def standardisation(x: Tensor) -> tuple[list[float], list[float]]:
-    """Compute mean and standard deviation of each channel of x (N, T, I), over all steps of all sequences.
+    """Compute mean and standard deviation of each channel of x (N, T, I), over all values that are not NaN.
 
-    A constant channel gets a standard deviation of 1.
+    A constant channel gets a standard deviation of 1, one without values a mean of 0, too.
     """
-    std, mean = torch.std_mean(x.double(), (0, 1), correction=0)
+    rows = x.double().flatten(0, 1)
+    if rows.isnan().any():
+        mean = rows.nanmean(0).nan_to_num(nan=0.0)
+        std = (rows - mean).square().nanmean(0).sqrt()
+    else:
+        std, mean = torch.std_mean(rows, 0, correction=0)
     changes = std > 1e-12 * mean.abs().clamp(min=1e-20)
     return mean.float().tolist(), torch.where(changes, std, 1.0).float().tolist()
 

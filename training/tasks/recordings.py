@@ -43,6 +43,10 @@ class WordFile:
     path: Path
     word: str
 
+    @property
+    def name(self) -> str:
+        return f"{self.word}/{self.path.name}"
+
 
 def wav_files(folder: Path, rate: int) -> list[Path]:
     """List the wav files in a folder, by name.
@@ -98,7 +102,7 @@ def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
         raise EdgernnError(
             f"{words}: expected a subfolder with wav files for each of at least 2 classes, got {got}; add another class"
         )
-    by_name = {f"{file.word}/{file.path.name}": file for file in files}
+    by_name = {file.name: file for file in files}
     if _has_tables(root):
         parts = _split_by_tables(root, by_name)
     elif any((root / name).is_file() for name in LISTS):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Task on a user's own tables: csv or parquet files, one recording each or with a column of sequences."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, some
 from edgernn.runtime.csv_table import TimeNames
 from edgernn.runtime.input_check import warn_of_rounding
-from edgernn.runtime.timeline import IGNORED, OTHER_RATE, Recording, missing_gap
+from edgernn.runtime.timeline import IGNORED, OTHER_RATE, Recording, missing_gap, padded
 from edgernn.settings import Expected
 from edgernn.training.formats.tables import CSV, PARQUET, Table, read_tables
 from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_folders, sorted_names
@@ -153,21 +154,21 @@ class Tables(ColumnSettings, Folds, OwnData):
         for part in dict.fromkeys(r.part for r in recordings):
             sequences = self._cut(source, part, [r for r in recordings if r.part == part])
             self._origins[part] = torch.tensor([units[r.group] for r, _ in sequences])
-            x[part] = _padded([r.x for r, _ in sequences])
-            if len({len(r) for r, _ in sequences}) > 1:
-                self._lengths[part] = torch.tensor([len(r) for r, _ in sequences])
+            inputs, lengths = padded([r.x for r, _ in sequences])
+            x[part] = torch.from_numpy(inputs).float()
+            if lengths is not None:
+                self._lengths[part] = torch.from_numpy(lengths)
             if self.predict != NEXT:
-                y[part] = _padded([target for _, target in sequences])
+                targets = torch.from_numpy(padded([target for _, target in sequences])[0])
+                y[part] = targets.float() if targets.is_floating_point() else targets
         return x, y
 
     def _statistics(self, x: Tensor) -> tuple[list[float], list[float]]:
         """Return mean and standard deviation of each channel, with an imputer those of its observed values."""
         if not self._imputes:
             return super()._statistics(x)
-        values, here, _ = x.flatten(0, 1).chunk(3, 1)
-        seen = [values[here[:, i] > 0, i] for i in range(values.shape[1])]
-        columns = [standardisation(column[None, :, None]) if len(column) else ([0.0], [1.0]) for column in seen]
-        return [mean[0] for mean, _ in columns], [std[0] for _, std in columns]
+        values, here, _ = x.chunk(3, -1)
+        return standardisation(values.masked_fill(here == 0, math.nan))
 
     def _warn_of_constant_channels(self, source: Path, x: Tensor) -> None:
         if not self._imputes:
@@ -435,14 +436,3 @@ def _sequences_of(
     grouped = np.split(rows[np.argsort(number, kind="stable")], np.cumsum(np.bincount(number))[:-1])
     for i in np.argsort(first):
         yield ids[grouped[i][0]], grouped[i]
-
-
-def _padded(arrays: Sequence[npt.NDArray[Any]]) -> Tensor:
-    """Stack arrays (T, ...) of one or several lengths T, numbers as float32, with zeros after the end of each."""
-    dtype = arrays[0].dtype if arrays[0].dtype.kind == "i" else np.float32
-    if not arrays[0].ndim:
-        return torch.from_numpy(np.array(arrays, dtype))
-    padded = np.zeros((len(arrays), max(map(len, arrays)), *arrays[0].shape[1:]), dtype)
-    for row, array in zip(padded, arrays, strict=True):
-        row[: len(array)] = array
-    return torch.from_numpy(padded)

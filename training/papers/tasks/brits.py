@@ -20,8 +20,9 @@ from edgernn.training.datasets.find import find_either
 from edgernn.training.formats import read_physionet
 from edgernn.training.papers.gaps import with_gaps
 from edgernn.training.papers.networks.brits import BRITS, filled_by
-from edgernn.training.papers.tasks.stays import FEATURES, died, hold_out, hourly, statistics, stratified_parts
+from edgernn.training.papers.tasks.stays import FEATURES, died, hold_out, hourly, stratified_parts
 from edgernn.training.tasks.base import Means, Score, Task, work
+from edgernn.training.tasks.parts import standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, Split
 
 DIRECTIONS = ("forward", "both")
@@ -110,7 +111,7 @@ class Mortality(Task):
         inputs = torch.from_numpy(np.where(held, np.float32(np.nan), values))
         truth = torch.from_numpy(np.where(held, values, np.float32(np.nan)))
         parts = stratified_parts(labels, seed)
-        mean, std = statistics(inputs[parts[0]])
+        mean, std = standardisation(inputs[parts[0]])
         # masks and times are not standardised
         unscaled = 2 * len(FEATURES)
         self.mean, self.std = [*mean, *[0.0] * unscaled], [*std, *[1.0] * unscaled]

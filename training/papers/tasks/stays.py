@@ -89,15 +89,3 @@ def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
         for part, chosen in zip(parts, random_split(len(members), sizes, seed), strict=True):
             part.append(members[chosen])
     return [torch.cat(part) for part in parts]
-
-
-def statistics(values: Tensor) -> tuple[list[float], list[float]]:
-    """Compute mean and standard deviation of each of F features of values (N, T, F), over all that are not NaN.
-
-    A constant feature gets a deviation of 1. A feature without observations gets a mean of 0 and a deviation of 1.
-    """
-    rows = values.double().flatten(0, 1)
-    mean = rows.nanmean(0).nan_to_num(nan=0.0)
-    std = (rows - mean).square().nanmean(0).sqrt()
-    changes = std > 1e-12 * mean.abs().clamp(min=1e-20)
-    return mean.float().tolist(), torch.where(changes, std, 1.0).float().tolist()
