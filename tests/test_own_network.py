@@ -136,6 +136,10 @@ def test_a_network_is_trained_exported_and_run_like_torch(text, task):
         again = Session("run/model.onnx", backend=backend)
         again.restore_state(saved)
         np.testing.assert_array_equal(again.step(x[0]), session.step(x[0]))
+        other = Session("run/model.onnx", backend="native" if backend == "portable" else "portable")
+        other.restore_state(session.save_state())
+        np.testing.assert_allclose(other.step(x[1]), session.step(x[1]), atol=1e-5)
+        np.testing.assert_array_equal(other.updates, session.updates)
         assert (text is START) == any(np.any(value) for value in session.initial_state(2).values())
     if text is STEPS:
         np.testing.assert_allclose(NetworkSession("run/model.onnx").run(x)["y"], expected, atol=1e-5)
@@ -172,8 +176,10 @@ def test_the_command_line_takes_a_network_all_the_way(capsys):
     assert "network                Net" in capsys.readouterr().out
     assert main(["bench", model, "--rounds", "1", "--warmup", "0"]) == 0
     assert "faster than portable" in capsys.readouterr().out
+    assert main(["pack", model]) == 0
+    assert "1 RECURRENT" in capsys.readouterr().out
     for words, message in (
-        (["pack", model], "got that of a network of one's own"),
+        (["pack", model, "--target", "c"], "got that of a network of one's own"),
         (["calibrate", model, "--data", "mine.npz"], "name its run directory, or open it with Session"),
         (["evaluate", model], "name its run directory"),
         (["calibrate", str(run)], "expected one with the rule 'always'"),

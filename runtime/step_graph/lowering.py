@@ -3,7 +3,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.graph_queries import bodies_of, values_read
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.step_graph import convolutions, recurrent
 from edgernn.runtime.step_graph.builder import Builder, Tensor
@@ -106,7 +107,14 @@ class _Lowering:
     def run(self, starts: Mapping[str, Array], boxes: Mapping[str, Sequence[Box]]) -> Lowered:
         graph = self._model.graph
         result = Lowered(self._builder.steps, {}, {}, [])
-        self._count(graph)
+        floats = [
+            value.name
+            for value in graph.output
+            if value.name not in self._next.values() and value.type.tensor_type.elem_type == TensorProto.FLOAT
+        ]
+        nodes = _needed(graph, {*floats, *self._next.values()})
+        self._uses.update([*floats, *self._next.values()])
+        self._count(nodes)
         for value in graph.input:
             if value.name in self._initialisers:
                 continue
@@ -127,15 +135,13 @@ class _Lowering:
                 offset = sum(map(math.prod, result.inputs.values()))
                 result.inputs[value.name] = shape
                 self._bind(value.name, dense(Value(Kind.INPUT, math.prod(shape), offset=offset), shape))
-        for node in graph.node:
+        for node in nodes:
             self._node(node)
         offset = 0
-        for value in graph.output:
-            if value.name in self._next.values() or value.type.tensor_type.elem_type != TensorProto.FLOAT:
-                continue
-            tensor = self._read(value.name)
+        for name in floats:
+            tensor = self._read(name)
             shape = tuple(tensor.shape)
-            result.outputs[value.name] = shape
+            result.outputs[name] = shape
             self._builder.store(tensor, dense(Value(Kind.OUTPUT, math.prod(shape), offset=offset), shape))
             offset += math.prod(shape)
         if not result.outputs or not result.inputs:
@@ -143,14 +149,13 @@ class _Lowering:
         self._keep(result)
         return result
 
-    def _count(self, graph: onnx.GraphProto) -> None:
+    def _count(self, nodes: Iterable[onnx.NodeProto]) -> None:
         """Count how often each name is read."""
-        for node in graph.node:
+        for node in nodes:
             self._uses.update(node.input)
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    self._count(attribute.g)
-        self._uses.update(value.name for value in graph.output)
+            for body in bodies_of(node):
+                self._count(body.node)
+                self._uses.update(value.name for value in body.output)
 
     def _state(
         self, name: str, shape: tuple[int, ...], start: Array | None, boxes: Sequence[Box] | None
@@ -321,6 +326,16 @@ class _Lowering:
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return next(shape_of(value) for value in self._model.graph.input if value.name == name)
+
+
+def _needed(graph: onnx.GraphProto, names: set[str]) -> list[onnx.NodeProto]:
+    """Return the nodes that compute values of these names."""
+    needed, nodes = set(names), list[onnx.NodeProto]()
+    for node in reversed(graph.node):
+        if needed & {*node.output}:
+            nodes.append(node)
+            needed |= values_read(node)
+    return nodes[::-1]
 
 
 def _values(tensor: Tensor | None) -> list[Value]:

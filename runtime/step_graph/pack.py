@@ -105,7 +105,8 @@ def pack_graph(
                 f"{path}: input {name}: expected states, or axes of fixed lengths, got the axis {variable[0]} and no "
                 f"state; give the file its states with: edgernn stream {path}, or fix the lengths with --shape"
             )
-    lowered = plan(copy, path, states, _starts(info, states, path))
+    # sessions of both backends restore the states of a network of one's own
+    lowered = plan(copy, path, states, _starts(info, states, path), whole=bool(info))
     content = encode(lowered)
     check_memory(len(content.data), size, path)
     return PackedGraph(content, lowered, info)

@@ -17,7 +17,12 @@ from edgernn.runtime.step_graph.views import Value, outside
 
 
 def plan(
-    model: onnx.ModelProto, path: Path, states: Mapping[str, str], starts: Mapping[str, NDArray[Any]] | None = None
+    model: onnx.ModelProto,
+    path: Path,
+    states: Mapping[str, str],
+    starts: Mapping[str, NDArray[Any]] | None = None,
+    *,
+    whole: bool = False,
 ) -> Lowered:
     """List the steps of a graph, divide its states as its layers read them, and take steps away that copies need.
 
@@ -26,6 +31,7 @@ def plan(
         path: Path of its file, for error messages.
         states: For each input that is a state, the output with its next value.
         starts: Initial values of states; zeros for others.
+        whole: Leave each state as it is, so that a state that was saved by another runtime fits.
 
     Returns:
         The plan.
@@ -34,9 +40,10 @@ def plan(
         UsageError: A node, an input or an output has no step. The message names it.
         EdgernnError: The graph is invalid.
     """
-    first = lower(model, path, states, starts=starts)
-    boxes = {name: _boxes(first, parts[0][0], parts[0][1]) for name, parts in first.boxes.items()}
-    result = lower(model, path, states, starts=starts, boxes=boxes)
+    result = lower(model, path, states, starts=starts)
+    if not whole:
+        boxes = {name: _boxes(result, parts[0][0], parts[0][1]) for name, parts in result.boxes.items()}
+        result = lower(model, path, states, starts=starts, boxes=boxes)
     result.steps = rewrite(result.steps)
     return result
 
