@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, inference_device
+from edgernn.cli.options import COUNT, PATH, inference_device
 from edgernn.errors import UsageError
 from edgernn.progress import Progress
 
@@ -64,11 +64,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     "--target, the number in --example, else 50]",
 )
 @click.option(
-    "--threads",
-    type=COUNT,
-    default=1,
-    show_default=True,
-    help="Number of threads that each runtime may use.",
+    "--threads", type=COUNT, default=1, show_default=True, help="Number of threads that each runtime may use."
 )
 @click.option(
     "--rounds",
@@ -92,15 +88,11 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 )
 @click.option(
     "--example",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Input to run the model on: an npz file with the array x (N, T, I), N sequences of T steps.  [default: "
     "example.npz beside MODEL; if there is none, random numbers]",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Folder for the report.  [default: the folder of the file MODEL, else bench]",
-)
+@click.option("--out", type=PATH, help="Folder for the report.  [default: the folder of the file MODEL, else bench]")
 @click.option(
     "--cell",
     metavar="NAME|FILE.py:CLASS",
@@ -115,12 +107,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     "implies, as sarnn implies selective; if none, the rule 'always']",
 )
 @click.option(
-    "--input",
-    "input_size",
-    type=COUNT,
-    default=2,
-    show_default=True,
-    help="Input size I of the model of --cell.",
+    "--input", "input_size", type=COUNT, default=2, show_default=True, help="Input size I of the model of --cell."
 )
 @click.option(
     "--skip",

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import PATH
 from edgernn.errors import UsageError
 
 
@@ -55,10 +56,10 @@ def _file_lines(result: dict[str, Any]) -> list[str]:
 
 
 @json_command(example="edgernn calibrate runs/adding-gru --loss 2", text=_text)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="For a run directory: folder in which to look for data sets.  [default: $EDGERNN_DATA]  For an exported file: "
     "npz file with sequences x (N, T, I), and perhaps labels y. For another ONNX file: npz file with an array for each "
     "input of its graph that is no state, and perhaps labels y; a further axis in front counts calls.",
@@ -80,7 +81,7 @@ def _file_lines(result: dict[str, Any]) -> list[str]:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="ONNX file to write.  [default: model-delta.onnx in the run directory, NAME-delta.onnx beside NAME.onnx, or "
     "NAME-delta.onnx in the current folder for a NAME that `edgernn models` lists]",
 )

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import CommandGroup, json_command
-from edgernn.cli.options import data_folder
+from edgernn.cli.options import PATH, data_folder
 
 
 @click.group(cls=CommandGroup, example="edgernn data list")
@@ -48,11 +48,7 @@ def _fetch_text(result: dict[str, Any]) -> str:
 
 @json_command(example="edgernn data fetch tinyshakespeare", text=_fetch_text)
 @click.argument("name")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="Folder to download to.  [default: $EDGERNN_DATA, else the user's cache]",
-)
+@click.option("--data", type=PATH, help="Folder to download to.  [default: $EDGERNN_DATA, else the user's cache]")
 def _fetch(name: str, data: Path | None) -> dict[str, Any]:
     """Download the data set NAME to a folder where tasks find it.
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import PATH
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -20,11 +21,11 @@ def _text(result: dict[str, Any]) -> str:
 
 
 @json_command(example="edgernn evaluate runs/adding-sarnn test_size=2000", text=_text)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="New data with targets, a file or a folder like those of the training; for a model of another task, the "
     "folder of its data set.  [default: the data of the training]",
 )

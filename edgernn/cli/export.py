@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import PATH
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -44,10 +45,10 @@ def _latency(latency: dict[str, Any]) -> str:
 
 
 @json_command(example="edgernn export runs/adding-sarnn", text=_text)
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="ONNX file to write.  [default: RUN/model.onnx, or RUN/model-TYPE.onnx for weights of another type]",
 )
 @click.option(

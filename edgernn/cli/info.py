@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import PATH
 
 # rows of the text: a key of the result, and its title
 _TITLES = {
@@ -103,7 +104,7 @@ def _describe_run(run: Path) -> dict[str, Any]:
 
 
 @json_command(example="edgernn info runs/adding-sarnn", text=_text)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 def command(model: Path) -> dict[str, Any]:
     """Describe MODEL: channels, classes, states, sizes, test metric, and the command and data of its training.
 

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import CommandGroup, json_command
+from edgernn.cli.options import PATH
 
 _folder = click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the models.  [default: $EDGERNN_MODELS, else the models that come with edgernn]",
 )
 
@@ -107,7 +108,7 @@ def _add_text(result: dict[str, Any]) -> str:
 
 
 @json_command(example="edgernn models add runs/adding-sarnn --name my-adding", text=_add_text)
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option("--name", help="Name of the model.  [default: the name of the run directory]")
 @_folder
 @click.option("--replace", is_flag=True, help="Replace an existing model of the same name.")

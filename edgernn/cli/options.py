@@ -7,6 +7,7 @@ import click
 
 # sizes are 32-bit numbers in exported files
 COUNT = click.IntRange(1, 2**31 - 1)
+PATH = click.Path(path_type=Path)
 
 training_device = click.option(
     "--device",
@@ -25,6 +26,4 @@ inference_device = click.option(
 training_threads = click.option(
     "--threads", type=COUNT, default=1, show_default=True, help="CPU threads of each training process."
 )
-data_folder = click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder in which to look for data sets.  [default: $EDGERNN_DATA]"
-)
+data_folder = click.option("--data", type=PATH, help="Folder in which to look for data sets.  [default: $EDGERNN_DATA]")

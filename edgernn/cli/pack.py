@@ -8,6 +8,7 @@ import click
 
 from edgernn.cli.fixed_inputs import fixed_shapes, fixed_values, shape_option, value_option
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import PATH
 from edgernn.errors import UsageError
 from edgernn.runtime.input_check import ACTIONS, OnNonfinite
 
@@ -31,7 +32,7 @@ def _text(result: dict[str, Any]) -> str:
 
 
 @json_command(example="edgernn pack runs/adding-sarnn/model.onnx", text=_text)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option(
     "--target",
     type=click.Choice(["library", "c"]),
@@ -41,13 +42,12 @@ def _text(result: dict[str, Any]) -> str:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File to write the packed model to; with --target c, the folder to write C files to.  [default: the "
     "name of the .onnx file with the suffix .edgernn; with --target c, this name without a suffix]",
 )
 @click.option(
-    "--name",
-    help="With --target c, name of the C files and prefix of the names of their functions.  [default: model]",
+    "--name", help="With --target c, name of the C files and prefix of the names of their functions.  [default: model]"
 )
 @value_option
 @shape_option

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import PATH
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -14,7 +15,7 @@ def _text(result: dict[str, Any]) -> str:
 
 
 @json_command(example="edgernn plot runs/adding-sarnn", text=_text)
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
 @click.option(
     "--kind",
     "kinds",
@@ -25,9 +26,7 @@ def _text(result: dict[str, Any]) -> str:
     "be repeated.  [default: all]",
 )
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Folder for the plots.  [default: the directory RUN; for several runs, the folder ./plots]",
+    "--out", type=PATH, help="Folder for the plots.  [default: the directory RUN; for several runs, the folder ./plots]"
 )
 @click.option(
     "--allow-code",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, data_folder, training_device, training_threads
+from edgernn.cli.options import COUNT, PATH, data_folder, training_device, training_threads
 from edgernn.errors import UsageError
 
 
@@ -76,14 +76,12 @@ def _trial(line: dict[str, Any]) -> str:
     "which trains nothing.",
 )
 @click.option(
-    "--jobs",
-    type=COUNT,
-    help="Number of trainings to run at the same time.  [default: the number of processors]",
+    "--jobs", type=COUNT, help="Number of trainings to run at the same time.  [default: the number of processors]"
 )
 @training_threads
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for the run directories and the table.  [default: runs/TABLE, or runs/TABLE-quick with --quick]",
 )
 @data_folder

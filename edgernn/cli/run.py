@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, inference_device
+from edgernn.cli.options import COUNT, PATH, inference_device
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -57,23 +57,18 @@ def _csv(result: dict[str, Any]) -> str:
 
 
 @json_command(example="edgernn run runs/adding-sarnn/model.onnx --input x.npz --output y.npz", text=_text)
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--input",
-    "source",
-    type=click.Path(path_type=Path),
-    help="Input file: npz with an array x, npy or csv.",
-)
+@click.argument("model", type=PATH)
+@click.option("--input", "source", type=PATH, help="Input file: npz with an array x, npy or csv.")
 @click.option(
     "--output",
     "target",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Output file to write: npz, npy or csv; - prints y as csv.  [default: print a table]",
 )
 @click.option(
     "--stream",
     "recording",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Wav file to detect words in, step by step, in place of --input and --output.",
 )
 @click.option(
@@ -102,11 +97,7 @@ def _csv(result: dict[str, Any]) -> str:
 )
 @inference_device
 @click.option(
-    "--threads",
-    type=COUNT,
-    default=1,
-    show_default=True,
-    help="Number of threads that ONNX Runtime may use.",
+    "--threads", type=COUNT, default=1, show_default=True, help="Number of threads that ONNX Runtime may use."
 )
 def command(
     model: Path,

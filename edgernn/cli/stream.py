@@ -8,6 +8,7 @@ import click
 
 from edgernn.cli.fixed_inputs import fixed_shapes, fixed_values, shape_option, split_pairs, value_option
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import PATH
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -39,8 +40,8 @@ def _axes(axes: list[int | str]) -> str:
 
 
 @json_command(example="edgernn stream net.onnx --shape x=1,T,40", text=_text)
-@click.argument("model", metavar="IN.onnx", type=click.Path(path_type=Path))
-@click.argument("out", metavar="[OUT.onnx]", required=False, type=click.Path(path_type=Path))
+@click.argument("model", metavar="IN.onnx", type=PATH)
+@click.argument("out", metavar="[OUT.onnx]", required=False, type=PATH)
 @value_option
 @shape_option
 @click.option(
@@ -53,7 +54,7 @@ def _axes(axes: list[int | str]) -> str:
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="npz file with an array for each input that is no state, for the check.  [default: random numbers]",
 )
 def command(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, data_folder, training_threads
+from edgernn.cli.options import COUNT, PATH, data_folder, training_threads
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -17,7 +17,7 @@ def _text(result: dict[str, Any]) -> str:
 
 
 @json_command(example="edgernn sweep sweep.toml", text=_text)
-@click.argument("path", metavar="SWEEP.toml", type=click.Path(path_type=Path))
+@click.argument("path", metavar="SWEEP.toml", type=PATH)
 @click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster to run on.  [default: this machine]")
 @click.option(
     "--jobs",
@@ -34,7 +34,7 @@ def _text(result: dict[str, Any]) -> str:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder for the run directories and the table.  [default: runs/SWEEP, for the file SWEEP.toml]",
 )
 @data_folder
