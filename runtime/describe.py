@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError
 from edgernn.files import CONFIG, read_json
 from edgernn.runtime.info import frontend, layer_sizes, not_utf8, read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
-from edgernn.runtime.packed_format import HEADER, LAYER, MAGIC
+from edgernn.runtime.packed_format import GRAPH, GRAPH_VERSION, HEADER, LAYER, MAGIC
 from edgernn.runtime.weights import parse
 from edgernn.runtime.zoo import ENTRY
 
@@ -130,9 +130,11 @@ def _packed(content: bytes, path: Path) -> dict[str, Any]:
     )
     if size != len(content) or zlib.crc32(content[HEADER.size :]) != checksum:
         raise damaged
-    if HEADER.size + layers * LAYER.size > len(content) or names > len(content):
+    first = HEADER.size + (GRAPH.size if version == GRAPH_VERSION else 0)
+    if first + layers * LAYER.size > len(content) or names > len(content):
         raise damaged
-    kernels = [LAYER.unpack_from(content, HEADER.size + i * LAYER.size)[0].rstrip(b"\0") for i in range(layers)]
+    kernels = [LAYER.unpack_from(content, first + i * LAYER.size)[0].rstrip(b"\0") for i in range(layers)]
+    steps = GRAPH.unpack_from(content, HEADER.size)[2] if version == GRAPH_VERSION else None
     *listed, tail = content[names:].split(b"\0") if names else [b""]
     if tail or (names and len(listed) not in (output, output + features)):
         raise damaged
@@ -144,6 +146,7 @@ def _packed(content: bytes, path: Path) -> dict[str, Any]:
         "channels": words[output:] or None,
         "output": {"size": output},
         "kernels": [kernel.decode(errors="replace") for kernel in kernels],
+        "operations": steps,
         "sample_rate": rate or None,
         # all are empty if the file names channels alone
         "classes": words[:output] if any(words[:output]) else None,

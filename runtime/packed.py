@@ -75,7 +75,7 @@ def pack_file(
 
     output_file(out, model)
     source = read_model(model)
-    proto = parse(source, model, external=True)
+    proto = parse(source, model, external="read")
     if is_graph(proto):
         graph = pack_graph(proto, model, len(source), values, shapes)
         content, costs = _with_names(graph.content.data, graph.info), graph.report
@@ -113,7 +113,7 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
     """
     from edgernn.runtime.step_graph.pack import is_graph, pack_graph
 
-    proto = parse(content, path, external=True)
+    proto = parse(content, path, external="read")
     if is_graph(proto):
         graph = pack_graph(proto, path, len(content))
         packed, info = graph.content.data, graph.info

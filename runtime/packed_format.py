@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAGIC = b"EDGERNN\0"
 HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIIIII"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
 CELL = struct.Struct("<60s9I")
+# version of files with a step graph, and the record of one
+GRAPH_VERSION, GRAPH = 6, struct.Struct("<8I")
 # bytes of a name in the file
 MOST_NAME = 60
 # attributes of a node that hold the program of a user-defined cell

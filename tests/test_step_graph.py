@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step graphs of ONNX files: each operator against ONNX Runtime, states, memory, and refusals."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.library import onnxruntime
+from edgernn.runtime.packed import pack_file
 from edgernn.runtime.step_graph.content import encode
 from edgernn.runtime.step_graph.plan import plan
 from edgernn.runtime.stepper import Stepper
@@ -327,6 +330,51 @@ def test_constants_and_shapes_are_folded():
     chosen = net("If", condition, **branches)
     content = assert_equals_runtime(net, net("Reshape", chosen, target))
     assert len(content.names) == 1
+
+
+def small_file(folder):
+    """Write a file of another tool: a linear map, an LSTM with its states, and another one."""
+    net = Net(x=[1, 1, 3], h=[1, 1, 4], c=[1, 1, 4])
+    wide = net("Relu", net("Add", net("MatMul", "x", normal(3, 5)), normal(5)))
+    y, h, c = net(
+        "LSTM", wide, normal(1, 16, 5), normal(1, 16, 4), normal(1, 32), "", "h", "c", outputs=3, hidden_size=4
+    )
+    path = folder / "small.onnx"
+    path.write_bytes(net.model(net("MatMul", y, normal(4, 2)), h=h, c=c).SerializeToString())
+    return path
+
+
+def test_the_commands_take_a_file_of_another_tool(tmp_path, capsys):
+    path = small_file(tmp_path)
+    assert main(["pack", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "a step: 167 multiply-adds in 4 operations (2 LINEAR, 1 POINTWISE, 1 RECURRENT)" in text
+    assert "x: x (1, 1, 3)" in text
+    assert main(["info", str(path.with_suffix(".edgernn")), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert (described["version"], described["operations"], described["kernels"]) == (6, 4, ["lstm"])
+    assert (described["input"]["size"], described["output"]["size"]) == (3, 2)
+    assert main(["bench", str(path), "--rounds", "1", "--warmup", "0", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["error"] < 1e-5
+    assert report["step"].keys() == {"edgernn packed", "ONNX Runtime"}
+    assert main(["pack", str(path), "--target", "c"]) == 1
+    assert main(["pack", str(path), "--value", "x=1"]) == 2
+    assert "expected an input and an output of float32 besides the states" in capsys.readouterr().err
+
+
+def test_a_file_without_states_is_given_them_first(tmp_path):
+    net = Net(x=["T", 1, 3])
+    y = net("GRU", "x", normal(1, 12, 3), normal(1, 12, 4), hidden_size=4)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(net.model(y).SerializeToString())
+    fixed = tmp_path / "fixed.onnx"
+    net.inputs["x"] = [1, 1, 3]
+    fixed.write_bytes(net.model(y).SerializeToString())
+    for file in (path, fixed):
+        with pytest.raises(UsageError, match="give the file its states with: edgernn stream"):
+            pack_file(file, tmp_path / "net.edgernn")
+    assert not (tmp_path / "net.edgernn").exists()
 
 
 REFUSED = [

@@ -20,6 +20,8 @@ def _text(result: dict[str, Any]) -> str:
         return target_text(result)
     if "cases" in result:
         from edgernn.bench.gpu_cases import gpu_page as page
+    elif "operations" in result:
+        from edgernn.bench.step_graphs import graph_page as page
     else:
         from edgernn.bench import markdown as page
     return page(result) + f"\nsaved: {', '.join(result['files'])}"
@@ -41,6 +43,19 @@ def _refuse(where: str, names: tuple[str, ...]) -> None:
     ]
     if useless:
         raise UsageError(f"{', '.join(useless)}: not allowed {where}, where it has no effect; leave it out")
+
+
+def _bench_foreign(model: Path, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    from edgernn.bench.step_graphs import bench_graph, graph_page
+    from edgernn.files import write_json, write_text
+    from edgernn.runtime.timing import Rounds
+
+    rounds = Rounds(settings["rounds"], settings["warmup"])
+    report = bench_graph(model, rounds, threads=settings["threads"], progress=Progress())
+    files = [folder / "bench.json", folder / "bench.md"]
+    write_json(files[0], report)
+    write_text(files[1], graph_page(report) + "\n")
+    return {**report, "files": [str(path) for path in files]}
 
 
 def _sections(cell: str | None = None, rule: str | None = None) -> Any:
@@ -137,7 +152,8 @@ def command(
     """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
 
     MODEL is a file, or a name that `edgernn models` lists. It is timed twice: in the native library and as standard
-    ONNX operators. The check compares the outputs of these two implementations.
+    ONNX operators. The check compares the outputs of these two implementations. A streaming file of another tool is
+    packed, and timed beside ONNX Runtime.
 
     Each round times every implementation, in random order. The report shows medians over the rounds; each ratio
     compares times of the same round. The time of a step is that of a call with --steps steps, divided by them. The
@@ -155,6 +171,7 @@ def command(
 
     from edgernn.bench import Settings, bench, read_example, save
     from edgernn.files import default_output
+    from edgernn.runtime.open_model import is_foreign
     from edgernn.runtime.zoo import find_model
 
     if target is not None and (device != "cpu" or out is not None):
@@ -207,5 +224,8 @@ def command(
             from edgernn.bench.gpu_cases import bench_on_gpu
 
             return bench_on_gpu(model, report_folder, Settings(**settings), x=x, progress=Progress())
+        if is_foreign(model):
+            _refuse("for a file of another tool", ("batch", "steps", "rate", "example"))
+            return _bench_foreign(model, report_folder, settings)
         report = bench(model, Settings(**settings), x=x, progress=Progress())
     return {**report, "files": [str(path) for path in save(report, report_folder)]}

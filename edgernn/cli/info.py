@@ -19,6 +19,7 @@ _TITLES = {
     "cell": "cell",
     "rule": "update rule",
     "kernels": "kernels of the layers",
+    "operations": "operations a step",
     "input": "input x",
     "channels": "channels of x",
     "sample_rate": "samples a second",

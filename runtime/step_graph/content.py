@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.program import STORED_OPS
-from edgernn.runtime.packed_format import LayerRecord, file_content
+from edgernn.runtime.packed_format import GRAPH, GRAPH_VERSION, LayerRecord, file_content
 from edgernn.runtime.step_graph.lowering import Lowered
 from edgernn.runtime.step_graph.steps import (
     Depthwise,
@@ -30,8 +30,9 @@ from edgernn.runtime.step_graph.views import Kind, Value, collapsed, sorted_by
 from edgernn.runtime.weights import Weight
 
 Array = NDArray[Any]
-VERSION, FLAG = 6, 16
-GRAPH, VALUE = struct.Struct("<8I"), struct.Struct("<4I")
+# flag of a file with a step graph
+FLAG = 16
+VALUE = struct.Struct("<4I")
 CODES = {Move: 0, Linear: 1, Depthwise: 2, Recurrent: 3, Pointwise: 4, Reduce: 5, Gather: 6, Fft: 7}
 _KINDS = {"sum": 0, "max": 1, "min": 2}
 # offsets in the arena are multiples of this
@@ -125,7 +126,7 @@ class _Encoder:
         ints = np.array(self._ints, "<i4")
         record = GRAPH.pack(len(self._records), len(graph.states), len(self._names), len(ints), arena, 0, 0, 0)
         data = file_content(
-            VERSION,
+            GRAPH_VERSION,
             FLAG,
             (rows[0], 0, rows[1]),
             self._layer_records,

@@ -30,11 +30,13 @@ class PackedGraph:
     Attributes:
         content: The packed file.
         lowered: Its steps, inputs, outputs and states.
+        states: For each input of the file that is a state, the output with its next value.
         info: Metadata of a network of one's own; empty for the file of another tool.
     """
 
     content: Content
     lowered: Lowered
+    states: dict[str, str]
     info: dict[str, Any]
 
     @property
@@ -96,7 +98,9 @@ def pack_graph(
         )
     fix_inputs(copy, values or {}, shapes or {}, path)
     copy = _inlined(copy, path)
-    states = {state.input: state.output for state in pair_states(copy.graph)}
+    # an output without a shape may be the next value of a state
+    inferred = onnx.shape_inference.infer_shapes(copy) if any(map(_has_no_shape, copy.graph.output)) else copy
+    states = {state.input: state.output for state in pair_states(inferred.graph)}
     inputs = inputs_of(copy.graph)
     for name, value in inputs.items():
         variable = [axis for axis in axes_of(value)[1:] if isinstance(axis, str)]
@@ -109,7 +113,11 @@ def pack_graph(
     lowered = plan(copy, path, states, _starts(info, states, path), whole=bool(info))
     content = encode(lowered)
     check_memory(len(content.data), size, path)
-    return PackedGraph(content, lowered, info)
+    return PackedGraph(content, lowered, states, info)
+
+
+def _has_no_shape(value: onnx.ValueInfoProto) -> bool:
+    return not value.type.tensor_type.HasField("shape")
 
 
 def _inlined(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times a packed step graph beside ONNX Runtime, both called from Python with buffers that stay."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edgernn.bench.provenance import machine
+from edgernn.errors import EdgernnError
+from edgernn.progress import Progress
+from edgernn.runtime.graph_states import fix_inputs
+from edgernn.runtime.info import read_model
+from edgernn.runtime.library import onnxruntime
+from edgernn.runtime.open_model import open_session
+from edgernn.runtime.step_graph.lowering import shape_of
+from edgernn.runtime.step_graph.pack import pack_graph
+from edgernn.runtime.stepper import Stepper, memory
+from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.runtime.weights import parse
+from edgernn.tolerance import allowed_error
+
+Array = NDArray[Any]
+PACKED, ONNX_RUNTIME = "edgernn packed", "ONNX Runtime"
+# number of steps on which the outputs are compared
+_STEPS = 50
+
+
+class _OnnxSteps:
+    """Runs an ONNX file step by step, with x, y and two copies of the states bound once; x and y are flat."""
+
+    def __init__(self, model: onnx.ModelProto, states: Mapping[str, str], path: Path, threads: int) -> None:
+        session = open_session(path, model.SerializeToString(), None, threads)
+        kept = {value.name: value for value in model.graph.input if value.name in states}
+        arrays = {
+            value.name: np.zeros(shape_of(value), np.float32)
+            for value in model.graph.input
+            if value.name in {v.name for v in session.get_inputs()} - states.keys()
+        }
+        self._inputs = list(arrays.values())
+        copies = [{name: np.zeros(shape_of(value), np.float32) for name, value in kept.items()} for _ in range(2)]
+        names = [value.name for value in session.get_outputs()]
+        first = dict(zip(names, session.run(names, {**arrays, **copies[0]}), strict=True))
+        results = {name: value for name, value in first.items() if name not in states.values()}
+        self._outputs = [value for value in results.values() if value.dtype == np.float32]
+        wrap = onnxruntime().OrtValue.ortvalue_from_numpy
+        self._bindings = []
+        shared = {name: wrap(array) for name, array in (*arrays.items(), *results.items())}
+        wrapped = [{name: wrap(array) for name, array in copy.items()} for copy in copies]
+        for before, after in zip(wrapped, wrapped[::-1], strict=True):
+            binding = session.io_binding()
+            for name in arrays:
+                binding.bind_ortvalue_input(name, shared[name])
+            for name, value in before.items():
+                binding.bind_ortvalue_input(name, value)
+            for name in results:
+                binding.bind_ortvalue_output(name, shared[name])
+            for name, value in after.items():
+                binding.bind_ortvalue_output(states[name], value)
+            self._bindings.append(binding)
+        self._run, self._turn = session.run_with_iobinding, 0
+
+    def step(self, row: Array) -> None:
+        start = 0
+        for array in self._inputs:
+            array.ravel()[...] = row[start : start + array.size]
+            start += array.size
+        self._run(self._bindings[self._turn])
+        self._turn = 1 - self._turn
+
+    @property
+    def y(self) -> Array:
+        return np.concatenate([array.ravel() for array in self._outputs])
+
+
+def bench_graph(
+    path: Path,
+    rounds: Rounds | None = None,
+    *,
+    x: Array | None = None,
+    values: Mapping[str, Array] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Pack an ONNX file, compare its outputs with those of ONNX Runtime, and time both.
+
+    Args:
+        path: A file that `edgernn pack` takes as a step graph.
+        rounds: Settings of the timing. Default: those of `edgernn bench`.
+        x: Inputs of each step (T, I), the inputs of the file that are no states joined. Default: 50 steps of normal
+            numbers with a standard deviation of 0.5.
+        values: Inputs that become constants.
+        shapes: Shapes of inputs.
+        threads: Number of threads of ONNX Runtime; a packed model runs on one.
+        progress: Progress bar. Default: none.
+
+    Returns:
+        JSON-compatible dict: "model", "machine", "settings", "error" (largest difference of an output), "bytes" of the
+        packed file, "memory" of a stream in bytes, the costs of `PackedGraph.report`, and "step" with the median
+        microseconds of a step of each runtime by name, and "ratio", the median over rounds of ONNX Runtime's time
+        divided by ours.
+
+    Raises:
+        UsageError: The file cannot be packed.
+        EdgernnError: The outputs differ.
+    """
+    content = read_model(path)
+    model = parse(content, path, external="read")
+    packed = pack_graph(model, path, len(content), values, shapes)
+    fix_inputs(model, values or {}, shapes or {}, path)
+    stepper, other = Stepper(packed.content.data, 1), _OnnxSteps(model, packed.states, path, threads)
+    width = sum(map(math.prod, packed.lowered.inputs.values()))
+    if x is None:
+        x = (0.5 * np.random.default_rng(0).standard_normal((_STEPS, width))).astype(np.float32)
+    elif x.ndim != 2 or x.shape[1] != width:
+        raise EdgernnError(f"x: expected shape (T, {width}), got {x.shape}; join the inputs of a step")
+
+    def packed_step(row: Array) -> None:
+        stepper.x[0] = row
+        if not stepper.step():
+            raise EdgernnError(f"{path}: the step failed: {stepper.refusal()}")
+
+    outputs, expected = list[Array](), list[Array]()
+    for row in x[:_STEPS]:
+        packed_step(row)
+        other.step(row)
+        outputs.append(stepper.y[0].copy())
+        expected.append(other.y)
+    error = float(np.abs(np.array(outputs) - expected).max())
+    if not error <= (most := allowed_error(np.array(expected), len(expected))):
+        raise EdgernnError(
+            f"{path}: expected outputs that differ by at most {most:.1e} from ONNX Runtime's, got {error:.1e}; report "
+            "a bug"
+        )
+    rounds = rounds or Rounds()
+    seconds = interleaved({PACKED: _cycle(packed_step, x), ONNX_RUNTIME: _cycle(other.step, x)}, rounds, progress)
+    medians = {name: np.array([np.median(block) for block in blocks]) for name, blocks in seconds.items()}
+    return {
+        "model": path.name,
+        "machine": machine(),
+        "settings": {"rounds": rounds.rounds, "block_ms": rounds.block_ms, "threads": threads, "steps": len(x)},
+        "error": error,
+        "bytes": len(packed.content.data),
+        "memory": memory(packed.content.data),
+        **packed.report,
+        "step": {name: 1e6 * float(np.median(times)) for name, times in medians.items()},
+        "ratio": float(np.median(medians[ONNX_RUNTIME] / medians[PACKED])),
+    }
+
+
+def _cycle(step: Callable[[Array], None], x: Array) -> Callable[[], None]:
+    """Return a function that runs the next step of x at each call, without an end."""
+    turn = 0
+
+    def call() -> None:
+        nonlocal turn
+        step(x[turn])
+        turn = (turn + 1) % len(x)
+
+    return call
+
+
+def graph_page(report: Mapping[str, Any]) -> str:
+    """Format a report of `bench_graph` as Markdown."""
+    kinds = ", ".join(f"{count} {name}" for name, count in report["operations"].items())
+    rows = [f"| {name} | {report['step'][name]:,.1f} |" for name in (PACKED, ONNX_RUNTIME)]
+    return "\n".join(
+        [
+            f"{report['model']}: {report['macs']:,} multiply-adds a step in {report['steps']} operations ({kinds}); "
+            f"{report['bytes']:,} bytes, and {report['memory']:,} for a stream.",
+            "",
+            "| called from Python, one stream | µs a step |",
+            "|---|---:|",
+            *rows,
+            "",
+            f"ONNX Runtime takes {report['ratio']:.2f} times as long. Worst difference of an output: "
+            f"{report['error']:.1e}. {report['machine']['cpu']}, instruction set "
+            f"{report['machine']['instruction_set']}.",
+        ]
+    )
