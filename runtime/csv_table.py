@@ -130,7 +130,13 @@ def decode(path: Path, content: bytes | bytearray) -> str:
 
 
 def parse_csv(
-    path: Path, content: str, *, text: Container[str] = (), dialect: Dialect = COMMAS, gaps: bool = False
+    path: Path,
+    content: str,
+    *,
+    text: Container[str] = (),
+    dialect: Dialect = COMMAS,
+    gaps: bool = False,
+    columns: Sequence[str] = (),
 ) -> CsvTable:
     """Parse the text of a csv file of numbers.
 
@@ -143,6 +149,7 @@ def parse_csv(
         text: Names of columns to read as text.
         dialect: Format of the file.
         gaps: Read empty cells as NaN.
+        columns: Names of the columns of a file without a header, if it has as many.
 
     Returns:
         The table.
@@ -159,6 +166,9 @@ def parse_csv(
         names = header_names(header)
     else:
         rows = chain([(first, header)], rows)
+        if len(columns) == width:
+            names = list(columns)
+            _warn(f"{path}: no header; its columns are taken as {some(names)}, in this order")
     words = {i: list[str]() for i, name in enumerate(names or ()) if name in text}
     numeric = [i for i in range(width) if i not in words]
     values, count = array("d"), 0

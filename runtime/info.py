@@ -62,9 +62,10 @@ def _is_reading(value: object) -> bool:
     """True for a description of how tables are read (`edgernn.runtime.timeline.read_recording`)."""
     if type(value) is not dict:
         return False
-    rates, sizes = ("rate", "measured", "gap"), ("window", "stride")
+    rates, sizes, lists = ("rate", "measured", "gap"), ("window", "stride"), ("columns", "channels")
     return (
-        value.keys() == {"time", "missing", *rates, *sizes}
+        value.keys() == {"time", "missing", *rates, *sizes, *lists}
+        and all(_list_of(_is_name)(value[key]) for key in lists)
         and (value["time"] is None or _is_name(value["time"]))
         and type(value["missing"]) is bool
         and all(value[key] is None or (_is_number(value[key]) and value[key] > 0) for key in rates)

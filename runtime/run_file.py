@@ -14,7 +14,16 @@ from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import EXAMPLE, output_file, read_bytes, write_arrays, write_bytes, write_text
 from edgernn.npz import read_npy, read_npz
 from edgernn.runtime.answers import class_names, probabilities
-from edgernn.runtime.csv_table import Dialect, OtherNames, TimeNames, channel_values, decode, parse_csv
+from edgernn.runtime.csv_table import (
+    Dialect,
+    OtherNames,
+    TimeNames,
+    channel_values,
+    csv_rows,
+    decode,
+    is_header,
+    parse_csv,
+)
 from edgernn.runtime.info import frontend
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.lengths import checked_lengths
@@ -227,11 +236,13 @@ def _read_raw(
     """Read the raw csv file of a recording as the training of a model read its tables (`read_recording`)."""
     gaps = reading["missing"]
     count = size // 3 if gaps else size
-    channels = channels and channels[:count]
     text = _text(path)
     dialect = Dialect.of(text)
+    is_bare = not is_header(next(csv_rows(path, text, dialect), (1, []))[1], dialect)
+    # names of columns without a header are their places
+    channels = reading["channels"] if channels or is_bare else None
     others = OtherNames(channels) if channels else TimeNames()
-    table = parse_csv(path, text, text=others, dialect=dialect, gaps=gaps)
+    table = parse_csv(path, text, text=others, dialect=dialect, gaps=gaps, columns=reading["columns"])
     cells = table.text.pop(reading["time"], None)
     seconds = None if cells is None else seconds_of(reading["time"], cells, dialect.number)
     if cells is not None and seconds is None:

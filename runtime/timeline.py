@@ -168,8 +168,9 @@ def read_recording(
         path: The file, for errors.
         x: Channels (rows, I).
         seconds: Times (rows,), or None if the file has none.
-        reading: Description of the training's reading in the model's file: `rate` of resampling, `measured` rate, `gap`
-            in seconds, `window` and `stride` in rows, and `missing`, true if an imputer fills gaps.
+        reading: Description of the training's reading in the model's file: names of its `columns`, `channels` and
+            `time`, `rate` of resampling, `measured` rate, `gap` in seconds, `window` and `stride` in rows, and
+            `missing`, true if an imputer fills gaps.
 
     Returns:
         One sequence (T, I) and None; or N windows or pieces (N, T, I), and their lengths (N,) if these differ.

@@ -18,6 +18,7 @@ from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import _read_raw, read, run_file
 from edgernn.runtime.timeline import seconds_of
 from edgernn.runtime.wav import warn_of_conversion
+from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.formats.tables import read_tables
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.parts import split_units
@@ -465,7 +466,7 @@ def test_run_reads_raw_files_as_the_training_did(tmp_path, gaps):
 
 def test_raw_files_that_do_not_fit_the_training_are_refused_or_named(tmp_path):
     reading = {"time": "time", "rate": None, "measured": 50.0, "gap": None, "window": None, "stride": None}
-    reading |= {"missing": False}
+    reading |= {"missing": False, "columns": ["time", "a"], "channels": ["a"]}
     path = tmp_path / "x.csv"
 
     def answer(content, **changes):
@@ -483,12 +484,39 @@ def test_raw_files_that_do_not_fit_the_training_are_refused_or_named(tmp_path):
         answer("time,a\nlate,1\nlater,1\n")
     with pytest.raises(EdgernnError, match=r"got 2 rows in 1\.76e\+09 s, which would be .* rows; set gap to split it"):
         answer("time,a\n0,1\n1760000000,1\n", rate=50.0)
+    # without a header, columns are taken by place
+    bare = "".join(f"{i / 50},{i % 3}\n" for i in range(20))
+    with pytest.warns(match="no header; its columns are taken as time, a, in this order"):
+        x, _ = answer(bare)
+    assert x[:, 0].tolist() == [i % 3 for i in range(20)]
     with pytest.warns(match="no column of time: its rows are taken as 50 a second, without gaps"):
         x, lengths = answer("a\n1\n2\n", rate=50.0, gap=1.0)
     assert (x.tolist(), lengths) == ([[1], [2]], None)
     # pieces between gaps
     x, lengths = answer("time,a\n0,1\n1,2\n2,3\n9,4\n", gap=2.0, measured=1.0)
     assert (x[..., 0].tolist(), lengths.tolist()) == ([[1, 2, 3], [4, 0, 0]], [3, 1])
+
+
+@pytest.mark.filterwarnings("default::edgernn.errors.EdgernnWarning")
+@pytest.mark.parametrize("named", [True, False])
+def test_files_without_a_header_are_tested_and_run_by_place(tmp_path, monkeypatch, named):
+    without_pictures(monkeypatch)
+    rng = np.random.default_rng(0)
+
+    def write(folder, header):
+        folder.mkdir()
+        for i in range(20):
+            rows = [f"{k / 10},{rng.normal(2 * (i % 2), 0.3):.3f},{rng.normal():.3f},{'xy'[i % 2]}" for k in range(10)]
+            (folder / f"{i}.csv").write_text("\n".join(["time,a,b,activity"] * header + rows) + "\n")
+
+    write(tmp_path / "train", named)
+    write(tmp_path / "bare", False)
+    run = tmp_path / "run"
+    train(tmp_path / "train", run, {"hidden_size": 6})
+    assert evaluate_model(run, data=tmp_path / "bare")["metrics"]["accuracy"] == 1
+    assert main(["export", str(run)]) == 0
+    answer = run_file(run / "model.onnx", tmp_path / "bare" / "3.csv")
+    assert answer["classes"][int(np.argmax(answer["y"]))] == "y"
 
 
 def test_times_as_text():

@@ -504,6 +504,26 @@ def test_models_that_cannot_leave_padding_out_are_refused(cell, settings, messag
     assert not (tmp_path / "run").exists()
 
 
+def test_each_sequence_is_validated_in_one_fold(tmp_path, monkeypatch, capsys):
+    without_pictures(monkeypatch)
+    x = inputs(N=23)
+    path = save(tmp_path, x=x, y=np.arange(23) % 2)
+    tasks = [opened(Arrays(folds=4), path, seed) for seed in range(5)]
+    names = [[{row.numpy().tobytes() for row in part.x} for part in parts(task)] for task in tasks]
+    assert names[0] == names[4]
+    train_sets, folds, tests = zip(*names[:4], strict=True)
+    assert tests[0] == tests[1] == tests[2] == tests[3]
+    assert sum(map(len, folds)) == len(set.union(*folds)) == 21
+    assert all(len(a | b | tests[0]) == 23 for a, b in zip(train_sets, folds, strict=True))
+    words = ["--cell", "gru", "--out", str(tmp_path / "cv"), "--folds", "3", "steps=2", "hidden_size=4"]
+    assert main(["train", "--task", str(path), *words]) == 0
+    out, _ = capsys.readouterr()
+    results = [json.loads((tmp_path / f"cv/fold-{i}/result.json").read_text()) for i in range(3)]
+    mean = np.mean([result["best_validation"] for result in results])
+    assert out.startswith(f"accuracy over 3 folds: validation {mean:.4g}, standard deviation ")
+    assert [result["seed"] for result in results] == [0, 1, 2]
+
+
 # data in memory
 
 

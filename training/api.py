@@ -3,6 +3,7 @@
 
 import json
 import shlex
+import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,7 @@ from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
 from edgernn.training.run_directory import (
+    DATA,
     LEARNING,
     PATTERN,
     RESULT,
@@ -296,6 +298,68 @@ def train(
             finally:
                 progress.close()
     return TrainedRun({**result, "run": str(run.path)})
+
+
+def cross_validate(
+    folds: int,
+    task: Any,
+    cell: str | None = None,
+    rule: str | None = None,
+    *,
+    out: str | Path | None = None,
+    network: str | None = None,
+    seed: int = 0,
+    settings: Mapping[str, object] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train a model for each of k folds of the training groups, on which it is validated (`Folds`).
+
+    Args:
+        folds: Number of folds k.
+        task: As for `train`; a task with the setting folds.
+        cell: As for `train`.
+        rule: As for `train`.
+        out: Folder of the run directories fold-0, fold-1 and so on. Default: that of `train`.
+        network: As for `train`.
+        seed: The run of fold i has the seed `seed` + i.
+        settings: As for `train`.
+        **options: Further arguments of `train`.
+
+    Returns:
+        Dict with "folds", "metric", "runs" (their directories), and "validation" and "test", dicts with the mean, the
+        standard deviation "sd" and the values of the metric. The test part is the same in all runs.
+
+    Raises:
+        UsageError: The task has no folds, or an argument of `train` is invalid.
+        EdgernnError: There are fewer groups than folds, or a training failed.
+    """
+    name = task if isinstance(task, str | Path) else DATA[0]
+    folder = Path(out) if out else default_out(name, cell or network or "", rule)
+    runs = [
+        train(
+            task,
+            cell,
+            rule,
+            network=network,
+            out=folder / f"fold-{i}",
+            seed=seed + i,
+            settings={**(settings or {}), "folds": folds},
+            **options,
+        )
+        for i in range(folds)
+    ]
+    metric = runs[0]["metric"]
+    return {
+        "folds": folds,
+        "metric": metric,
+        "runs": [run["run"] for run in runs],
+        "validation": _spread([run["best_validation"] for run in runs]),
+        "test": _spread([run[metric] for run in runs]),
+    }
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values), "values": values}
 
 
 def _unused(path: Path) -> Path:

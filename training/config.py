@@ -253,10 +253,10 @@ class Settings(TypedDict, total=False):
     scaling: float
     rotation: float
     warp: float
+    folds: int | None
     predict: str
     background_label: int | None
     balance: bool
-    folds: int | None
     time: str
     label: str | None
     targets: str | None

@@ -126,7 +126,7 @@ def open_run(
     if not trained["settings"].keys() <= {field.name for field in fields(kind)}:  # type: ignore[arg-type]
         raise UsageError(f"data: expected data of the same kind as {source} of the training, got {data}; convert them")
     task = with_settings(kind, trained["settings"], settings, model)
-    task.classes, task.channels = trained["classes"], trained["channels"]
+    task.classes, task.channels, task.reading = trained["classes"], trained["channels"], trained.get("reading")
     task.open_test(data, model.head.size or 0)
     evaluations = RunDirectory(run).metrics()
     if evaluations and task.objective.metric not in evaluations[0]:

@@ -3,6 +3,7 @@
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ import click
 from click.core import ParameterSource
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, data_folder, training_device
+from edgernn.cli.options import COUNT, PATH, data_folder, training_device
 
 
 def _text(result: dict[str, Any]) -> str:
     metric = result["metric"]
+    if "folds" in result:
+        means = [
+            f"{part} {result[part]['mean']:.4g}, standard deviation {result[part]['sd']:.2g}"
+            for part in ("validation", "test")
+        ]
+        return "\n".join([f"{metric} over {result['folds']} folds: {'; '.join(means)}", *result["runs"]])
     line = f"{result['task']}, {result['cell']}: {metric} {result[metric]:.4g} on the test sequences"
     if result["threshold"] is not None:
         line += f" ({'' if result['solved'] else 'not '}solved: the threshold is {result['threshold']:.3g})"
@@ -138,9 +145,7 @@ def _sections(
     "rule that the cell's name implies, as sarnn implies selective; if none, 'always', which updates all]",
 )
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Directory to write weights, checkpoints and metrics to.  [default: runs/TASK-CELL[-RULE]]",
+    "--out", type=PATH, help="Directory to write weights, checkpoints and metrics to.  [default: runs/TASK-CELL[-RULE]]"
 )
 @click.option(
     "--seed",
@@ -164,6 +169,12 @@ def _sections(
     "settings are those that it was started with.",
 )
 @click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    help="Train a model for each of this many folds, in OUT/fold-0 and so on, and print mean and standard deviation. "
+    "Each fold of the training recordings, persons or sequences is the validation part of one model.",
+)
+@click.option(
     "--numbered",
     is_flag=True,
     help="If --out has files already, write to OUT-2, OUT-3 or the like, the first one without.",
@@ -176,7 +187,7 @@ def _sections(
 )
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(
-    recipe: str | None, allow_code: bool, resume: bool, settings: tuple[str, ...], **options: Any
+    recipe: str | None, allow_code: bool, resume: bool, folds: int | None, settings: tuple[str, ...], **options: Any
 ) -> dict[str, Any] | None:
     """Train a recurrent cell or a network of your own on a task, and write a run directory.
 
@@ -197,7 +208,7 @@ def command(
     from edgernn.errors import UsageError
     from edgernn.progress import Progress, Silent
     from edgernn.settings import split_words
-    from edgernn.training import train
+    from edgernn.training.api import cross_validate, train
     from edgernn.training.parallel import leads
 
     names = ("task", "cell", "network")
@@ -217,5 +228,6 @@ def command(
         hint = ", or --resume and --out alone, without settings" if resume else ""
         what, them = ("options", "both") if len(missing) > 1 else ("option", "it")
         raise UsageError(f"Missing {what} {' and '.join(missing)}; give {them}, or a --recipe{hint}")
-    result = train(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
+    train_all = train if folds is None else partial(cross_validate, folds)
+    result = train_all(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
     return result if leads() else None

@@ -28,7 +28,7 @@ from edgernn.training.tasks.base import (
     cross_entropy,
 )
 from edgernn.training.tasks.confusion import Confusion
-from edgernn.training.tasks.parts import HELD_OUT, standardisation
+from edgernn.training.tasks.parts import HELD_OUT, Folds, standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, is_counted, random_split
 
 TARGETS, NEXT = "targets", "next"
@@ -41,7 +41,7 @@ _LABELS = replace(CLASSIFICATION, tie="cross_entropy")
 
 
 @dataclass
-class OwnData(Augmentation, Task):
+class OwnData(Folds, Augmentation, Task):
     """Base class of tasks on a user's own sequences x (N, T, I): predict targets, or the next step.
 
     The input is standardised per channel by mean and standard deviation of the training part.
@@ -114,7 +114,7 @@ class OwnData(Augmentation, Task):
             self.output_size = len(self.classes or ()) or max(int(part.max()) for part in y.values()) + 1
         else:
             self.output_size = y["train"].shape[-1]
-        _hold_out(source, x, y, self._lengths, seed)
+        self._hold_out(source, x, y, seed)
         parts = {part: self._sequences(source, part, x[part], y[part], seed) for part in x}
         self.train, self.validation, self.test = (parts[part] for part in ("train", "validation", "test"))
         if labels and self.output_size <= MANY_CLASSES:
@@ -128,6 +128,26 @@ class OwnData(Augmentation, Task):
             self.check_channels(source, self.input_size)
             std = torch.tensor(self.std)
             parts["train"].augment = lambda batch, step: self.augmented(batch, std, seed, step)
+
+    def _hold_out(self, source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
+        """Move a tenth of the training sequences to each part that is missing: validation, maybe a fold, or test."""
+        missing = [part for part in ("validation", "test") if part not in x]
+        count = len(x["train"])
+        held_out = max(1, count // HELD_OUT)
+        if count <= held_out * len(missing):
+            raise EdgernnError(
+                f"{source}: expected at least {len(missing) + 1} training sequences, because the missing parts "
+                f"({', '.join(missing)}) are taken from them, got {count}; add sequences"
+            )
+        if self.folds is not None and "validation" in missing:
+            remaining, *test = random_split(count, [held_out] * (len(missing) - 1), 0)
+            training, validation = self.split_groups(source, len(remaining), HELD_OUT, seed)
+            indices = [remaining[training], remaining[validation], *test]
+        else:
+            indices = random_split(count, [held_out] * len(missing), seed)
+        for part, chosen in zip([*missing, "train"], [*indices[1:], indices[0]], strict=True):
+            for tensors in (x, y, self._lengths) if "train" in self._lengths else (x, y):
+                tensors[part] = tensors["train"][chosen]
 
     def _statistics(self, x: Tensor) -> tuple[list[float], list[float]]:
         """Return mean and standard deviation of each channel of x (N, T, I)."""
@@ -256,30 +276,3 @@ def _next(
         )
     lengths.update({part: steps - 1 for part, steps in lengths.items()})
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
-
-
-def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], lengths: dict[str, Tensor], seed: int) -> None:
-    """Move a random tenth of the training sequences, at least one, to each part that is missing: validation or test.
-
-    Args:
-        source: The user's file or folder, for errors.
-        x: Dict from the name of a part to its inputs (N, T, I); changed in place.
-        y: Dict from the name of a part to its targets; changed in place.
-        lengths: Dict from the name of a part to the lengths of its sequences, if they differ; changed in place.
-        seed: Random seed of the choice.
-
-    Raises:
-        EdgernnError: No training sequence would be left.
-    """
-    missing = [part for part in ("validation", "test") if part not in x]
-    count = len(x["train"])
-    held_out = max(1, count // HELD_OUT)
-    if count <= held_out * len(missing):
-        raise EdgernnError(
-            f"{source}: expected at least {len(missing) + 1} training sequences, because the missing parts "
-            f"({', '.join(missing)}) are taken from them, got {count}; add sequences"
-        )
-    indices = random_split(count, [held_out] * len(missing), seed)
-    for part, chosen in zip([*missing, "train"], [*indices[1:], indices[0]], strict=True):
-        for tensors in (x, y, lengths) if lengths.get("train") is not None else (x, y):
-            tensors[part] = tensors["train"][chosen]

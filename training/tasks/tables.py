@@ -25,7 +25,6 @@ from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import (
     HELD_OUT,
-    Folds,
     check_apart,
     split_units,
     standardisation,
@@ -39,7 +38,7 @@ _PARTS = ("train", "validation", "test")
 
 
 @dataclass
-class Tables(ColumnSettings, Folds, OwnData):
+class Tables(ColumnSettings, OwnData):
     """Task on a user's own tables, csv or parquet files: a folder of recordings, or one file.
 
     A row is a time step, a column is a channel or has another role. csv files may have commas, semicolons or tabs,
@@ -116,6 +115,10 @@ class Tables(ColumnSettings, Folds, OwnData):
         files = self._files(source)
         paths = [path for part in files.values() for path in part.paths]
         table = read_tables(source, paths)
+        if self.reading is not None and not table.has_names and len(self.reading["columns"]) == len(table.names):
+            # of a trained model, by place
+            frame = table.frame.rename(dict(zip(table.names, self.reading["columns"], strict=True)))
+            table = replace(table, frame=frame, has_names=self.channels is not None)
         in_files = all(part.labels is not None or part.targets is not None for part in files.values())
         roles = find_roles(
             source,
@@ -135,7 +138,9 @@ class Tables(ColumnSettings, Folds, OwnData):
         recordings = self._recordings(source, files, table, roles)
         rates = self._rates(source, table, recordings, roles)
         self.reading = {
-            "time": roles.time if table.has_names else None,
+            "columns": table.names,
+            "channels": list(roles.features),
+            "time": roles.time,
             "rate": self.resample,
             "measured": rates[len(rates) // 2] if rates else None,
             "gap": self.gap,
