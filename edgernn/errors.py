@@ -67,6 +67,11 @@ def nearest(kind: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind} {name!r}: {hint}{listed}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, such as "1 step" or "2,000 steps"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def some(names: Iterable[str], beside: Collection[str] = ()) -> str:
     """Join names for a message: all of them if they are few, else some, first those not in `beside`, and a count."""
     names = list(names)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from edgernn.errors import some
+from edgernn.errors import counted, some
 from edgernn.export.check import Check
 from edgernn.export.latency import Latency, microseconds
 from edgernn.export.rounding import Loss
@@ -73,7 +73,7 @@ def card(
         *([("multiply-adds a step, front end", f"{model.frontend.macs():,}")] if model.frontend is not None else []),
         *([("multiply-adds a step, blocks", f"{block_macs:,}")] if block_macs else []),
         ("flops_paper a step", f"{result['flops_paper']:,.0f}"),
-        ("trained for", f"{result['steps']:,} steps, {result['seconds']:.0f} s on {config['machine']}"),
+        ("trained for", f"{counted(result['steps'], 'step')}, {result['seconds']:.0f} s on {config['machine']}"),
         ("seed", f"{config['seed']}"),
         ("versions", f"edgernn {config['edgernn']}, torch {config['torch']}, {config['threads']} thread(s)"),
     ]
@@ -212,7 +212,7 @@ def _taken(model: SequenceModel | OwnNetwork) -> str:
 
 def _sizes(model: SequenceModel) -> str:
     layers = len(model.layers) // model.directions
-    text = "" if model.vocabulary is None else f"{model.vocabulary:,} words, "
+    text = "" if model.vocabulary is None else f"{counted(model.vocabulary, 'word')}, "
     if model.frontend is not None:
         settings = model.frontend.config
         text += f"{settings.name} ({settings.normalise}) of {settings.hop} samples a step, "

@@ -158,7 +158,7 @@ def _resampled(path: Path, samples: NDArray[np.float32], old: int, new: int) -> 
 
 @lru_cache(maxsize=4)
 def _low_pass(factor: int) -> NDArray[np.float32]:
-    """Design the filter that scipy's resample_poly takes by default, which takes long for rates without a common factor."""
+    """Design the default filter of scipy's resample_poly, which takes long for rates without a common factor."""
     from scipy.signal import firwin
 
     taps: NDArray[np.float32] = firwin(20 * factor + 1, 1 / factor, window=("kaiser", 5.0)).astype(np.float32)

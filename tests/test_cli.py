@@ -16,6 +16,8 @@ import onnx
 import pytest
 
 from edgernn.cli.frame import COMMANDS, json_command, main
+from edgernn.errors import counted
+from edgernn.npz import read_npz
 from edgernn.runtime import Session
 from tests.models import exported
 from tests.test_stream_files import layer, weights_of
@@ -55,7 +57,7 @@ def edgernn(*words, cwd=None):
 
 def example_of(verb, capsys):
     assert main([verb, "--help"]) == 0
-    match = re.search(r"\nExample:\n  edgernn (.*)\n\Z", capsys.readouterr().out)
+    match = re.search(r"\nExample:\n  edgernn (.*)\n\Z", capsys.readouterr().out.replace(" \\\n   ", ""))
     assert match, f"edgernn {verb} --help does not end with an example"
     return shlex.split(match[1])
 
@@ -378,3 +380,30 @@ def test_onnx_runtime_writes_nothing_to_the_home_folder_unless_the_user_asks(tmp
     assert process.stdout.splitlines()[-1] == (value or "1"), process.stderr
     if value is None:
         assert list((tmp_path / "home").rglob("*")) == []
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_fits_a_narrow_terminal(verb, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main([verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 60
+    example = text.partition("Example:\n")[2].replace(" \\\n   ", "")
+    assert example.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize("option", ["--input", "--stream"])
+def test_standard_input_is_no_file_of_inputs(option, capsys):
+    assert main(["run", "engine-life-gru", option, "-"]) == 2
+    assert f"{option}: expected a file, got -; write what is on standard input to a file" in capsys.readouterr().err
+
+
+def test_one_is_not_plural():
+    assert [counted(n, "step") for n in (0, 1, 2, 1000)] == ["0 steps", "1 step", "2 steps", "1,000 steps"]
+
+
+def test_calibrate_offers_the_example_of_a_model(capsys):
+    assert main(["calibrate", "engine-life-gru"]) == 2
+    error = capsys.readouterr().err
+    data = re.search(r"inputs of engine-life-gru, got none; give --data (\S+)\n", error)[1]
+    assert read_npz(Path(data))["x"].ndim == 3

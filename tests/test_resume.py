@@ -350,3 +350,22 @@ def test_a_damaged_position_is_refused(tmp_path, change):
     save_file(load_file(path), path, metadata)
     with pytest.raises(EdgernnError, match=r"state\.safetensors: expected a whole checkpoint, got a corrupt one"):
         run(tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (lambda text: "", r"expected evaluations up to step 30, got the last one at 0; restore the file"),
+        (lambda text: text[: text.rindex("{")], r"expected evaluations up to step 30, got the last one at 28"),
+        (lambda text: text[:-9], r"line 8: expected a JSON object with the key 'step', got .*; restore the file"),
+    ],
+    ids=["empty", "a line less", "cut"],
+)
+def test_a_finished_run_without_its_last_evaluation_is_damaged(tmp_path, keep, message):
+    finished = run(tmp_path / "run")
+    metrics = tmp_path / "run/metrics.jsonl"
+    text = metrics.read_text()
+    assert [line["step"] for line in finished.history] == [4, 8, 12, 16, 20, 24, 28, 30]
+    metrics.write_text(keep(text))
+    with pytest.raises(EdgernnError, match=message):
+        list(finished.history)

@@ -58,11 +58,11 @@ def evaluate_model(
     network: SequenceModel | OwnNetwork
     if path.is_dir():
         network, config = load_any(path, allow_code=True)
-        classes = config["task"]["classes"]
+        classes, name = config["task"]["classes"], config["task"]["name"]
     else:
         network, info = read_exported(path)
         classes = info.get("classes")
-        classes = classes if isinstance(classes, list) else None
+        classes, name = classes if isinstance(classes, list) else None, info.get("task")
     if (folder / CONFIG).is_file():
         task, data = open_run(folder, data, settings, network.config)
     elif (folder / ENTRY).is_file():
@@ -85,7 +85,7 @@ def evaluate_model(
         series = {name: list(map(float, values)) for name, values in task.series(network, "cpu").items()}
     return {
         "model": str(path),
-        "task": task.name,
+        "task": name if isinstance(name, str) else task.name,
         "cell": network.config.title,
         "rule": network.recurrent_layers()[0].rule.name,
         "settings": asdict(task),  # type: ignore[call-overload]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, counted
 from edgernn.model import RecurrentModel
 from edgernn.progress import Progress, in_words
 from edgernn.signals import Interrupted, noting
@@ -164,7 +164,7 @@ def fit(
     before, started = position.seconds, time.perf_counter()
     title, at = f"{plan.task_name} {plan.cell}", position.step
     begins = f"resumed at step {at} of" if at else "training for at most"
-    progress.begin(title, total, at, line=f"{title}: {begins} {total} steps")
+    progress.begin(title, total, at, line=f"{title}: {begins} {counted(total, 'step')}")
     model.train()
     epoch = -1
     with noting() as signalled:

@@ -302,10 +302,10 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl as dicts, one per evaluation; an empty list without this file.
 
-        A damaged last line without a line end is dropped, because a kill has cut it short. Any other damaged line
-        raises EdgernnError.
+        Before the run is finished, a damaged last line without a line end is dropped, because a kill has cut it short.
+        Any other damaged line raises EdgernnError, and so does a finished run without its last evaluation.
         """
-        path = self.path / METRICS
+        path, result = self.path / METRICS, self.result()
         lines = read_bytes(path, "a log of metrics").splitlines(keepends=True) if path.exists() else []
         entries = []
         for number, line in enumerate(lines, 1):
@@ -314,12 +314,18 @@ class RunDirectory:
                 entry["step"] + 0
                 entries.append(entry)
             except (TypeError, KeyError, ValueError):
-                if number < len(lines) or line.endswith(b"\n"):
+                if result is not None or number < len(lines) or line.endswith(b"\n"):
                     start = line[:40].decode(errors="replace")
                     raise EdgernnError(
                         f"{path}: line {number}: expected a JSON object with the key 'step', got {start!r}; "
-                        "remove the line"
+                        f"{'remove the line' if result is None else 'restore the file'}"
                     ) from None
+        last = entries[-1]["step"] if entries else 0
+        if result is not None and last != result.get("steps", last):
+            raise EdgernnError(
+                f"{path}: expected evaluations up to step {result['steps']}, got the last one at {last}; "
+                "restore the file"
+            )
         return entries
 
     def cut_metrics(self, step: int) -> None:

@@ -98,6 +98,7 @@ def command(model: Path, data: Path | None, frames: str | None, loss: float, out
     and prints the multiply-adds and the metric of each try. Among the tries whose metric is worse than that of the
     dense model by at most --loss, it writes the model with the fewest multiply-adds.
     """
+    from edgernn.files import EXAMPLE
     from edgernn.progress import Progress
     from edgernn.runtime.zoo import find_model
 
@@ -115,9 +116,9 @@ def command(model: Path, data: Path | None, frames: str | None, loss: float, out
     from edgernn.training.calibration.calibrate_file import calibrate_file
 
     if data is None:
-        raise UsageError(
-            f"--data: expected an npz file with the inputs of {named}, got none; write it with numpy.savez"
-        )
+        example = model.parent / EXAMPLE
+        remedy = f"give --data {shlex.quote(str(example))}" if example.is_file() else "write it with numpy.savez"
+        raise UsageError(f"--data: expected an npz file with the inputs of {named}, got none; {remedy}")
     return calibrate_file(
         model, data, out, loss=loss, frames=None if frames is None else Frames(*_numbers(frames)), progress=Progress()
     )

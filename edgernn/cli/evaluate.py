@@ -8,13 +8,14 @@ import click
 
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import PATH
+from edgernn.errors import counted
 
 
 def _text(result: dict[str, Any]) -> str:
     source = "" if result["data"] is None else f" of {result['data']}"
     lines = [
         f"{result['model']}: {result['task']}, {result['cell']}, rule {result['rule']}; "
-        f"{result['sequences']:,} test sequences{source}"
+        f"{counted(result['sequences'], 'test sequence')}{source}"
     ]
     width = max(map(len, result["metrics"]))
     return "\n".join(lines + [f"{name:<{width}}  {value:,.6g}" for name, value in result["metrics"].items()])

@@ -9,6 +9,7 @@ import click
 
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import PATH
+from edgernn.errors import counted
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -40,7 +41,7 @@ def _text(result: dict[str, Any]) -> str:
 def _latency(latency: dict[str, Any]) -> str:
     from edgernn.export.latency import microseconds
 
-    text = f"a call takes {microseconds(latency['sequence'])} with {latency['steps']:,} steps"
+    text = f"a call takes {microseconds(latency['sequence'])} with {counted(latency['steps'], 'step')}"
     return text if latency["step"] is None else f"{text}, a call with one step {microseconds(latency['step'])}"
 
 

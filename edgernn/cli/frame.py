@@ -90,7 +90,9 @@ class Command(click.Command):
                     _write(formatter, self.sections(**ctx.params))
             except MissingPackageError as error:
                 formatter.write(f"\n{error}\n")
-        formatter.write(f"\nExample:\n  {self.example}\n")
+        # a shell joins the lines
+        lines = textwrap.wrap(self.example, formatter.width - 4, break_on_hyphens=False, break_long_words=False)
+        formatter.write("\nExample:\n  " + " \\\n    ".join(lines) + "\n")
 
 
 def _setting(error: click.NoSuchOption, words: list[str]) -> str | None:

@@ -8,6 +8,7 @@ import click
 
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import COUNT, PATH, inference_device
+from edgernn.errors import counted
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -38,7 +39,7 @@ def _text(result: dict[str, Any]) -> str:
 
 def _detections(result: dict[str, Any]) -> list[str]:
     lines = [f"{word['seconds']:9.2f} s  {word['word']}  {word['score']:.2f}" for word in result["detections"]]
-    return [*lines, f"{result['recording']}: {len(lines)} words in {result['seconds']:.1f} s"]
+    return [*lines, f"{result['recording']}: {counted(len(lines), 'word')} in {result['seconds']:.1f} s"]
 
 
 def _answers(result: dict[str, Any]) -> list[str]:
@@ -127,11 +128,14 @@ def command(
     from edgernn.errors import UsageError
     from edgernn.files import EXAMPLE
     from edgernn.runtime.info import read_model
-    from edgernn.runtime.run_file import run_example, run_file
+    from edgernn.runtime.run_file import STDOUT, run_example, run_file
     from edgernn.runtime.run_stream import run_stream
     from edgernn.runtime.word_detection import PostProcessing
     from edgernn.runtime.zoo import find_model
 
+    for option, path in (("--input", source), ("--stream", recording)):
+        if path == Path(STDOUT):
+            raise UsageError(f"{option}: expected a file, got {path}; write what is on standard input to a file first")
     model = find_model(model)
     settings = {"threshold": threshold, "smoothing": smoothing, "refractory": refractory}
     chosen = {name: value for name, value in settings.items() if value is not None}

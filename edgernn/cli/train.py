@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import COUNT, PATH, data_folder, training_device
+from edgernn.errors import counted
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -34,7 +35,8 @@ def _text(result: dict[str, Any]) -> str:
     lines = [
         line,
         work,
-        f"{result['parameters']:,} parameters, {result['steps']:,} steps in {minutes} min {seconds} s",
+        f"{counted(result['parameters'], 'parameter')}, {counted(result['steps'], 'step')} "
+        f"in {minutes} min {seconds} s",
         f"run: {result['run']}, with {', '.join(_previews(Path(result['run'])))}",
     ]
     if result["network"] in ("SequenceModel", "OwnNetwork"):

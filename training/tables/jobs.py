@@ -14,7 +14,7 @@ from typing import Any
 
 import edgernn
 from edgernn.config import ModelConfig, NetworkConfig
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, UsageError, counted
 from edgernn.files import CONFIG, FULL, read_json
 from edgernn.machine import processor
 from edgernn.progress import Progress, in_words
@@ -243,7 +243,7 @@ def _run(missing: deque[Job], total: int, workers: Pool) -> dict[Path, str]:
     failed: dict[Path, str] = {}
     tries: Counter[Path] = Counter()
     progress, finished = Progress(every=60.0), total - len(missing)
-    progress.begin("runs", total, finished, line=f"{total} runs, {finished} of them are finished")
+    progress.begin("runs", total, finished, line=f"{counted(total, 'run')}, {finished} finished")
     with closing(progress), workers(len(missing)) as pool:
         running: list[Job] = []
         while missing or running:
@@ -254,7 +254,7 @@ def _run(missing: deque[Job], total: int, workers: Pool) -> dict[Path, str]:
             for job, outcome in pool.ended(seconds=2.0):
                 running.remove(job)
                 if outcome.full:
-                    done = f"{progress.done} of {total} runs are finished and kept"
+                    done = f"{progress.done} of {counted(total, 'run')} finished and kept"
                     raise EdgernnError(f"{job.out}: {outcome.error}: {done}; free some space and run the command again")
                 tries[job.out] += 1
                 if outcome.lost and tries[job.out] < TRIES:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.config import ModelConfig
-from edgernn.errors import EdgernnError, UsageError, some
+from edgernn.errors import EdgernnError, UsageError, counted, some
 from edgernn.runtime.csv_table import TimeNames
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.timeline import IGNORED, OTHER_RATE, Recording, missing_gap, padded
@@ -394,11 +394,11 @@ class Tables(ColumnSettings, OwnData):
         self, source: Path, table: Table, roles: Roles, rates: Sequence[float], recordings: Sequence[Recording]
     ) -> list[str]:
         """Say in at most five lines what was taken for what."""
-        rows = f"{len(table.frame):,} rows" + ", decimal commas" * table.decimal_commas
+        rows = counted(len(table.frame), "row") + ", decimal commas" * table.decimal_commas
         if table.has_names and table.without_names:
             rows += f"; {len(table.without_names)} without a header, columns taken by place"
-        files = "one file" if len(table.paths) == 1 else f"{len(table.paths):,} files"
-        lines = [f"{source}: {len(recordings):,} recordings in {files}, {rows}"]
+        files = counted(len(table.paths), "file")
+        lines = [f"{source}: {counted(len(recordings), 'recording')} in {files}, {rows}"]
         if roles.time is not None:
             text = f"time: {', '.join((roles.time, *roles.others_of_time))}"
             if rates:
