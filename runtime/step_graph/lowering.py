@@ -135,6 +135,11 @@ class _Lowering:
                 offset = sum(map(math.prod, result.inputs.values()))
                 result.inputs[value.name] = shape
                 self._bind(value.name, dense(Value(Kind.INPUT, math.prod(shape), offset=offset), shape))
+        if not floats or not result.inputs:
+            raise UsageError(
+                f"{self._path}: expected an input and an output of float32 besides the states, got none; export the "
+                "model with both"
+            )
         for node in nodes:
             self._node(node)
         offset = 0
@@ -144,8 +149,6 @@ class _Lowering:
             result.outputs[name] = shape
             self._builder.store(tensor, dense(Value(Kind.OUTPUT, math.prod(shape), offset=offset), shape))
             offset += math.prod(shape)
-        if not result.outputs or not result.inputs:
-            raise UsageError(f"{self._path}: expected an input and an output of float32 besides the states, got none")
         self._keep(result)
         return result
 
