@@ -5,20 +5,20 @@ Each example streams examples/adding.csv ten times and reports its times; its ou
 session. Sizes are those of the required files. Run it on an idle machine.
 """
 
-import argparse
 import gzip
 import json
 import platform
 import statistics
 import subprocess
 import tempfile
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import write_measured
+from benchmarks.wasm import TRAINED, adding, page_contents
 from edgernn.bench.provenance import machine
 from edgernn.export import to_onnx
 from edgernn.runtime import library_path
@@ -28,7 +28,6 @@ from tests import apps
 from tests.models import contractive
 from tests.tolerances import FLOAT32
 
-MODEL = apps.ROOT / "models" / "adding-sarnn" / "model.onnx"
 TIMES = 10  # repetitions of the file
 RUNS = 3  # runs, of which the median is reported
 
@@ -37,7 +36,7 @@ def measured(stream: Callable[[Path, np.ndarray], apps.Streamed], x: np.ndarray,
     """Return the median over the runs of the median time per step in µs."""
     medians = []
     for _ in range(RUNS):
-        streamed = stream(MODEL, x)
+        streamed = stream(TRAINED, x)
         np.testing.assert_allclose(streamed.y, y, rtol=0, atol=FLOAT32)
         medians.append(apps.figures(streamed.report)[0])
     return statistics.median(medians)
@@ -53,15 +52,12 @@ def node_sizes() -> dict[str, int]:
     arch = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     here = f"/{platform.system().lower()}/{arch}/"
     used = [p for p in files if "/onnxruntime-node/bin/" not in str(p) or here in str(p)]
-    return {"installed": size(*files), "used": size(*used, MODEL)}
+    return {"installed": size(*files), "used": size(*used, TRAINED)}
 
 
 def page_sizes() -> dict[str, int]:
     """Size of all files that the page loads, as they are and gzipped."""
-    x = apps.EXAMPLES / "adding.csv"
-    with tempfile.TemporaryDirectory() as folder, apps.serving(MODEL, x) as address:
-        process = apps.run("node", apps.EXAMPLES / "browser" / "headless.mjs", address, Path(folder, "y.csv"))
-        contents = [urllib.request.urlopen(url).read() for url in json.loads(process.stdout)["loaded"]]
+    contents = page_contents(TRAINED)
     return {"loaded": sum(map(len, contents)), "gzipped": sum(len(gzip.compress(c)) for c in contents)}
 
 
@@ -69,13 +65,13 @@ def cpp_sizes() -> dict[str, int]:
     program = apps.cpp_program()
     runtime, library = program.with_name("libonnxruntime.so.1").resolve(), Path(library_path())
     subprocess.run(["strip", program], check=True)
-    parts = {"program": program, "runtime": runtime, "library": library, "model": MODEL}
+    parts = {"program": program, "runtime": runtime, "library": library, "model": TRAINED}
     return {name: size(path) for name, path in parts.items()}
 
 
 def c_sizes() -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
-        packed = pack_file(MODEL, Path(folder, "model.edgernn"))
+        packed = pack_file(TRAINED, Path(folder, "model.edgernn"))
     program = apps.c_program()
     subprocess.run(["strip", program], check=True)
     return {
@@ -125,9 +121,8 @@ def model_sizes() -> list[dict[str, Any]]:
 
 
 def measure() -> dict[str, Any]:
-    lines = (apps.EXAMPLES / "adding.csv").read_text(encoding="utf-8").split()[1:]
-    x = np.tile(np.array([line.split(",") for line in lines], np.float32).reshape(8, 50, 2), (TIMES, 1, 1))
-    y = apps.stream_in_python(MODEL, x).y
+    x = np.tile(adding(), (TIMES, 1, 1))
+    y = apps.stream_in_python(TRAINED, x).y
     return {
         "machine": machine(),
         "steps": x.shape[0] * x.shape[1],
@@ -157,12 +152,5 @@ def measure() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
-    out.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_measured(measure, __doc__)

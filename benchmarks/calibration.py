@@ -6,18 +6,16 @@ not trained. FILE is the JSON file to write: accuracy and multiply-adds on the t
 of audio, see `benchmarks.room_times`. EDGERNN_DATA is the folder of data sets. Nothing else may run on the machine.
 """
 
-import argparse
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks import command_of, parser_of
 from benchmarks.room_times import Array, report, timed_rows
 from edgernn.export.exported_model import read_exported
+from edgernn.files import write_json
 from edgernn.kernels import attach
 from edgernn.model import SequenceModel
 from edgernn.runtime.zoo import find_model
@@ -46,7 +44,7 @@ def figures(model: SequenceModel, task: Task) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("out", metavar="FILE", type=Path, help="JSON file to write.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -72,7 +70,7 @@ def main() -> None:
     assert dense.frontend is not None
     seconds, library = x.size / dense.frontend.config.sample_rate, timer()
     timed = [row for name, model in models.items() for row in timed_rows(library, name, model, x)]
-    times = report(timed, seconds, shlex.join(["python", "-m", "benchmarks.calibration", *sys.argv[1:]]))
+    times = report(timed, seconds, command_of("calibration"))
     result = {
         **{key: value for key, value in times.items() if key != "rows"},
         "model": str(DENSE),
@@ -81,7 +79,7 @@ def main() -> None:
         "rows": rows,
         "times": times["rows"],
     }
-    arguments.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_json(arguments.out, result)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@
 It writes docs/results/microcontrollers.json. qemu counts instructions, so the figures do not depend on the machine.
 """
 
-import argparse
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import edgernn
+from benchmarks import ROOT, write_measured
 from benchmarks.wasm import TRAINED, adding
 from edgernn.bench.microcontroller import Emulated, emulate, targets
 from edgernn.export.rounding import rounded
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
-from tests.apps import ROOT
 from tests.models import contractive, exported_alone
 from tests.test_frontends import room
 from tests.test_packed import steps
@@ -77,12 +75,5 @@ def measure() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "microcontrollers.json")
-    path = parser.parse_args().out
-    path.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_measured(measure, __doc__, ROOT / "docs" / "results" / "microcontrollers.json")

@@ -7,16 +7,16 @@ dense models, before the class with the largest output is taken. FILE is the JSO
 seeds are also written to the entries and cards of the two models. EDGERNN_DATA is the folder of data sets.
 """
 
-import json
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import edgernn
+from benchmarks import command_of
 from benchmarks.zoo import ROOT, write
+from edgernn.files import write_json
 from edgernn.kernels import attach
 from edgernn.model import SequenceModel
 from edgernn.runtime.zoo import entries
@@ -108,7 +108,7 @@ def main() -> None:
     ]
     calibrated = calibrate(folder / "dense-0", loss=LOSS)
     report = {
-        "command": shlex.join(["python", "-m", "benchmarks.heart_beats", *sys.argv[1:]]),
+        "command": command_of("heart_beats"),
         "edgernn": edgernn.__version__,
         "seeds": seeds,
         "dense": str(folder / "dense-0"),
@@ -117,7 +117,7 @@ def main() -> None:
         # over the validation records of all seeds together
         "validation": rates(task, validation),
     }
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json(arguments.out, report)
     write_seeds(report)
 
 

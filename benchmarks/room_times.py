@@ -7,12 +7,8 @@ each step. Compare times of the same language and number of calls only. The pack
 C. Models are timed with and without their audio front end. Nothing else may run on the machine.
 """
 
-import argparse
 import ctypes
 import dataclasses
-import json
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +23,11 @@ import torch
 from numpy.typing import NDArray
 
 import edgernn
+from benchmarks import command_of, parser_of
 from edgernn.bench.baseline import baseline
 from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
+from edgernn.files import write_json
 from edgernn.frontends import FrontendConfig
 from edgernn.machine import processor
 from edgernn.model import SequenceModel
@@ -197,14 +195,13 @@ def report(rows: Sequence[TimedRow], seconds: float, command: str) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("wav", type=Path, help="Recording: mono, with the sample rate of the models.")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    command = shlex.join(["python", "-m", "benchmarks.room_times", *sys.argv[1:]])
-    text = json.dumps(report(*prepare(arguments.wav), command), indent=2)
-    arguments.out.write_text(text + "\n", encoding="utf-8")
+    command = command_of("room_times")
+    write_json(arguments.out, report(*prepare(arguments.wav), command))
 
 
 def reference(model: SequenceModel, *, front: bool) -> bytes:

@@ -7,8 +7,6 @@ word, and on a minute of digital silence. Each RUN, the directory of a training 
 with thresholds of delta but without further training, are tested in ten hours.
 """
 
-import argparse
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,9 @@ import numpy as np
 import torch
 
 import edgernn
+from benchmarks import parser_of
 from edgernn.export.exported_model import read_exported
+from edgernn.files import write_json
 from edgernn.kernels import attach
 from edgernn.machine import processor
 from edgernn.runtime.run_stream import run_stream
@@ -84,7 +84,7 @@ def trained(run: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", type=Path, nargs="*")
     arguments = parser.parse_args()
@@ -100,7 +100,7 @@ def main() -> None:
 
     def save() -> None:
         # each measurement takes minutes
-        arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_json(arguments.out, report)
 
     for name in MODELS:
         report["models"][str(name)] = {

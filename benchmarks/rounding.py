@@ -6,13 +6,13 @@ exported with int8 weights, and the metric of the rounded weights is measured. E
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import edgernn
 from edgernn.bench.provenance import machine
 from edgernn.export.run import export_run
+from edgernn.files import write_json
 from edgernn.progress import Progress
 from edgernn.training import train
 from edgernn.training.evaluate import scorer
@@ -67,7 +67,7 @@ def main() -> None:
         by_seed = [measure(arguments.folder, name, seed) for seed in range(seeds)]
         rows.append({"task": task, "cell": cell, "settings": settings, "runs": by_seed})
     report = {"machine": machine(), "edgernn": edgernn.__version__, "rows": rows}
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json(arguments.out, report)
 
 
 if __name__ == "__main__":

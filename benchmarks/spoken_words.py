@@ -7,16 +7,15 @@ others, for each model and each way to change the samples. EDGERNN_DATA must be 
 recordings.
 """
 
-import argparse
 import dataclasses
 import json
-import shlex
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import edgernn
+from benchmarks import command_of, parser_of
+from edgernn.files import write_json
 from edgernn.machine import processor
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.word_detection import PostProcessing
@@ -88,21 +87,21 @@ def compare() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("out", type=Path, metavar="FILE", help="JSON file to write.")
     out = parser.parse_args().out
     if missing := missing_data():
         raise SystemExit(missing)
     node = run("node", "--version").stdout.strip()
     report = {
-        "command": shlex.join(["python", "-m", "benchmarks.spoken_words", *sys.argv[1:]]),
+        "command": command_of("spoken_words"),
         "edgernn": edgernn.__version__,
         "processor": processor(),
         "node": node,
         "recordings": RECORDINGS,
         "models": compare(),
     }
-    out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json(out, report)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from edgernn.bench.provenance import machine
 from edgernn.export import to_onnx
+from edgernn.files import write_json
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.probes import streamed
@@ -80,12 +81,11 @@ def worst_error(models: list[Path]) -> float:
     return worst
 
 
-def page_bytes(model: Path) -> int:
-    """Return the gzipped bytes of all files that the page loads with a packed model."""
+def page_contents(model: Path) -> list[bytes]:
+    """Return the contents of all files that the page loads with a model."""
     with tempfile.TemporaryDirectory() as folder, apps.serving(model, apps.EXAMPLES / "adding.csv") as address:
         process = apps.run("node", apps.EXAMPLES / "browser" / "headless.mjs", address, Path(folder, "y.csv"))
-        contents = [urllib.request.urlopen(url).read() for url in json.loads(process.stdout)["loaded"]]
-    return sum(len(gzip.compress(content)) for content in contents)
+        return [urllib.request.urlopen(url).read() for url in json.loads(process.stdout)["loaded"]]
 
 
 def chromium_times(x: Path, models: list[Path]) -> list[float]:
@@ -135,7 +135,7 @@ def measure() -> dict[str, Any]:
             "bytes": {
                 "module": WASM.stat().st_size,
                 "module_gzipped": len(gzip.compress(WASM.read_bytes(), 9)),
-                "page_gzipped": page_bytes(packed[-1]),
+                "page_gzipped": sum(len(gzip.compress(content)) for content in page_contents(packed[-1])),
             },
             "versions": {
                 "node": apps.run("node", "--version").stdout.strip().lstrip("v"),
@@ -153,10 +153,9 @@ def main() -> None:
     if options.native:
         print(json.dumps(time_native(options.native)))
     else:
-        report = measure()
         if options.out is None:
-            raise SystemExit("measure_wasm: expected --out, got none; pass the JSON file to write")
-        options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            parser.error("--out: expected the JSON file to write, got none; pass it")
+        write_json(options.out, measure())
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ Sizes are those of the files that `make wheels` and `make sdk` write. Rounds of 
 alternate, the latter in wine. Run it on an idle machine.
 """
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import write_measured
 from benchmarks.wasm import TRAINED, adding
 from edgernn.bench.provenance import machine
 from edgernn.export import to_onnx
@@ -86,12 +85,5 @@ def measure() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
-    out.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_measured(measure, __doc__)

@@ -8,14 +8,13 @@ FOLDER; finished ones are not trained again. FILE is the JSON file to write. EDG
 and the current folder has the noise speech-noise.
 """
 
-import json
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import edgernn
-from edgernn.files import read_json
+from benchmarks import command_of
+from edgernn.files import read_json, write_json
 from edgernn.runtime.info import NORMALISATIONS
 from edgernn.training.run_directory import SERIES, RunDirectory
 from tests.trained_runs import card_arguments, parse, train_once
@@ -78,13 +77,13 @@ def main() -> None:
     arguments = parse(__doc__)
     folder = arguments.folder
     report = {
-        "command": shlex.join(["python", "-m", "benchmarks.word_settings", *sys.argv[1:]]),
+        "command": command_of("word_settings"),
         "edgernn": edgernn.__version__,
         "isolated": [isolated(folder, name, seed) for name in NORMALISATIONS for seed in ISOLATED_SEEDS],
         "room": [in_room(folder, name, seed) for name in NORMALISATIONS for seed in SEEDS],
         **{f"starts_{epochs}": [row for name in STARTS for row in started(folder, name, epochs)] for epochs in EPOCHS},
     }
-    arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json(arguments.out, report)
 
 
 if __name__ == "__main__":
