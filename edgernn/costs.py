@@ -31,6 +31,7 @@ with needed_by("edgernn.costs"):
     from edgernn.imputers import Imputer
     from edgernn.model import RecurrentModel, SequenceModel
     from edgernn.rules.base import UpdateRule
+    from edgernn.rules.decision import Rates
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,12 @@ def cost(
     modules = [module for module in (cell, rule, imputer) if module is not None]
     parameters = sum(p.numel() for module in modules for p in module.parameters()) - cell.held_zeros()
     imputer_macs = 0 if imputer is None else imputer.macs()
+    rates = Rates(update_rate, busy_rate, keeps_sums=keeps_sums and imputer is None)
     return Cost(
         parameters=parameters,
         weight_bytes=4 * parameters,
         macs=mid + update + rule.macs() + imputer_macs,
-        macs_executed=rule.executed_macs(cell, update_rate, busy_rate, keeps_sums=keeps_sums and imputer is None)
-        + imputer_macs,
+        macs_executed=rule.executed_macs(cell, rates) + imputer_macs,
         flops_paper=update_rate * (2 * (mid + update) - rows - gate)
         + gate
         + rule.flops_paper()

@@ -17,6 +17,7 @@ from edgernn.kernels.recurrent_op import describe, is_traced, run
 from edgernn.layer_trace import COUNT, LAST, Trace, joined
 from edgernn.rules.always import Always
 from edgernn.rules.base import CellInputs, Decision, UpdateRule
+from edgernn.rules.decision import Rates
 
 __all__ = ["COUNT", "LAST", "RecurrentLayer", "Step", "Trace", "Unroller", "joined", "python_loop"]
 
@@ -301,7 +302,7 @@ class RecurrentLayer(nn.Module):
 
         Args:
             trace: Record of the forward pass.
-            keeps_sums: False if the weights are stored as bfloat16 or int8, see `UpdateRule.executed_macs`.
+            keeps_sums: False if the weights are stored as bfloat16 or int8, see `edgernn.rules.decision.Rates`.
 
         Returns:
             The mean per step and sequence.
@@ -309,11 +310,11 @@ class RecurrentLayer(nn.Module):
         imputer = 0 if self.imputer is None else self.imputer.macs()
         updated, inputs = trace.decisions, trace.sent_inputs
         if updated is None:
-            return self.rule.executed_macs(self.cell, 1.0) + imputer
+            return self.rule.executed_macs(self.cell, Rates(1.0)) + imputer
         masks = (updated, updated.any(-1), updated if inputs is None else inputs)
-        rates = (float(mask.to(torch.float64).mean()) for mask in masks)
-        keeps_sums = keeps_sums and self.imputer is None
-        return self.rule.executed_macs(self.cell, *rates, keeps_sums=keeps_sums) + imputer
+        shares = (float(mask.to(torch.float64).mean()) for mask in masks)
+        rates = Rates(*shares, keeps_sums=keeps_sums and self.imputer is None)
+        return self.rule.executed_macs(self.cell, rates) + imputer
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from edgernn.costs import model_cost, named_cost
 from edgernn.export import to_onnx
 from edgernn.random_models import random_model
 from edgernn.rules.always import Always
+from edgernn.rules.decision import Rates
 from edgernn.runtime import Session
 from tests import oracle, oracle_cells
 from tests.tolerances import FLOAT32, FLOAT64
@@ -340,7 +341,7 @@ def test_costs_count_the_zeros_that_the_kernel_multiplies(cell, density, tmp_pat
     executed = session.macs.item() / STEPS
     assert model_cost(model).macs_executed == executed
     # the rule skip takes 64 multiply-adds
-    assert Always(32, 64).executed_macs(model.layers[0].cell, 1.0) == executed - 64
+    assert Always(32, 64).executed_macs(model.layers[0].cell, Rates(1.0)) == executed - 64
 
 
 def test_clockwork_needs_whole_weights():

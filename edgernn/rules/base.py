@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.decision import Decision, Memory
+from edgernn.rules.decision import Decision, Memory, Rates
 
 __all__ = ["CellInputs", "Decision", "Memory", "UpdateRule", "blend"]
 
@@ -250,26 +250,12 @@ class UpdateRule(nn.Module):
         """Return a 0/1 mask (H, H) that multiplies each gate's rows of R (weights of h) and C (of c); None: no mask."""
         return None
 
-    def executed_macs(
-        self,
-        cell: Cell,
-        update_rate: float,
-        busy_rate: float | None = None,
-        input_rate: float | None = None,
-        *,
-        keeps_sums: bool = True,
-    ) -> float:
+    def executed_macs(self, cell: Cell, rates: Rates) -> float:
         """Compute the multiply-adds per step of the cell and the rule, without the work that the rule skips.
 
         Args:
             cell: The cell.
-            update_rate: Mean share of the neurons that change at a step.
-            busy_rate: Share of the steps at which any neuron changes. All other steps also skip the work that neurons
-                share. Default: 1, or 0 if update_rate is 0.
-            input_rate: Only for the rule delta: share of the columns of W that products read. Default: update_rate,
-                which is the share of the columns of R there.
-            keeps_sums: False if kernels compute all products R h anew at each step: if an imputer decays h between
-                steps, or the weights are stored as bfloat16 or int8.
+            rates: How much of the work the steps need.
 
         Returns:
             The mean number of multiply-adds per step.
@@ -277,12 +263,12 @@ class UpdateRule(nn.Module):
         mid, update, columns = self.stages(cell)
         if self.skips_zeros:
             update -= cell.skipped_zeros()
-        busy = self._busy(update_rate, busy_rate)
-        if cell.couples or not keeps_sums:
+        busy = rates.busy_steps
+        if cell.couples or not rates.keeps_sums:
             columns = 0
-        changed = update_rate if update_rate <= KEPT_SHARE * busy else busy
+        changed = rates.updates if rates.updates <= KEPT_SHARE * busy else busy
         first = busy * (mid - columns) + changed * columns
-        return first + (busy if cell.couples else update_rate) * update + self.macs()
+        return first + (busy if cell.couples else rates.updates) * update + self.macs()
 
     def stages(self, cell: Cell) -> tuple[int, int, int]:
         """Count the multiply-adds of a step before its neurons are selected, and those of the selected neurons.
@@ -299,9 +285,6 @@ class UpdateRule(nn.Module):
     def decision_flops(self, cell: Cell) -> int:
         """Count the operations of gates that all neurons compute to decide, as the SA-RNN paper counts them."""
         return 0
-
-    def _busy(self, update_rate: float, busy_rate: float | None) -> float:
-        return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
         """Return by how much each sample's closest decision is off its threshold (B,); ∞ for a rule without thresholds.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decision of an update rule at a step (`Decision`), and the states of a rule (`Memory`)."""
+"""Decision of an update rule at a step (`Decision`), the states of a rule (`Memory`), and shares of work (`Rates`)."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -54,3 +55,26 @@ class Memory:
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise UsageError(f"memory size: expected one of {', '.join(SIZES)}, got {self.size!r}")
+
+
+class Rates(NamedTuple):
+    """How much of a layer's work its steps need, as means over steps and sequences.
+
+    Attributes:
+        updates: Share of the neurons that change at a step.
+        busy: Share of the steps at which any neuron changes. All other steps also skip the work that neurons share.
+            Default: 1, or 0 if no neuron changes.
+        inputs: Only for the rule delta: share of the columns of W that products read. Default: `updates`, which is the
+            share of the columns of R there.
+        keeps_sums: False if kernels compute all products R h anew at each step: if an imputer decays h between steps,
+            or the weights are stored as bfloat16 or int8.
+    """
+
+    updates: float
+    busy: float | None = None
+    inputs: float | None = None
+    keeps_sums: bool = True
+
+    @property
+    def busy_steps(self) -> float:
+        return float(self.updates > 0) if self.busy is None else self.busy

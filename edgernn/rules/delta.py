@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, Memory
 from edgernn.rules.column import PerColumn, Sending
+from edgernn.rules.decision import Decision, Memory, Rates
 
 
 class Send(torch.autograd.Function):
@@ -190,23 +190,14 @@ class Delta(PerColumn):
             distances.append(torch.where((moved == 0) & (theta == 0), torch.inf, (moved - theta).abs()))
         return torch.cat(distances, -1).amin(-1)
 
-    def executed_macs(
-        self,
-        cell: Cell,
-        update_rate: float,
-        busy_rate: float | None = None,
-        input_rate: float | None = None,
-        *,
-        keeps_sums: bool = True,
-    ) -> float:
-        if input_rate is None:
-            input_rate = update_rate
+    def executed_macs(self, cell: Cell, rates: Rates) -> float:
+        input_rate = rates.updates if rates.inputs is None else rates.inputs
         columns = dict(cell.named_parameters(recurse=False))
         inputs, states = (
             0 if weight is None else weight.numel()
             for weight in (columns.get("W"), columns.get("R" if cell.recurrent.rank is None else "Q"))
         )
-        return sum(cell.macs()) - (1 - input_rate) * inputs - (1 - update_rate) * states
+        return sum(cell.macs()) - (1 - input_rate) * inputs - (1 - rates.updates) * states
 
     @torch.no_grad()
     def constrain(self) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
+from edgernn.rules.decision import Rates
 from edgernn.rules.timed import Timed
 
 # M is a prime for which k -> k^5 mod M is one-to-one; products of two numbers below M fit into 64 bits
@@ -103,15 +104,7 @@ class Clockwork(Timed):
     def recurrent_mask(self) -> Tensor:
         return (self.rule_periods[None, :] >= self.rule_periods[:, None]).to(self.rule_periods.dtype)
 
-    def executed_macs(
-        self,
-        cell: Cell,
-        update_rate: float,
-        busy_rate: float | None = None,
-        input_rate: float | None = None,
-        *,
-        keeps_sums: bool = True,
-    ) -> float:
+    def executed_macs(self, cell: Cell, rates: Rates) -> float:
         # the inputs and the period of each neuron are fixed, so the rates are not needed
         mid, _ = cell.macs()
         rows = 0.0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Memory
+from edgernn.rules.decision import Memory, Rates
 from edgernn.rules.scored import PerSample
 
 INPUTS = ("mean", "last")
@@ -87,16 +87,8 @@ class Periodic(PerSample):
         self.rule_period.fill_(period)
         self.rule_pool.fill_(period if self.means else 0)
 
-    def executed_macs(
-        self,
-        cell: Cell,
-        update_rate: float,
-        busy_rate: float | None = None,
-        input_rate: float | None = None,
-        *,
-        keeps_sums: bool = True,
-    ) -> float:
-        return update_rate * (sum(cell.macs()) - cell.skipped_zeros()) + self.macs()
+    def executed_macs(self, cell: Cell, rates: Rates) -> float:
+        return rates.updates * (sum(cell.macs()) - cell.skipped_zeros()) + self.macs()
 
     def macs(self) -> int:
         return self.input_size if self.means else 0

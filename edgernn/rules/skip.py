@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
-from edgernn.rules.base import Memory
+from edgernn.rules.decision import Memory, Rates
 from edgernn.rules.scored import PerSample
 
 
@@ -66,17 +66,9 @@ class Skip(PerSample):
         self.rule_w.zero_()
         self.rule_b.fill_(math.log(1.001 * 0.5 / steps / (1 - 1.001 * 0.5 / steps)))
 
-    def executed_macs(
-        self,
-        cell: Cell,
-        update_rate: float,
-        busy_rate: float | None = None,
-        input_rate: float | None = None,
-        *,
-        keeps_sums: bool = True,
-    ) -> float:
+    def executed_macs(self, cell: Cell, rates: Rates) -> float:
         # nothing is computed between updates, as Δ is constant there
-        return update_rate * (sum(cell.macs()) - cell.skipped_zeros() + self.macs())
+        return rates.updates * (sum(cell.macs()) - cell.skipped_zeros() + self.macs())
 
     def macs(self) -> int:
         return self.hidden_size

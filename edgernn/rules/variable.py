@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision
+from edgernn.rules.decision import Decision, Rates
 from edgernn.rules.scored import PerNeuron
 
 
@@ -87,20 +87,12 @@ class Variable(PerNeuron):
         assert likelihoods is not None
         return super().budget((likelihoods - self.target).abs(), None, weights)
 
-    def executed_macs(
-        self,
-        cell: Cell,
-        update_rate: float,
-        busy_rate: float | None = None,
-        input_rate: float | None = None,
-        *,
-        keeps_sums: bool = True,
-    ) -> float:
+    def executed_macs(self, cell: Cell, rates: Rates) -> float:
         # only the first rows (all rows of a coupled cell), and in each row the first columns of x and of the states;
         # m is truncated too if it vanishes with the states, and is read in full otherwise
         inputs, hidden, middle = self.input_size, self.hidden_size, cell.mid_size
         mid, _ = cell.macs()
-        busy = self._busy(update_rate, busy_rate)
+        update_rate, busy = rates.updates, rates.busy_steps
         changed = busy if cell.couples else update_rate
         shrinks = cell.mid_vanishes and not cell.couples
 
