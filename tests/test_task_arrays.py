@@ -562,6 +562,21 @@ def test_lists_of_arrays_become_a_trained_run_that_predicts_classes(tmp_path, mo
         train((x[1:], y[1:]), "gru", out=run.path, resume=True, **settings)
 
 
+def test_a_class_for_each_step_of_unequal_sequences(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    x, _ = waves(40)
+    y = [["high" if value > 1 else "low" for value in rows[:, 0]] for rows in x]
+    run = train((x, y), "gru", out=tmp_path / "run", hidden_size=6, steps=40, lr=0.05)
+    answers = run.predict(x[:6])
+    assert [[name for name in row if name] for row in answers.classes.tolist()] == y[:6]
+    padding = answers.classes == ""
+    assert np.isnan(answers.y[padding]).all()
+    assert answers.probabilities[~padding].sum(1) == pytest.approx(1)
+    for wrong in ("new.csv", np.zeros(3), [["a"]]):
+        with pytest.raises(UsageError, match=r"x: expected numbers \(T, I\) or \(N, T, I\)"):
+            run.predict(wrong)
+
+
 def list_dataset(x, y):
     class Pairs(torch.utils.data.Dataset):
         def __len__(self):
@@ -620,6 +635,7 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
         (([np.zeros((3, 2)), np.zeros(4)], [0, 1]), "x: expected arrays that differ in their number of steps alone"),
         ((np.zeros((3, 2)), [0, 1, 0]), r"data\.npz: x: expected shape \(N, T, I\)"),
         ({"x": np.zeros((9, 2, 1))}, "expected arrays x and y, got no y"),
+        (([], []), "x: expected at least one sequence, got none"),
     ],
 )
 def test_data_in_memory_that_do_not_fit_are_refused(task, message, tmp_path):

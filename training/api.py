@@ -2,6 +2,7 @@
 """The function `train`: training of a model in one call, as `edgernn train` does."""
 
 import json
+import math
 import shlex
 import statistics
 import tempfile
@@ -150,8 +151,8 @@ class TrainedRun(dict[str, Any]):
             x: One sequence (T, I), N sequences (N, T, I), or a list of N sequences of unequal lengths (T, I).
 
         Returns:
-            The outputs, with the names and the probabilities of classes if the model has classes. In the padding of
-            shorter sequences the outputs at each step have no meaning.
+            The outputs, with the names and the probabilities of classes if the model has classes. Outputs at steps
+            after the end of a shorter sequence are NaN, and their classes "".
 
         Raises:
             UsageError: x has another shape, or the model cannot run sequences of unequal lengths.
@@ -159,16 +160,25 @@ class TrainedRun(dict[str, Any]):
         from edgernn.training.tasks.arrays import stacked
 
         array, lengths = stacked("x", x)
+        if array.dtype.kind not in "iuf" or array.ndim not in (2, 3):
+            raise UsageError(
+                f"x: expected numbers (T, I) or (N, T, I), or a list of sequences (T, I), got {array.dtype} "
+                f"{array.shape}; reshape x, or run a file with `edgernn run`"
+            )
         single = array.ndim == 2
         sequences = torch.as_tensor(array[None] if single else array, dtype=torch.float32)
         counts = None if lengths is None else torch.from_numpy(lengths)
         y = self.model.outputs(sequences.transpose(0, 1), counts)
-        y = y.transpose(0, 1) if y.ndim == 3 else y
+        if y.ndim == 3:
+            y = y.transpose(0, 1).clone()
+            if counts is not None:
+                y[torch.arange(y.shape[1]) >= counts[:, None]] = math.nan
         outputs = (y[0] if single else y).numpy()
         names = class_names({"classes": self._classes, "metric": self["metric"]}, outputs.shape[-1])
         if names is None:
             return Prediction(outputs)
-        return Prediction(outputs, probabilities(outputs), np.array(names)[outputs.argmax(-1)])
+        classes = np.where(np.isnan(outputs[..., 0]), "", np.array(names)[outputs.argmax(-1)])
+        return Prediction(outputs, probabilities(outputs), classes)
 
     @cached_property
     def _classes(self) -> list[str] | None:

@@ -320,6 +320,8 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
     if hasattr(values, "shape"):
         return _array(values), None
     arrays = [_array(value) for value in values]
+    if not arrays:
+        raise UsageError(f"{name}: expected at least one sequence, got none; add some")
     if len({array.shape[1:] for array in arrays}) > 1 or len({array.ndim for array in arrays}) > 1:
         raise UsageError(
             f"{name}: expected arrays that differ in their number of steps alone, got the shapes "
