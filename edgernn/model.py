@@ -22,6 +22,7 @@ with needed_by("edgernn.model"):
     from edgernn.frontends import LogMel
     from edgernn.heads import make_head
     from edgernn.layer import RecurrentLayer, Trace
+    from edgernn.layer_trace import Recorder
     from edgernn.names import resolve_imputer
     from edgernn.padding import (
         check_lengths,
@@ -35,7 +36,7 @@ with needed_by("edgernn.model"):
     from edgernn.weight_types import Rounding
 
 
-class RecurrentModel(nn.Module):
+class RecurrentModel(Recorder, nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
@@ -43,18 +44,16 @@ class RecurrentModel(nn.Module):
     are not rounded unless a subclass sets `rounding`. Derive a new network from this class, not from another network.
     """
 
-    traces: list[Trace]
-
     def __init__(self) -> None:
         super().__init__()
-        self.traces = []
+        self.traces, self.earlier = [], []
         self.rounding = Rounding()
         self._background: Tensor | None = None
         self._background_weight = 1.0
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy has no records of forward passes, as their tensors with gradients cannot be copied
-        return {**self.__dict__, "traces": []}
+        return {**self.__dict__, "traces": [], "earlier": []}
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the `RecurrentLayer` objects of the network, in the order of their registration as submodules."""
@@ -385,7 +384,7 @@ class SequenceModel(RecurrentModel):
         if state is None:
             state = self.initial_state(y.shape[1], y)
         state, last = state[len(heard) :], list(heard)
-        self.traces = []
+        traces: list[Trace] = []
         layers = self.recurrent_layers()
         dropout = self.config.dropout
         if self.training:
@@ -413,11 +412,12 @@ class SequenceModel(RecurrentModel):
                 # the backward direction's final state, which has read the whole sequence, is at the first step
                 tops.append(final[0])
                 last += final
-                self.traces.append(trace if background is None else dataclasses.replace(trace, background=background))
+                traces.append(trace if background is None else dataclasses.replace(trace, background=background))
             if self.output == "last" and i + self.directions == len(layers):
                 outputs, u = tops, last_steps(u, counts)
             y = outputs[0] if self.directions == 1 else torch.cat(outputs, -1)
             y = y if block is None else block.leave(u, y)
+        self.record(traces)
         return y, tuple(last) if needs_state else ()
 
     def check_lengths(self) -> None:

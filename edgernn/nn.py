@@ -24,6 +24,7 @@ with needed_by("edgernn.nn"):
     from edgernn.errors import UsageError
     from edgernn.kernels import why_loop
     from edgernn.layer import RecurrentLayer, Trace, python_loop
+    from edgernn.layer_trace import Recorder
     from edgernn.model import RecurrentModel
     from edgernn.names import resolve
     from edgernn.padding import checked_lengths, reversed_time, run_padded, without_padding
@@ -48,8 +49,8 @@ __all__ = [
 States = Tensor | tuple[Tensor, ...]
 
 
-class _Recurrent(nn.Module):
-    """Recurrent layers of one cell and update rule, and the records of their last forward pass.
+class _Recurrent(Recorder, nn.Module):
+    """Recurrent layers of one cell and update rule, and the records of their calls.
 
     Args:
         cell: Name or class of the cell.
@@ -59,11 +60,9 @@ class _Recurrent(nn.Module):
 
     Attributes:
         layers: The layers of class `RecurrentLayer`, first layer first, each forward direction before its backward one.
-        traces: One record (`Trace`) of the last forward pass for each of `layers`.
     """
 
     layers: nn.ModuleList
-    traces: list[Trace]
 
     def __init__(
         self,
@@ -85,11 +84,11 @@ class _Recurrent(nn.Module):
             raise UsageError("cell: expected one without an imputer, which SequenceModel has; use SequenceModel for it")
         self.input_size, self.hidden_size = sizes[0]
         self.layers = nn.ModuleList(config.make(inputs, hidden) for inputs, hidden in sizes)
-        self.traces = []
+        self.traces, self.earlier = [], []
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy has no records of forward passes, as their tensors with gradients cannot be copied
-        return {**self.__dict__, "traces": []}
+        return {**self.__dict__, "traces": [], "earlier": []}
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the layers of class `RecurrentLayer`."""
@@ -232,7 +231,7 @@ class Recurrent(_Recurrent):
             x = without_padding(x, counts)
         layers, directions = self.recurrent_layers(), 2 if self.bidirectional else 1
         states = self._split(self.initial_state(x.shape[1], x) if state is None else state, x.shape[1])
-        y, lasts, self.traces = x, [], []
+        y, lasts, traces = x, [], []
         for i in range(0, len(layers), directions):
             if i and self.dropout:
                 y = nn.functional.dropout(y, self.dropout, self.training)
@@ -246,8 +245,9 @@ class Recurrent(_Recurrent):
                     out, last, trace = run_padded(layer, layer, read, start, counts)
                 outputs.append(reversed_time(out, counts) if direction else out)
                 lasts.append(last)
-                self.traces.append(trace)
+                traces.append(trace)
             y = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        self.record(traces)
         return y.transpose(0, 1) if self.batch_first else y, self._joined(lasts)
 
     def _packed(self, packed: PackedSequence, state: States | None) -> tuple[PackedSequence, States]:
@@ -271,6 +271,8 @@ class RecurrentCell(_Recurrent):
     Raises:
         UsageError: An unknown name or setting, or a value that is not valid.
     """
+
+    most_calls = 10_000
 
     def __init__(
         self,
@@ -311,7 +313,7 @@ class RecurrentCell(_Recurrent):
             raise UsageError(f"state: expected shapes {widths}, got {shapes}; pass the last state, or None")
         after: tuple[Tensor, ...]
         _, after, trace = layer(x.unsqueeze(0), before)
-        self.traces = [trace]
+        self.record([trace])
         return after[0] if len(after) == 1 else after
 
 
@@ -498,28 +500,47 @@ def recurrent_modules(module: nn.Module) -> list[_Recurrent | RecurrentModel]:
     return list(dict.fromkeys(part for child in module.children() for part in recurrent_modules(child)))
 
 
+def _counted(module: nn.Module) -> list[_Recurrent | RecurrentModel]:
+    """List the recurrent modules in a tree, whose calls count from now on from the beginning of each forward pass."""
+    parts = recurrent_modules(module)
+    if module not in parts and _begin not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(_begin)
+    return parts
+
+
+def _begin(module: nn.Module, inputs: Any) -> None:
+    """Forget the calls of recurrent layers before a forward pass of a network."""
+    if not torch.compiler.is_compiling():
+        for part in recurrent_modules(module):
+            part.traces, part.earlier, part.most_calls = [], [], None
+
+
 def _traces(module: nn.Module) -> list[tuple[RecurrentLayer, Trace]]:
     """List the recurrent layers in a tree, with their records of the last forward pass."""
-    parts = recurrent_modules(module)
+    parts = _counted(module)
     if not parts:
         raise UsageError("module: expected one with a recurrent layer of edgernn, got none; add edgernn.nn.Recurrent")
     called = [part for part in parts if part.traces]
     if not called:
         raise UsageError("module: expected a forward pass before, got none; call the module first")
-    return [pair for part in called for pair in zip(part.recurrent_layers(), part.traces, strict=True)]
+    for part in called:
+        part.end_step()
+    return [pair for part in called for pair in zip(part.recurrent_layers(), part.calls(), strict=True)]
 
 
 def budget(module: nn.Module) -> Tensor:
     """Compute the penalty on updates of a network's last forward pass, to add to the loss, times a weight.
 
-    A layer that is called several times, such as a RecurrentCell in a loop over steps, counts with its last call alone:
-    add the budget after each call.
+    Every call of a layer counts, as of a RecurrentCell in a loop over steps. Calls outside a forward pass of `module`,
+    and those of a layer that is itself the module, count since the weights last changed or a result was last read, at
+    most 10,000 of a RecurrentCell and 8 of other modules.
 
     Args:
         module: The network.
 
     Returns:
-        The mean number of updates of a neuron in a sequence, summed over the recurrent layers in `module`, a scalar.
+        The mean number of updates of a neuron in a sequence, summed over the calls of the recurrent layers in `module`,
+        a scalar.
 
     Raises:
         UsageError: The module has no recurrent layer, or it has not been called yet.
@@ -530,7 +551,7 @@ def budget(module: nn.Module) -> Tensor:
 def update_rate(module: nn.Module) -> float:
     """Compute the mean share of neurons updated at a step of a network's last forward pass.
 
-    A layer that is called several times counts with its last call alone.
+    Every call of a layer counts, as for `budget`.
 
     Args:
         module: The network.
@@ -575,6 +596,7 @@ class Steer:
         rules = {type(part.rule) for part in module.modules() if isinstance(part, RecurrentLayer)}
         for rule in rules if not any(rule.steerable() for rule in rules) else ():
             check_steerable("skip", rule)
+        _counted(module)
         self.module, self.step = module, 0
         self._steering = Steering(skip, steps)
 

@@ -162,6 +162,9 @@ class OwnNetwork(RecurrentModel):
             before = None if state is None else state[count:]
         if self.vocabulary is None:
             x = (x - self.input_mean) / self.input_std
+        parts = recurrent_modules(self.network)
+        for part in parts:
+            part.traces, part.earlier, part.most_calls = [], [], None
         y, last = self._called(x, before)
         expected = ((steps,) if self.output == "all" else ()) + (batch, self.output_size)
         if not isinstance(y, Tensor) or y.shape != expected:
@@ -173,15 +176,14 @@ class OwnNetwork(RecurrentModel):
             raise UsageError(
                 f"{self.config.title}: forward: expected y of shape {axes} = {expected}, got {got}; {remedy}"
             )
-        self.traces = []
-        for part in recurrent_modules(self.network):
-            if len(part.traces) != len(part.recurrent_layers()):
-                raise UsageError(
-                    f"{self.config.title}: forward: expected a call of each recurrent layer, got none of one; remove it"
-                )
-            self.traces += part.traces
+        if not all(part.traces for part in parts):
+            raise UsageError(
+                f"{self.config.title}: forward: expected a call of each recurrent layer, got none of one; remove it"
+            )
+        traces = [trace for part in parts for trace in part.calls()]
         if self._background is not None:
-            self.traces = [_marked(trace, self._background) for trace in self.traces]
+            traces = [_marked(trace, self._background) for trace in traces]
+        self.record(traces)
         return y, (*heard, *last) if self._layout is not None else ()
 
     def _called(self, x: Tensor, state: State | None) -> tuple[Any, State]:

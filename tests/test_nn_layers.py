@@ -3,6 +3,7 @@
 
 import copy
 import io
+import pickle
 from typing import Any
 
 import pytest
@@ -136,6 +137,81 @@ def test_budget_and_rate_of_a_network() -> None:
     assert update_rate(net) == pytest.approx((8 * float(trace.decisions.double().mean()) + 4) / 12)
     with pytest.raises(edgernn.UsageError, match="expected one with a recurrent layer of edgernn, got none"):
         budget(nn.Linear(1, 1))
+
+
+class Steps(nn.Module):
+    """A layer for each half of a sequence, or its cell for each step."""
+
+    def __init__(self, layer: Recurrent, cell: RecurrentCell) -> None:
+        super().__init__()
+        self.layer, self.cell, self.stepwise = layer, cell, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.stepwise:
+            halves = x.chunk(2)
+            y, state = self.layer(halves[0])
+            return y.sum() + self.layer(halves[1], state)[0].sum()
+        state, total = torch.zeros(x.shape[1], 6), torch.zeros(())
+        for x_t in x:
+            state = self.cell(x_t, state)
+            total = total + state.sum()
+        return total
+
+
+def make_steps() -> Steps:
+    torch.manual_seed(0)
+    layer, cell = Recurrent("sarnn", 3, 6), RecurrentCell("sarnn", 3, 6)
+    cell.load_state_dict(layer.state_dict())
+    return Steps(layer, cell)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_budget_and_rate_count_every_call_of_a_step(stepwise: bool, compiled: bool) -> None:
+    net, x = make_steps(), torch.randn(10, 4, 3)
+    whole = copy.deepcopy(net.layer)
+    whole(x)
+    expected, rate = budget(whole), update_rate(whole)
+    expected.backward()
+    net.stepwise = stepwise
+    part = net.cell if stepwise else net.layer
+    call = torch.compile(net, backend="aot_eager", fullgraph=True) if compiled else net
+    # a step that nobody reads, then one that is read after every pass
+    for read in (False, True, True):
+        net.zero_grad()
+        call(x)
+        if read:
+            torch.testing.assert_close(budget(net), expected)
+            assert update_rate(net) == pytest.approx(rate)
+            budget(net).backward()
+            for ours, theirs in zip(part.parameters(), whole.parameters(), strict=True):
+                torch.testing.assert_close(ours.grad, theirs.grad)
+        else:
+            # as an optimiser does
+            with torch.no_grad():
+                next(part.parameters()).add_(0)
+    with torch.no_grad():
+        call(x)
+        torch.testing.assert_close(budget(net), expected.detach())
+
+
+def test_calls_that_nobody_counts_hold_no_memory() -> None:
+    layer, x = Recurrent("sarnn", 3, 6), torch.randn(5, 4, 3)
+    for _ in range(20):
+        layer(x)
+    assert len(layer.earlier) == 7
+    single = layer.traces[0].budget
+    torch.testing.assert_close(budget(layer), 8 * single)
+    layer(x)
+    torch.testing.assert_close(budget(layer), single)
+    assert not copy.deepcopy(layer).traces
+    net = make_steps()
+    steering = steer(net, skip=0.5, steps=3)
+    for _ in range(20):
+        net(x)
+    assert len(net.layer.earlier) == 1
+    steering(torch.zeros(()))
+    assert len(pickle.dumps(net)) < 20_000
 
 
 def test_steering_reaches_a_share_and_resumes() -> None:
