@@ -4,10 +4,10 @@
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.training.tasks.sources import random_split
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 # one in 10 sequences is for validation, one in 10 for the test
 HELD_OUT = 10
 
@@ -230,6 +231,25 @@ def split_units(
                 given = spare(part)[:1]
                 part[:] = [*(kept for kept in part if kept not in given), unit]
                 giver += given
+    return parts
+
+
+def split_each(classes: Iterable[Sequence[T]], held_out: Sequence[int], seed: int) -> list[list[T]]:
+    """Split the members of each class at random into parts.
+
+    Args:
+        classes: The members of each class.
+        held_out: For each part but the first, n: one in n members of each class, at least one, is in this part.
+        seed: Random seed.
+
+    Returns:
+        The members of each part.
+    """
+    parts: list[list[T]] = [[] for _ in range(len(held_out) + 1)]
+    for members in classes:
+        sizes = [max(1, len(members) // one_in) for one_in in held_out]
+        for part, chosen in zip(parts, random_split(len(members), sizes, seed), strict=True):
+            part += [members[i] for i in chosen.tolist()]
     return parts
 
 

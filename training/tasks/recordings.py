@@ -13,8 +13,7 @@ import numpy.typing as npt
 from edgernn.errors import EdgernnError
 from edgernn.runtime.wav import FULL_SCALE, conversion, read_wav
 from edgernn.training.formats import read_text
-from edgernn.training.tasks.parts import HELD_OUT, check_apart, visible
-from edgernn.training.tasks.sources import random_split
+from edgernn.training.tasks.parts import HELD_OUT, check_apart, split_each, visible
 
 Audio = npt.NDArray[np.float32]
 WAV = ".wav"
@@ -173,30 +172,28 @@ def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[W
     """Split files at random so that no speaker is in two parts."""
     speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
     order = sorted(set(speakers))
-    held_out = max(1, len(order) // HELD_OUT)
     if len(order) < _LEAST:
         raise EdgernnError(
             f"{files[0].path.parent.parent}: expected at least {_LEAST} speakers (in file names, the text before "
             f"{_SPEAKER}), got {len(order)}; record more speakers or rename the files"
         )
-    chosen = random_split(len(order), [held_out, held_out], seed)
-    part_of = {order[i]: part for part, indices in zip(PARTS, chosen, strict=True) for i in indices.tolist()}
-    return {part: [file for file, name in zip(files, speakers, strict=True) if part_of[name] == part] for part in PARTS}
+    parts = split_each([order], (HELD_OUT, HELD_OUT), seed)
+    return {
+        part: [file for file, name in zip(files, speakers, strict=True) if name in chosen]
+        for part, chosen in zip(PARTS, map(set, parts), strict=True)
+    }
 
 
 def _split_classes(root: Path, files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
-    parts: dict[str, list[WordFile]] = {part: [] for part in PARTS}
-    for word in sorted({file.word for file in files}):
-        members = [file for file in files if file.word == word]
+    classes = [[file for file in files if file.word == word] for word in sorted({file.word for file in files})]
+    for members in classes:
         if len(members) < _LEAST:
+            word = members[0].word
             raise EdgernnError(
                 f"{root / word}: expected at least {_LEAST} wav files of the class {word!r}, got {len(members)}; "
                 "record more"
             )
-        held_out = max(1, len(members) // HELD_OUT)
-        for part, indices in zip(PARTS, random_split(len(members), [held_out, held_out], seed), strict=True):
-            parts[part] += [members[i] for i in indices.tolist()]
-    return parts
+    return dict(zip(PARTS, split_each(classes, (HELD_OUT, HELD_OUT), seed), strict=True))
 
 
 def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray[np.int16]:

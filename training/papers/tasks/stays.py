@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgernn.training.formats.physionet import OUTCOMES, PARAMETERS, Stays
-from edgernn.training.tasks.sources import random_split
+from edgernn.training.tasks.parts import split_each
 
 Array = npt.NDArray[Any]
 HOURS = 48
@@ -82,10 +82,5 @@ def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
     Returns:
         The indices of the stays of the training, validation and test parts, in this order.
     """
-    parts: list[list[Tensor]] = [[], [], []]
-    for value in (0, 1):
-        members = (label == value).nonzero().flatten()
-        sizes = [max(1, len(members) // _VALIDATION), max(1, len(members) // _TEST)]
-        for part, chosen in zip(parts, random_split(len(members), sizes, seed), strict=True):
-            part.append(members[chosen])
-    return [torch.cat(part) for part in parts]
+    classes = [(label == value).nonzero().flatten().tolist() for value in (0, 1)]
+    return [torch.tensor(part) for part in split_each(classes, (_VALIDATION, _TEST), seed)]
