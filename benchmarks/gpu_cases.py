@@ -45,12 +45,7 @@ def cases(only: str | None = None) -> list[Case]:
 
 
 def run_cases(
-    path: Path,
-    chosen: Sequence[Case],
-    settings: Rounds = FULL,
-    *,
-    command: str = "",
-    progress: Progress | None = None,
+    path: Path, chosen: Sequence[Case], settings: Rounds = FULL, *, command: str = "", progress: Progress | None = None
 ) -> dict[str, Any]:
     """Time benchmark cases on a GPU, with random weights; rewrite the report after each case.
 

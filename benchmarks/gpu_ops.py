@@ -26,29 +26,10 @@ from edgernn.runtime.library import cuda_library_path
 TOLERANCE = 1e-4
 # sizes (T, B, I, H) of the checks
 SHAPES = ((1, 1, 3, 5), (13, 3, 24, 60), (40, 1, 2, 128), (5, 70, 64, 128), (3, 2, 128, 256))
-SMALL = (
-    "gru",
-    "lstm-peephole",
-    "gru+selective",
-    GROUPS,
-    "lstm+skip",
-    "gru-before+selective+low-rank",
-    "gru+topk",
-    "gru+delta",
-)
-TIMED = (
-    "gru",
-    "lstm",
-    "pru",
-    "gru+selective",
-    GROUPS,
-    "gru+skip",
-    "gru+topk",
-    "gru+delta",
-    "gru-before",
-    "irc-gru",
-    "eins",
-)
+SMALL = ("gru", "lstm-peephole", "gru+selective", GROUPS, "lstm+skip", "gru-before+selective+low-rank")
+SMALL += ("gru+topk", "gru+delta")
+TIMED = ("gru", "lstm", "pru", "gru+selective", GROUPS, "gru+skip", "gru+topk", "gru+delta")
+TIMED += ("gru-before", "irc-gru", "eins")
 _DRAWS = 8
 
 Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]

@@ -103,14 +103,7 @@ class _Worker:
 
 
 def drive(
-    items: Sequence[Item],
-    tell: Tell,
-    command: Sequence[str],
-    log: IO[str],
-    *,
-    workers: int,
-    seconds: float,
-    end: float,
+    items: Sequence[Item], tell: Tell, command: Sequence[str], log: IO[str], *, workers: int, seconds: float, end: float
 ) -> None:
     """Measure items in worker processes, the first items first, and record each entry as soon as it is known."""
     waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()

@@ -24,14 +24,7 @@ from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.training.pictures import save
 
 # cell, I, H
-LAYERS = (
-    ("gru", 2, 128),
-    ("gru", 40, 96),
-    ("gru", 64, 128),
-    ("pru", 40, 96),
-    ("lstm", 40, 96),
-    ("gru", 128, 256),
-)
+LAYERS = (("gru", 2, 128), ("gru", 40, 96), ("gru", 64, 128), ("pru", 40, 96), ("lstm", 40, 96), ("gru", 128, 256))
 SKIPS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.9)
 GROUP_SIZES = (1, 16)
 # target, by group size: `CurvePoint.time` exceeds `CurvePoint.needed` by no more than this
