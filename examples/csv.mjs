@@ -14,7 +14,11 @@ export async function* steps(lines, width, channels = null) {
     if (line.trim() === "") {
       yield null;
     } else if (count === 1 && isHeader(line)) {
-      order = channels && orderOf(namesOf(line), channels);
+      const names = namesOf(line);
+      if (!channels && names.length !== width) {
+        throw new Error(`line 1: expected a header of ${width} columns, got ${line}; correct the header`);
+      }
+      order = channels && orderOf(names, channels);
     } else {
       const row = cells(line);
       if (row.length !== width) throw new Error(`line ${count}: expected ${width} finite numbers, got ${line}`);

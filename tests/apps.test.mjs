@@ -24,6 +24,10 @@ test("a first line of numbers that are not finite is refused and not skipped", a
   }
   for (const line of ["nanoseconds,y", "inf_x,y", "value,marker", "# x,y", '"x","a,b"', ",x"]) assert(isHeader(line), line);
   assert.deepEqual((await steps(["nanoseconds,y", "1,2"], 2).next()).value, [1, 2]);
+  for (const header of ["y", "x,y,z", "x,,y"]) {
+    const message = `line 1: expected a header of 2 columns, got ${header}; correct the header`;
+    await assert.rejects(steps([header, "1,2"], 2).next(), { message });
+  }
 });
 
 test("a first line with a number or a damaged one is no header", async () => {

@@ -13,6 +13,7 @@
 #define _POSIX_C_SOURCE 200809L /* for getline */
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -133,10 +134,26 @@ static void FailColumns(const Stream* stream, const char* line) {
   exit(1);
 }
 
+/* Fails unless a header has a name for each of `count` columns. */
+static void CheckColumns(const char* line, int64_t count) {
+  const char* at = line;
+  int64_t columns = 0;
+  for (Cell cell; NextCell(&at, &cell);) ++columns;
+  if (columns == count) return;
+  fprintf(stderr,
+          "%s: line 1: expected a header of %" PRId64 " columns, got %.*s; correct the header\n",
+          program_name, count, (int)strcspn(line, "\r\n"), line);
+  exit(1);
+}
+
 /* Finds the channel of each column by its name in the header, if the model knows the names. */
 static void ReadHeader(Stream* stream, const char* line) {
   const int64_t count = stream->packed.sizes.input;
-  if (stream->place == NULL || ChannelName(stream, 0) == NULL) return;
+  if (stream->place == NULL) return;
+  if (ChannelName(stream, 0) == NULL) {
+    CheckColumns(line, count);
+    return;
+  }
   for (int64_t i = 0; i < count; ++i) stream->place[i] = -1;
   const char* at = line;
   int64_t columns = 0;

@@ -104,8 +104,12 @@ std::string Joined(const std::vector<std::string>& names) {
 // Finds the channel of each column by the names in a header, if the model knows names.
 void ReadHeader(const std::string& header, const std::vector<std::string>& channels,
                 std::vector<std::size_t>* places) {
-  if (channels.empty()) return;
   std::vector<std::string> columns = Cells(header);
+  if (channels.empty()) {
+    if (columns.size() == places->size()) return;
+    throw std::runtime_error("line 1: expected a header of " + std::to_string(places->size()) +
+                             " columns, got " + header + "; correct the header");
+  }
   // numpy.savetxt marks a header with #
   columns[0].erase(0, columns[0].find_first_not_of("# "));
   if (!std::is_permutation(columns.begin(), columns.end(), channels.begin(), channels.end()) ||

@@ -198,6 +198,7 @@ BAD = {
     "another schema": (lambda p: altered(p, schema=3), STEPS, r"altered\.onnx: schema: expected 2, got 3"),
     "no streaming": (lambda p: altered(p, streaming=False), STEPS, r"altered\.onnx: .* cannot be streamed"),
     "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3"),
+    "header": (lambda _: TRAINED, "a,b,c\n1,2\n", r"line 1: expected a header of 2 columns, got a,b,c; correct"),
 } | {name: (lambda _: TRAINED, text, message) for name, (text, message) in BAD_LINES.items()}
 
 
@@ -235,6 +236,7 @@ BAD_PACKED = {
     "half a file": (part, STEPS, r"part\.edgernn: packed model: expected \d+ bytes, got 100000$"),
     "too many": (lambda p: packed(TRAINED, p), "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3$"),
     "too few": (lambda p: packed(TRAINED, p), "1,2\n1\n", r"line 2: expected 2 finite numbers, got 1$"),
+    "header": (lambda p: packed(TRAINED, p), "a\n1,2\n", r"line 1: expected a header of 2 columns, got a; correct"),
     "half a word": (lambda p: packed(words()[0], p), "3\n1.5\n", r"line 2: expected 1 word, got 1\.5$"),
     "not a word": (
         lambda p: packed(words()[0], p),
