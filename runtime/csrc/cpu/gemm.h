@@ -2,8 +2,7 @@
 // Matrix products with packed float32, bfloat16 or int8 weights, tiled for registers. The layout of
 // the sums is [row][block][gate][lane]. The weights may have only some of the gates.
 
-#ifndef EDGERNN_CPU_GEMM_H_
-#define EDGERNN_CPU_GEMM_H_
+#pragma once
 
 #include "cpu/compress.h"
 #include "cpu/pack_panels.h"
@@ -329,5 +328,3 @@ inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, cons
 }
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_CPU_GEMM_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns a cell's description from a file into a checked cell that drivers can run.
 
-#ifndef EDGERNN_PROGRAM_CHECK_CELL_H_
-#define EDGERNN_PROGRAM_CHECK_CELL_H_
+#pragma once
 
 #include "program/cell.h"
 #include "program/check_program.h"
@@ -45,5 +44,3 @@ FindArgument ArgumentsOf(const CellTable& cell, bool for_mid);
 const ProgramCell* CopyCell(const ProgramCell& cell, Arena* arena);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PROGRAM_CHECK_CELL_H_

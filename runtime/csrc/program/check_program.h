@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns a program from a file into a checked one that can be run.
 
-#ifndef EDGERNN_PROGRAM_CHECK_PROGRAM_H_
-#define EDGERNN_PROGRAM_CHECK_PROGRAM_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -52,5 +51,3 @@ using FindArgument = std::function<int(ArgumentKind, int index)>;
 Program CopyProgram(Program program, Arena* arena);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PROGRAM_CHECK_PROGRAM_H_

@@ -5,8 +5,7 @@
 // A program is a list of values without branches: its arguments, its constants, then the value of
 // each instruction. A program is checked before it is run.
 
-#ifndef EDGERNN_PROGRAM_PROGRAM_H_
-#define EDGERNN_PROGRAM_PROGRAM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -109,5 +108,3 @@ struct Program {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PROGRAM_PROGRAM_H_

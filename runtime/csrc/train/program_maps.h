@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The point-wise maps of a user-defined cell: its programs are interpreted over the rows of a step.
 
-#ifndef EDGERNN_TRAIN_PROGRAM_MAPS_H_
-#define EDGERNN_TRAIN_PROGRAM_MAPS_H_
+#pragma once
 
 #include "program/run.h"
 #include "train/cell_maps.h"
@@ -201,5 +200,3 @@ constexpr TrainCellFunctions kProgramFunctions = {&RunForward<false>, &RunForwar
                                                   &RunBackward<false>, &RunBackward<true>};
 
 }  // namespace edgernn::EDGERNN_ISA
-
-#endif  // EDGERNN_TRAIN_PROGRAM_MAPS_H_
