@@ -168,7 +168,8 @@ def parse_csv(
         rows = chain([(first, header)], rows)
         if len(columns) == width:
             names = list(columns)
-            _warn(f"{path}: no header; its columns are taken as {some(names)}, in this order")
+            if width > 1:
+                _warn(f"{path}: no header; its columns are taken as {some(names)}, in this order")
     words = {i: list[str]() for i, name in enumerate(names or ()) if name in text}
     numeric = [i for i in range(width) if i not in words]
     values, count = array("d"), 0
