@@ -377,3 +377,108 @@ def test_damaged_arguments_are_refused_or_harmless():
             graph.steps = kept
     assert len(messages) > 5 * len(graph.steps)
     assert all(message.startswith("packed model: ") and "expected" in message for message in messages)
+
+
+def test_states_counts_and_bad_samples_of_streams():
+    torch.manual_seed(0)
+    layer = RecurrentLayer(CELLS["gru"](5, 11), RULES["selective"](5, 11))
+    content = recurrent_graph(layer, 2, 3).content()
+    x = np.random.default_rng(8).standard_normal((3, 2, 30)).astype(np.float32)
+    stepper = Stepper(content, 2, "hold")
+
+    def step(x):
+        stepper.x[...] = x
+        assert stepper.step(), stepper.refusal()
+        return stepper.y.copy()
+
+    first = step(x[0])
+    neurons = 2 * 3 * 11
+    assert stepper.updates is not None
+    assert stepper.macs is not None
+    assert np.all((stepper.updates > 0) & (stepper.updates < neurons))
+    assert np.all(stepper.macs > stepper.updates)
+    saved = stepper.save_state()
+    second = step(x[1])
+    stepper.restore_state(saved)
+    np.testing.assert_array_equal(step(x[1]), second)
+    stepper.restart_row(1)
+    np.testing.assert_array_equal(step(x[0])[1], first[1])
+    stepper.x[...] = np.nan
+    assert stepper.step()
+    assert np.all(np.isfinite(stepper.y))
+    np.testing.assert_array_equal(stepper.nonfinite, [1, 1])
+
+
+def small(steps, tensors=((2, 3),)):
+    """A graph with these steps, x (6,), y (6,) and a buffer (6,) as values 0 to 2, and some tensors."""
+    graph = Graph(6, 6)
+    graph.buffer(6)
+    for shape in tensors:
+        graph.tensor(np.ones(shape))
+    for step in steps:
+        graph.step(*step)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ((9, 0), "step 0: code: expected 0 to 7, got 9"),
+        (
+            (MOVE, 0, 0, 0, 0, 1, 6, 1, 1),
+            r"\(move\): to: expected a value that steps may write, got a constant or an inp",
+        ),
+        ((MOVE, 0, 0, 1, 0, 1, 7, 1, 1), r"\(move\): from: expected numbers 0 to 5 of value 0, got 0 to 6"),
+        ((MOVE, 0, 0, 1, 0, 1, 6, -1, 1), "from: expected numbers 0 to 5 of value 0, got -5 to 0"),
+        ((MOVE, 0, 0, 1, 0, 1, 2**20, 0, 0), "results: expected 1 to 6, got 1048576"),
+        ((MOVE, 0, 0, 3, 0, 1, 6, 1, 1), "to: expected 0 to 2, got 3"),
+        ((MOVE, 0, 0, 1, 0, 1, 6, 1), "stride of to: expected a number, got no more arguments"),
+        ((MOVE, 0, 0, 1, 0, 1, 6, 1, 1, 5), r"arguments: expected 8, got 9"),
+        ((LINEAR, 0, 0, 1, 0, 1, -1, 1, 0, 0, 1, 0, 0), r"W: expected 0, got 1"),
+        ((LINEAR, 0, 0, 1, 0, 0, -1, 1, 0, 0, 3, 2, 2), "from: expected numbers 0 to 5 of value 0, got 2 to 6"),
+        ((LINEAR, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0), r"b: expected 1 axes, got \(2, 3\)"),
+        ((REDUCE, 3, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 6, 1, 1, 1), "kind: expected 0 to 2, got 3"),
+        ((GATHER, 0, 0, 1, 0, 2, 2, 0, 3), "from: expected numbers 0 to 5 of value 0, got 0 to 7"),
+        ((FOURIER, 0, 0, 1, 0, 1, 0, 0, 6, -1), "N: expected a power of two, got 6"),
+        ((PROGRAM, 1, 1, 6, 1, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 1, 99, 0, 0, -1, 1), "operation codes below 21, got 99"),
+        ((RECURRENT, 0, 0, 0, 0, 1, 0, 1, 1, 0, 0), "layer: expected none, got 0"),
+    ],
+)
+def test_an_invalid_step_is_named(step, message):
+    with pytest.raises(EdgernnError, match="packed model: step 0.*" + message.removeprefix("step 0")):
+        Stepper(small([step]).content(), 1)
+
+
+def test_overlapping_values_of_a_layer_are_refused():
+    torch.manual_seed(0)
+    graph = recurrent_graph(RecurrentLayer(CELLS["gru"](5, 11), RULES["always"](5, 11)), 1, 1, zero=True)
+    state = graph.steps[2 + 2 + 7 + 1]
+    kind, offset, size, tensor = graph.values[state]
+    graph.values += [(kind, offset, size, tensor)]
+    graph.steps[2 + 4], graph.steps[2 + 5] = len(graph.values) - 1, 0
+    with pytest.raises(EdgernnError, match="values: expected separate ones for x, y and each state"):
+        Stepper(graph.content(), 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ((5, 0, 6, 0), "value 3: kind: expected 0 to 4, got 5"),
+        ((ARENA, 11, 6, 0), "value 3: size: expected 1 to 5, got 6"),
+        ((STATE, 0, 5, 0), "value 3: size: expected 6, got 5"),
+        ((CONSTANT, 1, 6, 0), "value 3: tensor: expected one of 1, got 1"),
+        ((INPUT, 2**31, 2**31, 0), "value 3: size: expected 1 to"),
+    ],
+)
+def test_an_invalid_value_is_named(value, message):
+    graph = small([])
+    graph.values.append(value)
+    with pytest.raises(EdgernnError, match=message):
+        Stepper(graph.content(), 1)
+
+
+def test_memory_is_in_proportion_to_the_file():
+    graph = small([])
+    graph.arena = 2**29
+    with pytest.raises(EdgernnError, match=r"expected one that needs at most .* bytes of memory"):
+        Stepper(graph.content(), 1)

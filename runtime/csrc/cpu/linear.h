@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A linear map of a batch: the head of a model, and maps of residual blocks.
+// The packed weights of a linear map.
 
 #pragma once
 
-#include "cpu/state_copy.h"
+#include "cpu/gemm.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -30,18 +30,6 @@ struct LinearMap {
     const Packed to(depth, outputs, packed);
     PackMatrix(w, outputs, depth, LargestPanel(1), to.w);
     PackMatrix(b, outputs, 1, 1, to.b);
-  }
-
-  static std::uint64_t ScratchBytes(std::int64_t outputs, std::int64_t batch) {
-    return Bytes(batch * PadToLanes(outputs));
-  }
-
-  static void Run(const void* packed, std::int64_t depth, std::int64_t outputs, const float* a,
-                  std::int64_t batch, float* y, void* scratch) {
-    const Packed from(depth, outputs, const_cast<void*>(packed));
-    float* const padded = static_cast<float*>(scratch);
-    Multiply(a, batch, depth, from.w, from.b, Blocks(outputs), padded);
-    WriteState(padded, batch, outputs, y);
   }
 };
 

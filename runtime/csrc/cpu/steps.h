@@ -21,8 +21,18 @@ struct LinearTile {
   const LinearMap::Packed weights(step.depth, step.outputs, const_cast<void*>(step.packed));
   const CopyLoop* const loops = step.loops;
   const CopyLoop& rows = loops[kRowLoops - 1];
-  Product product = OneGate(step.depth, weights.w, weights.b, Blocks(step.outputs));
+  // what products of other types read is not set
+  Product product;
   product.stride = rows.from;
+  product.columns = product.depth = step.depth;
+  product.w = weights.w;
+  product.places.count = product.gates = 1;
+  product.places.at[0] = 0;
+  product.blocks = Blocks(step.outputs);
+  product.b = weights.b;
+  product.from_bias = 1;
+  product.type = NumberType::kFloat32;
+  product.dots = false;
   const float* const from = call.Find(step.from);
   float* const to = call.Find(step.to);
   LinearTile tile;
@@ -146,8 +156,8 @@ template <Reduction kReduction>
   const std::int32_t half = step.half;
   EdgernnFrontend tables{};
   tables.half = half;
-  tables.cosines = step.cosines;
-  tables.sines = step.sines;
+  tables.cosines = step.tables;
+  tables.sines = step.tables + half;
   const EdgernnComplex even_odd{workspace, workspace + half};
   for (std::int32_t i = 0; i < half; ++i) {
     const bool has_window = step.window != nullptr;
@@ -166,8 +176,8 @@ template <Reduction kReduction>
     const float even_im = 0.5f * (z.im[k] - z.im[mirror]);
     const float odd_re = 0.5f * (z.im[k] + z.im[mirror]);
     const float odd_im = 0.5f * (z.re[mirror] - z.re[k]);
-    re[k] = even_re + step.cosines[k] * odd_re + step.sines[k] * odd_im;
-    im[k] = even_im + step.cosines[k] * odd_im - step.sines[k] * odd_re;
+    re[k] = even_re + tables.cosines[k] * odd_re + tables.sines[k] * odd_im;
+    im[k] = even_im + tables.cosines[k] * odd_im - tables.sines[k] * odd_re;
   }
 }
 

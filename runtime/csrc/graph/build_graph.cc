@@ -2,6 +2,7 @@
 // Checks the steps of a graph, which may be damaged or malicious, and prepares them.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -25,7 +26,8 @@ constexpr const char* kStepNames[kStepCodes] = {"move",    "linear", "depthwise"
                                                 "program", "reduce", "gather",    "fourier"};
 
 std::string Range(std::int64_t least, std::int64_t most) {
-  return std::to_string(least) + " to " + std::to_string(most);
+  if (most < least) return "none";
+  return std::to_string(least) + (most > least ? " to " + std::to_string(most) : "");
 }
 
 // A value and an offset in it.
@@ -110,13 +112,14 @@ class GraphBuilder {
       step_ = "step " + std::to_string(steps_.size());
       if (left < 2) return Refuse("step", "a code and a number of arguments", left);
       const std::int64_t code = ints[next], length = ints[next + 1];
-      if (code < 0 || code >= kStepCodes) return Refuse("code", Range(0, kStepCodes - 1), code);
-      if (length < 0 || length > left - 2) return Refuse("arguments", Range(0, left - 2), length);
+      if (code < 0 || code >= kStepCodes) return RefuseRange("code", 0, kStepCodes - 1, code);
+      if (length < 0 || length > left - 2) return RefuseRange("arguments", 0, left - 2, length);
       step_ += std::string(" (") + kStepNames[code] + ")";
       at_ = ints.data() + next + 2;
       end_ = at_ + length;
       if (!BuildStep(static_cast<StepCode>(code))) return false;
-      if (at_ != end_) return Refuse("arguments", std::to_string(length - (end_ - at_)), length);
+      if (at_ != end_)
+        return RefuseRange("arguments", length - (end_ - at_), length - (end_ - at_), length);
       next += 2 + static_cast<std::size_t>(length);
     }
     graph->step_count = static_cast<std::int64_t>(steps_.size());
@@ -128,20 +131,28 @@ class GraphBuilder {
   }
 
  private:
-  bool Refuse(const std::string& name, const std::string& expected, const std::string& got) {
+  // Sets the error and returns false.
+  [[gnu::noinline, gnu::cold]] bool Refuse(const char* name, const std::string& expected,
+                                           const std::string& got) {
     error_ = step_ + ": " + name + ": expected " + expected + ", got " + got;
     return false;
   }
 
-  bool Refuse(const std::string& name, const std::string& expected, std::int64_t got) {
+  [[gnu::noinline, gnu::cold]] bool Refuse(const char* name, const char* expected,
+                                           std::int64_t got) {
     return Refuse(name, expected, std::to_string(got));
+  }
+
+  [[gnu::noinline, gnu::cold]] bool RefuseRange(const char* name, std::int64_t least,
+                                                std::int64_t most, std::int64_t got) {
+    return Refuse(name, Range(least, most), std::to_string(got));
   }
 
   // Reads the next argument.
   bool Read(const char* name, std::int64_t least, std::int64_t most, std::int64_t* to) {
     if (at_ == end_) return Refuse(name, "a number", "no more arguments");
     *to = *at_++;
-    return (*to >= least && *to <= most) || Refuse(name, Range(least, most), *to);
+    return (*to >= least && *to <= most) || RefuseRange(name, least, most, *to);
   }
 
   bool ReadCount(const char* name, std::int64_t* to) { return Read(name, 1, kMost, to); }
@@ -158,6 +169,14 @@ class GraphBuilder {
     const ValueKind kind{ValueOf(*to).kind};
     return (kind != ValueKind::kConstant && kind != ValueKind::kInput) ||
            Refuse(name, "a value that steps may write", "a constant or an input");
+  }
+
+  // Reads the place of a layer's output, or -1 for none.
+  bool ReadOutput(Operand* to) {
+    if (at_ == end_ || *at_ != -1) return ReadResult("to", to);
+    ++at_;
+    to->value = -1;
+    return Read("offset", 0, 0, &to->offset);
   }
 
   // Reads the index of a tensor with this number of axes.
@@ -238,7 +257,7 @@ class GraphBuilder {
     for (const Stride& loop : loops) {
       // does not overflow, as both are at most kMost
       count *= loop.count;
-      if (count > size) return Refuse(name, "at most " + std::to_string(size) + " results", count);
+      if (count > size) return RefuseRange("results", 1, size, count);
     }
     return CheckRange(name, operand, loops);
   }
@@ -278,15 +297,23 @@ class GraphBuilder {
     if (tensor.values.type == NumberType::kFloat32) {
       return const_cast<float*>(static_cast<const float*>(tensor.values.data));
     }
-    const auto [place, is_new] = floats_.emplace(index, nullptr);
-    if (is_new) {
+    return static_cast<float*>(Share(Shared::kFloats, index, 0, [&] {
       std::int64_t count = 1;
       for (const std::int64_t size : tensor.shape) count *= size;
-      place->second = arena_.Allocate<float>(count);
-      for (std::int64_t i = 0; place->second != nullptr && i < count; ++i) {
-        place->second[i] = tensor.values[i];
-      }
-    }
+      float* const to = arena_.Allocate<float>(count);
+      for (std::int64_t i = 0; to != nullptr && i < count; ++i) to[i] = tensor.values[i];
+      return to;
+    }));
+  }
+
+  // Returns what `make` makes for a kind and two indices, once for all steps.
+  enum class Shared : std::int64_t { kFloats, kLinear, kLayer, kTables };
+
+  template <class Make>
+  void* Share(Shared kind, std::int64_t first, std::int64_t second, const Make& make) {
+    const std::array<std::int64_t, 3> key{static_cast<std::int64_t>(kind), first, second};
+    const auto [place, is_new] = shared_.emplace(key, nullptr);
+    if (is_new) place->second = make();
     return place->second;
   }
 
@@ -303,9 +330,8 @@ class GraphBuilder {
   // Sets the loops over rows of a step.
   static void SetRows(std::vector<CopyLoop> loops, bool longest_last, CopyLoop* to) {
     loops = MergeCopies(loops);
-    if (longest_last) {
-      std::stable_sort(loops.begin(), loops.end(),
-                       [](const CopyLoop& a, const CopyLoop& b) { return a.count < b.count; });
+    for (std::size_t i = 0; longest_last && i + 1 < loops.size(); ++i) {
+      if (loops[i].count > loops.back().count) std::swap(loops[i], loops.back());
     }
     loops.insert(loops.begin(), kRowLoops - loops.size(), CopyLoop{1, 0, 0});
     std::copy(loops.begin(), loops.end(), to);
@@ -355,7 +381,14 @@ class GraphBuilder {
     }
     if (!CheckRange("from", from, reads) || !CheckResult("to", to, writes)) return false;
     loops = MergeCopies(loops);
+    const auto is_contiguous = [](const CopyLoop& loop) { return loop.from == 1 && loop.to == 1; };
+    // inside a value, the order of the loops matters
+    const bool may_swap = from.value != to.value && !loops.empty() && !is_contiguous(loops.back());
+    for (std::size_t i = 0; may_swap && i + 1 < loops.size(); ++i) {
+      if (loops[i].count > loops.back().count) std::swap(loops[i], loops.back());
+    }
     if (loops.empty()) loops.push_back({1, 1, 1});
+    if (loops.size() == 1) loops.insert(loops.begin(), CopyLoop{1, 0, 0});
     MoveStep step{{&RunMoveStep}, PlaceOf(from), PlaceOf(to), 0, nullptr};
     step.loop_count = static_cast<std::int64_t>(loops.size());
     step.loops = CopyList(loops, &arena_);
@@ -379,16 +412,15 @@ class GraphBuilder {
     LinearStep step{
         {table_.steps->linear}, PlaceOf(from), PlaceOf(to), {}, depth, outputs, nullptr};
     SetRows(loops, true, step.loops);
-    const auto [packed, is_new] = linears_.emplace(std::pair(w_index, b_index), nullptr);
-    if (is_new) {
-      packed->second = arena_.Allocate(table_.linear.packed_bytes(depth, outputs));
-      if (packed->second != nullptr) {
+    step.packed = Share(Shared::kLinear, w_index, b_index, [&] {
+      void* const packed = arena_.Allocate(table_.steps->linear_bytes(depth, outputs));
+      if (packed != nullptr) {
         const std::vector<float> zeros(b == nullptr ? static_cast<std::size_t>(outputs) : 0);
         const Values bias = b == nullptr ? Values{zeros.data()} : b->values;
-        table_.linear.pack(w->values, bias, depth, outputs, packed->second);
+        table_.steps->pack_linear(w->values, bias, depth, outputs, packed);
       }
-    }
-    step.packed = packed->second;
+      return packed;
+    });
     Add(step);
     return true;
   }
@@ -467,8 +499,7 @@ class GraphBuilder {
     outer[0].to = outer[1].count * step.columns;
     const std::int64_t size = ValueOf(from).size;
     if (step.counts[0] * step.counts[1] > size) {
-      return Refuse("reduced", "at most " + std::to_string(size) + " numbers",
-                    step.counts[0] * step.counts[1]);
+      return RefuseRange("reduced", 1, size, step.counts[0] * step.counts[1]);
     }
     const std::vector<Stride> reads{{outer[0].count, outer[0].from},
                                     {outer[1].count, outer[1].from},
@@ -501,7 +532,7 @@ class GraphBuilder {
         !ReadCount("indices", &step.count)) {
       return false;
     }
-    if (step.count > end_ - at_) return Refuse("indices", Range(1, end_ - at_), step.count);
+    if (step.count > end_ - at_) return RefuseRange("indices", 1, end_ - at_, step.count);
     std::vector<std::int32_t> indices;
     std::int64_t largest = 0;
     for (std::int64_t i = 0; i < step.count; ++i) {
@@ -546,10 +577,8 @@ class GraphBuilder {
     SetRows(loops, false, step.loops);
     step.half = static_cast<std::int32_t>(half);
     step.window = window == nullptr ? nullptr : Pad(window, 1, size, size);
-    const auto [tables, is_new] = fourier_.emplace(half, FourierTables{});
-    if (is_new) tables->second = MakeFourierTables(half, &arena_);
-    step.cosines = tables->second.cosines;
-    step.sines = tables->second.sines;
+    step.tables = static_cast<const float*>(
+        Share(Shared::kTables, half, 0, [&] { return MakeFourierTables(half, &arena_); }));
     Grow(static_cast<std::uint64_t>(FourierScratch(half)) * sizeof(float));
     Add(step);
     return true;
@@ -653,8 +682,7 @@ class GraphBuilder {
         std::vector<ProgramOperand>& list = lists[is_column ? 0 : 1];
         const auto index = static_cast<std::int64_t>(list.size());
         if (index == kArgumentIndices) {
-          return Refuse("operand", Range(0, kArgumentIndices) + " of rows and of columns",
-                        index + 1);
+          return RefuseRange("operand", 0, kArgumentIndices, index + 1);
         }
         arguments.push_back(static_cast<std::int64_t>(kind) * kArgumentIndices + index);
         const ProgramArgument argument{kind, static_cast<std::uint8_t>(index)};
@@ -663,7 +691,7 @@ class GraphBuilder {
     }
     const std::size_t results = parts.size() - operands;
     if (results > kArgumentIndices) {
-      return Refuse("result", Range(1, kArgumentIndices), static_cast<std::int64_t>(results));
+      return RefuseRange("result", 1, kArgumentIndices, static_cast<std::int64_t>(results));
     }
     for (std::size_t r = 0; r < results; ++r) {
       const std::int64_t place = kFirstResult + static_cast<std::int64_t>(r);
@@ -765,11 +793,10 @@ class GraphBuilder {
     const Op& op = *layer.op;
     std::string error;
     bool all = false;
-    if (op.spec.imputes) return Refuse("layer", "one without an imputer", op.spec.name);
     if (!op.CheckCount(layer.tensors + op.spec.states.size(), &all, &error)) return Fail(error);
     const auto end = first + static_cast<std::int64_t>(layer.tensors);
     const auto count = static_cast<std::int64_t>(source_.tensors.size());
-    if (end > count) return Refuse("tensors of the layer", Range(0, count), end);
+    if (end > count) return RefuseRange("tensors of the layer", 0, count, end);
     weights->resize(op.spec.weights.size());
     std::size_t next = static_cast<std::size_t>(first);
     for (std::size_t i = 0; i < weights->size(); ++i) {
@@ -789,7 +816,7 @@ class GraphBuilder {
     Operand from, to;
     const auto layers = static_cast<std::int64_t>(source_.layers.size());
     if (!Read("layer", 0, layers - 1, &index) || !Read("first tensor", 0, kMost, &first) ||
-        !ReadOperand("from", &from) || !ReadResult("to", &to) || !ReadCount("T", &length) ||
+        !ReadOperand("from", &from) || !ReadOutput(&to) || !ReadCount("T", &length) ||
         !ReadCount("rows", &rows) || !Read("reads_zero", 0, 1, &from_zero)) {
       return false;
     }
@@ -808,13 +835,20 @@ class GraphBuilder {
     };
     // before rows * width can overflow
     if (rows * std::max(input, sizes.hidden) > kMost) {
-      return Refuse("rows", Range(1, kMost / std::max(input, sizes.hidden)), rows);
+      return RefuseRange("rows", 1, kMost / std::max(input, sizes.hidden), rows);
     }
-    if (!check("from", from, input, length) || !check("to", to, sizes.hidden, length)) return false;
-    std::vector<LayerPart> parts{{from, length * rows * input}, {to, length * rows * sizes.hidden}};
+    if (!check("from", from, input, length)) return false;
+    std::vector<LayerPart> parts{{from, length * rows * input}};
     // a call may take all streams at once, if their numbers follow each other
-    bool together = length == 1 && StreamStride(from) == rows * input &&
-                    StreamStride(to) == rows * sizes.hidden;
+    bool together = length == 1 && StreamStride(from) == rows * input;
+    step.has_output = to.value >= 0;
+    if (step.has_output) {
+      if (!check("to", to, sizes.hidden, length)) return false;
+      parts.push_back({to, length * rows * sizes.hidden});
+      together &= StreamStride(to) == rows * sizes.hidden;
+      step.to = PlaceOf(to);
+      step.to_stride = StreamStride(to);
+    }
     std::vector<LayerState> places;
     for (const StateInput& spec : op.spec.states) {
       Operand state;
@@ -833,9 +867,7 @@ class GraphBuilder {
     together |= batch_ == 1;
     step.run = &RunRecurrentStep;
     step.from = PlaceOf(from);
-    step.to = PlaceOf(to);
     step.from_stride = StreamStride(from);
-    step.to_stride = StreamStride(to);
     step.calls = together ? 1 : batch_;
     step.op = op;
     if (op.program != nullptr) step.op.kernel.cell = CopyCell(*op.program, &arena_);
@@ -846,12 +878,11 @@ class GraphBuilder {
     step.starts_from_zero = from_zero == 1;
     step.states = states;
     step.state = CopyList(places, &arena_);
-    const auto [packed, is_new] = packed_layers_.emplace(std::pair(index, first), nullptr);
-    if (is_new) {
-      packed->second = arena_.Allocate(op.PackedBytes(sizes));
-      if (packed->second != nullptr) op.Pack(sizes, op.Arrange(weights), packed->second);
-    }
-    step.packed = packed->second;
+    step.packed = Share(Shared::kLayer, index, first, [&] {
+      void* const packed = arena_.Allocate(op.PackedBytes(sizes));
+      if (packed != nullptr) op.Pack(sizes, op.Arrange(weights), packed);
+      return packed;
+    });
     PrepareCall(op, &step);
     neurons_ += length * rows * sizes.hidden;
     skips_ |= step.skips;
@@ -896,9 +927,7 @@ class GraphBuilder {
   const std::int32_t* end_ = nullptr;
   std::vector<float*> memory_;  // of each value, except x and y
   std::vector<const Step*> steps_;
-  std::map<std::uint32_t, float*> floats_;                                          // by tensor
-  std::map<std::pair<std::int64_t, std::int64_t>, void*> linears_, packed_layers_;  // by tensors
-  std::map<std::int64_t, FourierTables> fourier_;
+  std::map<std::array<std::int64_t, 3>, void*> shared_;
   std::int64_t neurons_ = 0;
   std::uint64_t scratch_bytes_ = 0;
   bool skips_ = false;

@@ -12,19 +12,15 @@ namespace edgernn {
 
 constexpr std::int64_t kMaxFourier = 1 << 25;
 
-struct FourierTables {
-  float* cosines;  // (half,): cosine of k / (2 half) turns
-  float* sines;    // (half,)
-};
-
-// Computes the tables in the arena; without memory, only adds up the bytes that are needed.
-inline FourierTables MakeFourierTables(std::int64_t half, Arena* arena) {
+// Computes the cosines and sines (2, half) of k / (2 half) turns in the arena; without memory, only
+// adds up the bytes that are needed.
+inline float* MakeFourierTables(std::int64_t half, Arena* arena) {
   constexpr double kTwoPi = 6.283185307179586;
-  const FourierTables tables{arena->Allocate<float>(half), arena->Allocate<float>(half)};
-  for (std::int64_t k = 0; tables.cosines != nullptr && k < half; ++k) {
+  float* const tables = arena->Allocate<float>(2 * half);
+  for (std::int64_t k = 0; tables != nullptr && k < half; ++k) {
     const double angle = kTwoPi * static_cast<double>(k) / static_cast<double>(2 * half);
-    tables.cosines[k] = static_cast<float>(std::cos(angle));
-    tables.sines[k] = static_cast<float>(std::sin(angle));
+    tables[k] = static_cast<float>(std::cos(angle));
+    tables[half + k] = static_cast<float>(std::sin(angle));
   }
   return tables;
 }

@@ -22,7 +22,7 @@
 // An operand of a program is a value, an offset, two strides of rows, and the stride of columns, 0
 // or 1; a result is the same without the last. An instruction is its code and three values or -1:
 // first the operands, then the instructions are counted. A tensor may be -1 where it is optional: b
-// and the window.
+// and the window. The value of a layer's result may be -1, as its first state is the result too.
 
 #pragma once
 

@@ -12,18 +12,36 @@ std::size_t FloatBytes(std::int64_t floats) {
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-// Copies the numbers of the last loop.
-void CopyRow(const CopyLoop& loop, const float* from, float* to) {
-  if (loop.to == 1 && loop.from == 1) {
-    // a part of a state may move inside the state
-    std::memmove(to, from, FloatBytes(loop.count));
-    return;
+// Copies rows of a few neighbours, without a call for each row.
+template <int kCount>
+void CopyParts(const CopyLoop& rows, const float* from, float* to) {
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    float part[kCount];
+    std::memcpy(part, from + i * rows.from, sizeof part);
+    std::memcpy(to + i * rows.to, part, sizeof part);
   }
-  for (std::int64_t i = 0; i < loop.count; ++i) to[i * loop.to] = from[i * loop.from];
+}
+
+// Copies the numbers of the last two loops.
+void CopyRows(const CopyLoop* loops, const float* from, float* to) {
+  const CopyLoop &rows = loops[0], &row = loops[1];
+  const bool neighbours = row.from == 1 && row.to == 1;
+  if (neighbours && row.count == 4) return CopyParts<4>(rows, from, to);
+  if (neighbours && row.count == 8) return CopyParts<8>(rows, from, to);
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    const float* const a = from + i * rows.from;
+    float* const y = to + i * rows.to;
+    if (neighbours) {
+      // a part of a state may move inside the state
+      std::memmove(y, a, FloatBytes(row.count));
+      continue;
+    }
+    for (std::int64_t k = 0; k < row.count; ++k) y[k * row.to] = a[k * row.from];
+  }
 }
 
 void Copy(const CopyLoop* loops, std::int64_t count, const float* from, float* to) {
-  if (count == 1) return CopyRow(*loops, from, to);
+  if (count == 2) return CopyRows(loops, from, to);
   for (std::int64_t i = 0; i < loops->count; ++i) {
     Copy(loops + 1, count - 1, from + i * loops->from, to + i * loops->to);
   }
@@ -61,10 +79,10 @@ void RunRecurrentStep(const Step& base, const StepCall& call) {
   const auto& step = static_cast<const RecurrentStep&>(base);
   Call& layer = *step.layer_call;
   const float* from = call.Find(step.from);
-  float* to = call.Find(step.to);
+  float* const to = step.has_output ? call.Find(step.to) : nullptr;
   for (std::int64_t i = 0; i < step.calls; ++i) {
     layer.x = from + i * step.from_stride;
-    layer.y = to + i * step.to_stride;
+    layer.y = step.has_output ? to + i * step.to_stride : nullptr;
     for (std::int64_t s = 0; s < step.states; ++s) {
       float* const state = call.Find(step.state[s].place) + i * step.state[s].stride;
       if (step.starts_from_zero) std::memset(state, 0, FloatBytes(step.rows * step.state[s].width));

@@ -10,8 +10,8 @@ namespace edgernn {
 
 struct MoveStep : Step {
   Place from, to;
-  std::int64_t loop_count;
-  const CopyLoop* loops;  // slowest first
+  std::int64_t loop_count;  // at least 2
+  const CopyLoop* loops;    // slowest first
 };
 
 void RunMoveStep(const Step& step, const StepCall& call);
@@ -36,6 +36,7 @@ struct LayerState {
 // The floats of a call of a layer that follow each other in the step's operands.
 struct RecurrentStep : Step {
   Place from, to;
+  bool has_output;
   std::int64_t from_stride, to_stride;  // from call to call
   std::int64_t calls;                   // 1, or one for each stream
   OpKernel op;

@@ -181,26 +181,6 @@ struct Kernel {
   }
 };
 
-// A linear map of a model, such as its head: y (B, O) = W a + b for a (B, depth), W (O, depth) and
-// b (O,).
-struct Linear {
-  std::uint64_t (*packed_bytes)(std::int64_t depth, std::int64_t outputs);
-  void (*pack)(const Values& w, const Values& b, std::int64_t depth, std::int64_t outputs,
-               void* packed);
-  std::uint64_t (*scratch_bytes)(std::int64_t outputs, std::int64_t batch);
-  void (*run)(const void* packed, std::int64_t depth, std::int64_t outputs, const float* a,
-              std::int64_t batch, float* y, void* scratch);
-};
-
-// The element-wise parts of a residual block around a layer.
-struct Residual {
-  // Layer normalisation of u (B, H), with scale and shift (H,); `to` must not be u.
-  void (*normalise)(const float* u, const float* scale, const float* shift, std::int64_t batch,
-                    std::int64_t hidden, float* to);
-  // y = u + branch * sigmoid(gate), or u + branch without a gate (null); y may be u.
-  void (*add)(const float* u, const float* branch, const float* gate, std::int64_t count, float* y);
-};
-
 // The kernels of the steps of a graph, see kernel/step.h.
 struct StepKernels;
 
@@ -216,8 +196,6 @@ struct KernelTable {
   Driver drivers[Rules::kCount];
   const Selector* selectors[Rules::kCount];
   const Imputer* imputers[Imputers::kCount];
-  Linear linear;
-  Residual residual;
   const StepKernels* steps;
 };
 

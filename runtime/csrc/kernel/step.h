@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernel/kernel.h"
+
 namespace edgernn {
 
 // The memory of an operand: the model's own, or an array of the call.
@@ -74,7 +76,7 @@ struct LinearStep : Step {
   CopyLoop loops[kRowLoops];  // the last has the most rows
   std::int64_t depth;
   std::int64_t outputs;
-  const void* packed;  // by Linear::pack
+  const void* packed;  // by StepKernels::pack_linear
 };
 
 // y_c = b_c + sum over k of w_kc a_(c + tap_k) for each row y (columns,).
@@ -107,16 +109,19 @@ struct FourierStep : Step {
   Place from, to;
   CopyLoop loops[kRowLoops];
   std::int32_t half;
-  const float* window;   // (2 half,), or null
-  const float* cosines;  // (half,): cosine of k / (2 half) turns
-  const float* sines;    // (half,)
+  const float* window;  // (2 half,), or null
+  const float* tables;  // (2, half): cosine and sine of k / (2 half) turns
 };
 
 // The number of floats of scratch that a FourierStep needs.
 constexpr std::int64_t FourierScratch(std::int64_t half) { return 4 * half; }
 
-// The kernels of the steps that depend on the instruction set.
+// The kernels of the steps that depend on the instruction set, and the packed weights of a linear
+// map, W (outputs, depth) and b (outputs,).
 struct StepKernels {
+  std::uint64_t (*linear_bytes)(std::int64_t depth, std::int64_t outputs);
+  void (*pack_linear)(const Values& w, const Values& b, std::int64_t depth, std::int64_t outputs,
+                      void* packed);
   void (*linear)(const Step&, const StepCall&);
   void (*depthwise)(const Step&, const StepCall&);
   void (*reduce)(const Step&, const StepCall&);

@@ -6,9 +6,7 @@
 #include "cpu/driver_dense.h"
 #include "cpu/driver_sample.h"
 #include "cpu/driver_sparse.h"
-#include "cpu/linear.h"
 #include "cpu/pointwise.h"
-#include "cpu/residual_parts.h"
 #include "imputers/grud.h"
 #include "imputers/rits.h"
 #include "program/cell_functions.h"
@@ -104,9 +102,6 @@ constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...
   ((table.drivers[rule] = DriverOf<AllRules>(), table.selectors[rule++] = FindSelector<AllRules>()),
    ...);
   ((table.imputers[imputer++] = kImputerOf<AllImputers>), ...);
-  table.linear = {&LinearMap::PackedBytes, &LinearMap::Pack, &LinearMap::ScratchBytes,
-                  &LinearMap::Run};
-  table.residual = {&ResidualParts::Normalise, &ResidualParts::Add};
   table.steps = &kStepKernels;
   return table;
 }

@@ -8,7 +8,8 @@
 namespace edgernn::EDGERNN_ISA {
 
 extern const StepKernels kStepKernels;
-constexpr StepKernels kStepKernels = {&RunLinearStep,  &RunDepthwiseStep, &RunReduceStep,
-                                      &RunFourierStep, &RunProgramStep,   kLanes};
+constexpr StepKernels kStepKernels = {
+    &LinearMap::PackedBytes, &LinearMap::Pack, &RunLinearStep,  &RunDepthwiseStep,
+    &RunReduceStep,          &RunFourierStep,  &RunProgramStep, kLanes};
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -160,41 +160,12 @@ void Hold(EdgernnModel* model, const float* x) {
   }
 }
 
-// Runs one step of a graph, or of all layers and the head, from x (B, width).
+// Runs the graph from x (B, width).
 void RunStep(EdgernnModel* model, const float* x, float* y) {
   const std::int64_t batch = model->sizes.batch;
   const bool counts = model->updates != nullptr;
   for (std::int64_t b = 0; counts && b < batch; ++b) model->updates[b] = model->macs[b] = 0;
-  if (model->layer_count == 0) {
-    return RunGraph(model->graph, {batch, x, y, model->scratch, model->updates, model->macs});
-  }
-  for (std::int64_t i = 0; i < model->layer_count; ++i) {
-    ModelLayer& layer = model->layers[i];
-    const std::int64_t hidden = layer.sizes.hidden;
-    BlockInput input{nullptr, x};
-    if (model->has_blocks) {
-      input = EnterBlock(*model->table, layer.block, hidden, batch, x, model->block_workspace,
-                         model->scratch);
-    }
-    layer.call.x = input.normalised;
-    layer.op.Run(layer.sizes, layer.packed, layer.call, model->scratch);
-    x = layer.call.state_out[0];
-    if (model->has_blocks) {
-      x = LeaveBlock(*model->table, layer.block, hidden, batch, input.u, x, model->block_workspace,
-                     model->scratch);
-    }
-    if (!layer.skips) continue;
-    for (std::int64_t b = 0; b < batch; ++b) {
-      model->updates[b] += model->layer_updates[b];
-      model->macs[b] += model->layer_macs[b];
-    }
-  }
-  const std::int64_t width = model->layers[model->layer_count - 1].sizes.hidden;
-  if (model->head == nullptr) {
-    std::memcpy(y, x, static_cast<std::size_t>(batch * width) * sizeof(float));
-  } else {
-    model->table->linear.run(model->head, width, model->sizes.output, x, batch, y, model->scratch);
-  }
+  RunGraph(model->graph, {batch, x, y, model->scratch, model->updates, model->macs});
 }
 
 // Sets *name to one of `count` names, or to null if `names` is.

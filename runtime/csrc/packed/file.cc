@@ -61,6 +61,13 @@ std::uint32_t Checksum(const void* from, std::size_t bytes) {
   return ~sum;
 }
 
+float* CopyFloats(const Tensor& vector, Arena* arena) {
+  const std::int64_t count = vector.shape[0];
+  float* const to = arena->Allocate<float>(count);
+  for (std::int64_t i = 0; to != nullptr && i < count; ++i) to[i] = vector.values[i];
+  return to;
+}
+
 bool PackedFile::Fail(const std::string& message) const {
   return failure_.Set(EDGERNN_BAD_MODEL, "packed model: " + message);
 }

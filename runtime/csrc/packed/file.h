@@ -30,7 +30,6 @@
 #include "edgernn.h"
 #include "graph/graph.h"
 #include "op/tensor.h"
-#include "packed/block.h"
 #include "program/check_cell.h"
 
 namespace edgernn {
@@ -43,6 +42,9 @@ constexpr std::uint32_t kHasHead = 2;
 constexpr std::uint32_t kLinearBlocks = 4;
 constexpr std::uint32_t kGatedBlocks = 8;
 constexpr std::uint32_t kStepGraph = 16;
+
+// The block around each layer.
+enum class BlockKind { kNone, kLinear, kGated };
 
 struct PackedHeader {
   char magic[8];  // "EDGERNN"
@@ -120,6 +122,9 @@ struct Failure {
 // CRC-32 of some bytes.
 std::uint32_t Checksum(const void* from, std::size_t bytes);
 
+// Copies a vector to the arena as floats.
+float* CopyFloats(const Tensor& vector, Arena* arena);
+
 // Reads a packed file in memory, into which its tensors point. Functions return false, and set the
 // failure, for an invalid file. Nothing may be read after that.
 class PackedFile {
@@ -165,6 +170,9 @@ class PackedFile {
   // Reads the next tensor, which must have this shape. `name` is for the message.
   [[nodiscard]] bool NextTensor(const char* name, const Shape& shape, Tensor* tensor);
 
+  // Sets the failure and returns false.
+  bool Fail(const std::string& message) const;
+
   // False if tensors are left.
   [[nodiscard]] bool CheckAllRead() const;
 
@@ -174,9 +182,6 @@ class PackedFile {
 
   // Finds `count` names from *at on, and moves *at behind them.
   bool NextNames(const char** at, std::uint32_t count, const char* kind, const char** names) const;
-
-  // Sets the failure and returns false.
-  bool Fail(const std::string& message) const;
 
   // Checks the flags and finds the kind of the blocks.
   bool CheckFlags();

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "graph/fourier_tables.h"
-#include "packed/read_linear.h"
+#include "packed/file.h"
 
 namespace edgernn {
 
@@ -119,9 +119,8 @@ bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
   to->half = static_cast<std::int32_t>(half);
   to->window = CopyFloats(window, arena);
   BuildFilters(filters, to, arena);
-  const FourierTables tables = MakeFourierTables(half, arena);
-  to->cosines = tables.cosines;
-  to->sines = tables.sines;
+  to->cosines = MakeFourierTables(half, arena);
+  to->sines = to->cosines == nullptr ? nullptr : to->cosines + half;
   if (to->normalisation == Normalisation::kPcen) {
     for (const float** values : {&to->alpha, &to->delta, &to->r}) {
       Tensor tensor;

@@ -9,24 +9,8 @@
 
 #include "edgernn.h"
 #include "graph/graph.h"
-#include "op/op.h"
-#include "packed/block.h"
 #include "packed/file.h"
 #include "packed/frontend.h"
-
-namespace edgernn {
-
-// One layer of a model.
-struct ModelLayer {
-  OpKernel op;
-  bool skips;
-  LayerSizes sizes;
-  const void* packed;
-  Call call;    // one step, without x
-  Block block;  // around the layer, if the model has blocks
-};
-
-}  // namespace edgernn
 
 struct EdgernnModel {
   EdgernnSizes sizes;
@@ -46,21 +30,14 @@ struct EdgernnModel {
   EdgernnNonfinite on_nonfinite;
   float* held;              // (B, I): the last finite numbers of x; empty for a model of words
   std::int64_t* nonfinite;  // (B,): steps at which x had a number that is not finite
-  edgernn::Graph graph;     // without steps if the file has layers
-  bool has_blocks;
-  edgernn::BlockWorkspace block_workspace;
-  edgernn::ModelLayer* layers;
-  std::int64_t layer_count;
-  float* state;        // states of the front end and of all layers, (B, width) each
-  const float* start;  // their initial values
+  edgernn::Graph graph;     // from the input of the first layer to y
+  float* state;             // states of the front end and of all layers, (B, width) each
+  const float* start;       // their initial values
   const std::int64_t* state_widths;
   std::int64_t state_count;  // number of states
-  const void* head;          // packed weights of the head, or null
   void* scratch;
-  std::int64_t* updates;        // (B,), or null
-  std::int64_t* macs;           // (B,), or null
-  std::int64_t* layer_updates;  // (B,), of one layer
-  std::int64_t* layer_macs;     // (B,), of one layer
+  std::int64_t* updates;  // (B,), or null
+  std::int64_t* macs;     // (B,), or null
 };
 
 namespace edgernn {
