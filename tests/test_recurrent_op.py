@@ -19,8 +19,9 @@ import edgernn
 from edgernn.kernels import why_loop
 from edgernn.kernels.training_library import TrainCall
 from edgernn.layer import RecurrentLayer, python_loop
-from tests.fused import train_library
 from tests.own_cells import LiGRU
+
+pytestmark = pytest.mark.usefixtures("training_library")
 
 Pass = tuple[Tensor, ...]
 # cell, settings, and the name of the implementation on a CPU
@@ -37,12 +38,6 @@ MODELS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "imputer": ("gru-d", {}, "torch"),
     "layer-norm": ("gru", {"norm": "layer"}, "torch"),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _library() -> Iterator[None]:
-    with train_library():
-        yield
 
 
 @pytest.fixture(autouse=True)
