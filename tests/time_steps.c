@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* time_steps MODEL PASSES < x: prints the mean microseconds of CPU time of a step, over PASSES
  * passes through x, raw floats (T, I), after PASSES / 10 passes of warm-up. Used by
- * tests/measure_wheels.py. */
+ * benchmarks/wheels.py. */
 
 #include <stdio.h>
 #include <stdlib.h>
