@@ -312,8 +312,8 @@ class RecurrentLayer(nn.Module):
         if updated is None:
             return self.rule.executed_macs(self.cell, Rates(1.0)) + imputer
         masks = (updated, updated.any(-1), updated if inputs is None else inputs)
-        shares = (float(mask.to(torch.float64).mean()) for mask in masks)
-        rates = Rates(*shares, keeps_sums=keeps_sums and self.imputer is None)
+        updates, busy, columns = (float(mask.to(torch.float64).mean()) for mask in masks)
+        rates = Rates(updates, busy, columns, keeps_sums and self.imputer is None)
         return self.rule.executed_macs(self.cell, rates) + imputer
 
 
