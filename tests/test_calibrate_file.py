@@ -13,9 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
-from edgernn.export import recurrent_nodes
+from edgernn.export import recurrent_nodes, to_onnx
 from edgernn.export.delta_graph import with_delta
 from edgernn.export.recurrent_nodes import find_recurrent_nodes
+from edgernn.model import SequenceModel
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.training.calibration.calibrate_file import calibrate_file
@@ -425,6 +426,18 @@ def test_numbers_that_an_integer_input_does_not_hold_are_refused(kind, array, tm
     model, npz = store(tmp_path, proto, words=array, **data())
     with pytest.raises(EdgernnError, match=r"words: expected whole numbers of the type \w+, got \w+ with values that"):
         calibrate_file(model, npz)
+
+
+def test_data_whose_offset_hides_their_changes_in_float32_are_named(tmp_path):
+    x = data()["X"].astype(np.float64)
+    x[..., 1] += 1.7e9
+    model, npz = store(tmp_path, operator("GRU", initial=False), X=x)
+    with pytest.warns(EdgernnWarning, match=r"X: float32 cannot tell apart the values of x\[\.\.\., 1\]"):
+        calibrate_file(model, npz, loss=50)
+    to_onnx(SequenceModel("gru", I, 4, 2), tmp_path / "e.onnx", metadata={"channels": ["ax", "height", "ay"]})
+    np.savez(npz, x=x.swapaxes(0, 1))
+    with pytest.warns(EdgernnWarning, match="x: float32 cannot tell apart the values of height"):
+        calibrate_file(tmp_path / "e.onnx", npz, loss=50)
 
 
 @pytest.mark.parametrize(("to", "name"), [(TensorProto.FLOAT16, "half"), (TensorProto.FLOAT, "scaled")])

@@ -24,7 +24,7 @@ from edgernn.rules import Always
 from edgernn.runtime.graph_queries import bodies_of
 from edgernn.runtime.graph_states import State, inputs_of, pair_states
 from edgernn.runtime.info import read_model
-from edgernn.runtime.input_check import InputCheck
+from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.weights import parse
 from edgernn.tolerance import WHOLE_NUMBERS
 
@@ -278,6 +278,8 @@ def _converted(array: Array, value: onnx.ValueInfoProto, data: Path) -> Array:
             f"{data}: {value.name}: expected {numbers} of the type {dtype}, got {array.dtype} with values that it does "
             "not hold; correct the array"
         )
+    if is_float and array.ndim:
+        warn_of_rounding(f"{data}: {value.name}", array)
     return converted
 
 
@@ -319,6 +321,8 @@ class ExportedGraph(LayerGraph):
                 f"{data}: x: expected shape {self._check.shape('N', 'T')}, as `edgernn run` reads it, got {x.shape}; "
                 "reshape x"
             )
+        if self._check.channels:
+            warn_of_rounding(f"{data}: x", x, self._exported.info.get("channels"))
         try:
             self._check.shaped(x, ("N", "T"))
             x = self._check.checked(x.swapaxes(0, 1), ("T", "N"))
