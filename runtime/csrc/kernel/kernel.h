@@ -9,8 +9,7 @@
 // a kernel keeps sums of the states to save work in the next call. It is not part of the state: the
 // results are the same without it, and the next call may start from any other states.
 
-#ifndef EDGERNN_KERNEL_KERNEL_H_
-#define EDGERNN_KERNEL_KERNEL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -209,5 +208,3 @@ struct KernelChoice {
 const KernelChoice& ChooseKernels();
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_KERNEL_KERNEL_H_

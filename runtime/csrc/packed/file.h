@@ -21,8 +21,7 @@
 // The names of the outputs, if there are any, are the last part of the file. A saved state does not
 // depend on them, so it fits the file with and without names.
 
-#ifndef EDGERNN_PACKED_FILE_H_
-#define EDGERNN_PACKED_FILE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -212,5 +211,3 @@ class PackedFile {
 };
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PACKED_FILE_H_

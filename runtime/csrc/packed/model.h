@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An open model of edgernn.h, which is stored in the caller's memory.
 
-#ifndef EDGERNN_PACKED_MODEL_H_
-#define EDGERNN_PACKED_MODEL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -48,5 +47,3 @@ namespace edgernn {
                               std::uint64_t* bytes, Failure* failure);
 
 }  // namespace edgernn
-
-#endif  // EDGERNN_PACKED_MODEL_H_
