@@ -406,3 +406,12 @@ def test_calibrate_offers_the_example_of_a_model(capsys):
     error = capsys.readouterr().err
     data = re.search(r"inputs of engine-life-gru, got none; give --data (\S+)\n", error)[1]
     assert read_npz(Path(data))["x"].ndim == 3
+
+
+def test_a_byte_of_a_name_that_is_no_text_is_shown_in_one_way(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a\udcff.txt").touch()
+    # a message with the name, and one with its repr
+    for words in (["info", "a\udcff.onnx"], ["train", "--task", "a\udcff.txt", "--cell", "gru"]):
+        assert main(words) != 0
+        assert re.search(r"[^\w\\]a\\xff\.(onnx|txt)", capsys.readouterr().err)
