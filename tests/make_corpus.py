@@ -12,6 +12,7 @@ import edgernn
 from edgernn.export import graph
 from edgernn.export.rounding import rounded
 from tests.models import contractive, packed_alone
+from tests.test_step_graph_engine import example
 from tests.use_mutants import MODELS
 
 FOLDER = Path(__file__).resolve().parent / "corpus" / "packed"
@@ -82,6 +83,7 @@ def main() -> None:
         (MODELS / f"{name}.onnx").write_bytes(content)
     for name, model in models().items():
         (FOLDER / name).write_bytes(packed_alone(model))
+    (FOLDER / "steps").write_bytes(example().content())
     for name in ("always", "selective", "skip", "rits", "words", "gated-blocks"):
         for number_type in (1, 2):
             (FOLDER / f"{name}-{number_type}").write_bytes(retyped((FOLDER / name).read_bytes(), number_type))
