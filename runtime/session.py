@@ -25,6 +25,8 @@ from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 from edgernn.runtime.zoo import find_model
 
 _T = TypeVar("_T")
+# constant of a network in which some layers skip and others cannot; a packed model counts the work of the former alone
+_DENSE_COUNTS = b"dense.updates"
 Array = NDArray[np.float32]
 
 
@@ -47,7 +49,8 @@ class Session:
 
     A word model, which has a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
     `s.vocabulary - 1`. A model with an audio front end reads I samples from -1 to 1 at each step. Steps of the native
-    backend on a CPU do not go through ONNX Runtime.
+    backend on a CPU do not go through ONNX Runtime, unless the file of a network of one's own has a node that no packed
+    model has.
 
     `s.backend` is "native" (kernels of edgernn's library) or "portable" (standard ONNX operators), and `s.onnx` the
     onnxruntime.InferenceSession. After a run or a step, `s.updates` (T, B) is the number of updated neurons, or under
@@ -114,7 +117,7 @@ class Session:
         self._lock = threading.RLock()
         # the content of a streaming model's file until it is packed
         self._content: bytes | None = content if self.info["streaming"] else None
-        self._packed = b""
+        self._packed, self._unpacked = b"", (0, 0)
         # batch and initial state of the last run on a GPU
         self._start: tuple[int, dict[str, Any]] = (0, {})
         # updates and macs of the last `run()`, or the stream of the last `step()`
@@ -245,23 +248,30 @@ class Session:
         return stream
 
     def _make_stream(self, frame: NDArray[Any]) -> Stream:
-        if self.device == DEVICE or self.backend == "portable" or is_network(self.info):
+        packed = b"" if self.device == DEVICE or self.backend == "portable" else self._packed_model()
+        if not packed:
             start = self.initial_state(len(frame))
             return self._guarded(OnnxStream, self.onnx, frame, start, self._check, self.on_nonfinite, self.device)
-        return NativeStream(self._packed_model(), len(frame), self.on_nonfinite)
+        return NativeStream(packed, len(frame), self.on_nonfinite)
 
     def _packed_model(self) -> bytes:
+        """Return the packed model, empty for a network of one's own that no packed model computes or counts."""
         if self._content is not None:
-            self._packed, self._content = pack(self._content, self.path), None
+            try:
+                if _DENSE_COUNTS not in self._content:
+                    self._packed = pack(self._content, self.path)
+            except UsageError:
+                if not is_network(self.info):
+                    raise
+            if not self._packed:
+                self._unpacked = len(self._content), zlib.crc32(self._content)
+            self._content = None
         return self._packed
 
     def _identity(self) -> tuple[int, int]:
-        """Return size and checksum of the packed model, or of the file of a network of one's own."""
-        if is_network(self.info):
-            assert self._content is not None
-            return len(self._content), zlib.crc32(self._content)
+        """Return size and checksum of the packed model, or else of the file."""
         packed = self._packed_model()
-        return len(packed), checksum_of(packed)
+        return (len(packed), checksum_of(packed)) if packed else self._unpacked
 
     def _saved_model(self) -> Model:
         """Return the model's identity (size, checksum); `restore_state` compares it with that in the saved state."""

@@ -180,6 +180,11 @@ def _messages(message: "Message") -> "Iterator[Message]":
                 yield from _messages(inner)
 
 
+def most_numbers(size: int) -> int:
+    """Return how many floats a value of the model in a file of this size in bytes may have."""
+    return (_TIMES * size + _FURTHER) // 4
+
+
 def check_memory(needed: int, size: int, path: Path) -> None:
     """Refuse a file whose weights need more memory than 16 times its size and 1 MiB.
 

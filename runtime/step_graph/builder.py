@@ -22,6 +22,8 @@ from edgernn.runtime.step_graph.views import (
 )
 
 Array = NDArray[Any]
+# steps of a plan
+_MOST_STEPS = 1 << 14
 # a tensor of the graph: constant, in one place, or in several places
 Tensor = Array | View | Pieces
 # an operation with its operands: tensors, numbers and further expressions
@@ -60,6 +62,8 @@ class Builder:
         self._copies: dict[int, tuple[Tensor, View]] = {}
 
     def add(self, step: Step) -> None:
+        if len(self.steps) >= _MOST_STEPS:
+            raise ValueError(f"more than {_MOST_STEPS} steps")
         self.steps.append(step)
         for written in step.writes():
             self.producers.setdefault(written.value, []).append(step)

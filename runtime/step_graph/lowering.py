@@ -36,8 +36,8 @@ _OPERATORS = {
 # operators whose result depends on the shapes of their inputs alone
 _SHAPES = ("Shape", "Size")
 _REMEDY = "run the file in ONNX Runtime, or write the model without it"
-# numbers that a folded constant may have
-_MOST = 1 << 24
+# numbers that a folded constant, or a value, may have
+_MOST = MOST_NUMBERS = 1 << 24
 
 
 @dataclass
@@ -66,6 +66,7 @@ def lower(
     *,
     starts: Mapping[str, Array] | None = None,
     boxes: Mapping[str, Sequence[Box]] | None = None,
+    most: int = MOST_NUMBERS,
 ) -> Lowered:
     """List the steps of a graph.
 
@@ -76,6 +77,7 @@ def lower(
         starts: Initial values of states, in their shape; zeros for others.
         boxes: How a state is divided into values, each with a first index, a size, and the order of its axes. Default:
             one value in the order of the axes.
+        most: Numbers that a value may have.
 
     Returns:
         The steps.
@@ -84,7 +86,15 @@ def lower(
         UsageError: A node, an input or an output has no step. The message names it.
         EdgernnError: The graph is invalid.
     """
-    return _Lowering(model, path, states).run(starts or {}, boxes or {})
+    try:
+        return _Lowering(model, path, states, most).run(starts or {}, boxes or {})
+    except EdgernnError:
+        raise
+    except (AssertionError, IndexError, MemoryError, OverflowError, TypeError, ValueError) as error:
+        raise EdgernnError(
+            f"{path}: expected inputs, outputs and states whose shapes fit, got others ({error}); export the model "
+            "again"
+        ) from error
 
 
 def shape_of(value: onnx.ValueInfoProto) -> tuple[int, ...]:
@@ -93,8 +103,8 @@ def shape_of(value: onnx.ValueInfoProto) -> tuple[int, ...]:
 
 
 class _Lowering:
-    def __init__(self, model: onnx.ModelProto, path: Path, states: Mapping[str, str]) -> None:
-        self._model, self._path, self._next = model, path, states
+    def __init__(self, model: onnx.ModelProto, path: Path, states: Mapping[str, str], most: int) -> None:
+        self._model, self._path, self._next, self._limit = model, path, states, most
         self._builder = Builder()
         self._tensors: dict[str, Tensor | None] = {}
         # inputs of nodes that have still to read a value
@@ -119,6 +129,11 @@ class _Lowering:
             if value.name in self._initialisers:
                 continue
             shape = shape_of(value)
+            if math.prod(shape) > self._limit:
+                raise EdgernnError(
+                    f"{self._path}: input {value.name:.50}: expected at most {self._limit:,} numbers, in proportion to "
+                    f"the file, got the shape {shape}; fix the shapes with --shape"
+                )
             if value.type.tensor_type.elem_type != TensorProto.FLOAT:
                 kind = TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
                 raise UsageError(
@@ -175,6 +190,11 @@ class _Lowering:
         return parts
 
     def _bind(self, name: str, tensor: Tensor | None) -> None:
+        if isinstance(tensor, View | Pieces) and (count := math.prod(tensor.shape)) > self._limit:
+            raise EdgernnError(
+                f"{self._path}: value {name:.50}: expected at most {self._limit:,} numbers, in proportion to the file, "
+                f"got {count:,}; fix the shapes with --shape"
+            )
         self._tensors[name] = tensor
         for value in _values(tensor):
             self._readers[value] += self._uses[name]
@@ -314,7 +334,8 @@ class _Lowering:
                 if tuple(tensor.shape) != self._shape(name):
                     raise UsageError(
                         f"{self._path}: state {name}: expected its next value {output} in the shape "
-                        f"{self._shape(name)}, got {tuple(tensor.shape)}; name the right output with --state"
+                        f"{self._shape(name)}, got {tuple(tensor.shape)}; name the right output with: edgernn stream "
+                        "--state"
                     )
                 for axis, (start, count) in enumerate(zip(first, size, strict=True)):
                     part = sliced(self._builder, part, axis, start, count)

@@ -18,6 +18,8 @@ from edgernn.runtime.step_graph.steps import Gather, Operand
 from edgernn.runtime.step_graph.views import Pieces, View, dense, outside
 
 Array = NDArray[Any]
+# copies of a tensor side by side
+_MOST_COPIES = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -454,6 +456,8 @@ def _expand(builder: Builder, node: Node) -> Tensor:
 def _tile(builder: Builder, node: Node) -> Tensor:
     x = node.tensor(0)
     for axis, count in enumerate(node.integers("repeats", 1) or []):
+        if not 0 < count <= _MOST_COPIES:
+            raise node.refuse(f"1 to {_MOST_COPIES} copies", str(count), "export the model again")
         x = joined(builder, [x] * count, axis)
     return x
 

@@ -18,7 +18,7 @@ from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.step_graph.content import Content, encode
 from edgernn.runtime.step_graph.lowering import Lowered
 from edgernn.runtime.step_graph.plan import plan
-from edgernn.runtime.weights import check_memory
+from edgernn.runtime.weights import check_memory, most_numbers
 
 Array = NDArray[Any]
 
@@ -99,7 +99,7 @@ def pack_graph(
     fix_inputs(copy, values or {}, shapes or {}, path)
     copy = _inlined(copy, path)
     # an output without a shape may be the next value of a state
-    inferred = onnx.shape_inference.infer_shapes(copy) if any(map(_has_no_shape, copy.graph.output)) else copy
+    inferred = _inferred(copy) if any(map(_has_no_shape, copy.graph.output)) else copy
     states = {state.input: state.output for state in pair_states(inferred.graph)}
     inputs = inputs_of(copy.graph)
     for name, value in inputs.items():
@@ -110,10 +110,18 @@ def pack_graph(
                 f"state; give the file its states with: edgernn stream {path}, or fix the lengths with --shape"
             )
     # sessions of both backends restore the states of a network of one's own
-    lowered = plan(copy, path, states, _starts(info, states, path), whole=bool(info))
+    lowered = plan(copy, path, states, _starts(info, states, path), whole=bool(info), most=most_numbers(size))
     content = encode(lowered)
     check_memory(len(content.data), size, path)
     return PackedGraph(content, lowered, states, info)
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with the shapes of its values; the model itself if it is damaged, which its nodes will show."""
+    try:
+        return onnx.shape_inference.infer_shapes(model)
+    except Exception:  # the classes of onnx's errors have no common base
+        return model
 
 
 def _has_no_shape(value: onnx.ValueInfoProto) -> bool:

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from edgernn.runtime.step_graph.builder import addresses
-from edgernn.runtime.step_graph.lowering import Box, Lowered, lower
+from edgernn.runtime.step_graph.lowering import MOST_NUMBERS, Box, Lowered, lower
 from edgernn.runtime.step_graph.rewrite import rewrite
 from edgernn.runtime.step_graph.steps import Move, Recurrent
 from edgernn.runtime.step_graph.views import Value, outside
@@ -23,6 +23,7 @@ def plan(
     starts: Mapping[str, NDArray[Any]] | None = None,
     *,
     whole: bool = False,
+    most: int = MOST_NUMBERS,
 ) -> Lowered:
     """List the steps of a graph, divide its states as its layers read them, and take steps away that copies need.
 
@@ -32,6 +33,7 @@ def plan(
         states: For each input that is a state, the output with its next value.
         starts: Initial values of states; zeros for others.
         whole: Leave each state as it is, so that a state that was saved by another runtime fits.
+        most: Numbers that a value may have.
 
     Returns:
         The plan.
@@ -40,10 +42,10 @@ def plan(
         UsageError: A node, an input or an output has no step. The message names it.
         EdgernnError: The graph is invalid.
     """
-    result = lower(model, path, states, starts=starts)
+    result = lower(model, path, states, starts=starts, most=most)
     if not whole:
         boxes = {name: _boxes(result, parts[0][0], parts[0][1]) for name, parts in result.boxes.items()}
-        result = lower(model, path, states, starts=starts, boxes=boxes)
+        result = lower(model, path, states, starts=starts, boxes=boxes, most=most)
     result.steps = rewrite(result.steps)
     return result
 
