@@ -25,6 +25,12 @@ Size = Annotated[int, Field(ge=1)]
 # building more takes minutes, and no network has as many
 MOST_LAYERS = 1000
 Rate = Annotated[float, Field(ge=0, lt=1)]
+Weights = Annotated[
+    WeightType,
+    Field(
+        description="Train for an exported file with this type of weight matrices: they are rounded in training, too."
+    ),
+]
 
 
 @configuration
@@ -277,13 +283,7 @@ class ModelConfig:
     input: InputConfig = InputConfig()
     head: HeadConfig = HeadConfig()
     dropout: DropoutConfig = DropoutConfig()
-    weights: Annotated[
-        WeightType,
-        Field(
-            description="Train for an exported file with this type of weight matrices: they are rounded in training, "
-            "too."
-        ),
-    ] = "float32"
+    weights: Weights = "float32"
 
     @classmethod
     def of(
@@ -390,6 +390,7 @@ class NetworkConfig:
     frontend: FrontendConfig = FrontendConfig()
     input: InputConfig = InputConfig()
     head: Annotated[HeadConfig, NOT_SET] = HeadConfig()
+    weights: Weights = "float32"
 
     @property
     def features(self) -> int:

@@ -27,6 +27,7 @@ from edgernn.layer import RecurrentLayer, Trace, python_loop
 from edgernn.model import RecurrentModel
 from edgernn.nn import convert, recurrent_modules
 from edgernn.rules.base import UpdateRule
+from edgernn.weight_types import Rounding, matrices
 
 # names of constructor arguments that the task sets
 FROM_TASK = ("input_size", "output_size", "vocabulary")
@@ -90,7 +91,7 @@ class OwnNetwork(RecurrentModel):
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
-        self.config, self.output = config, config.head.output
+        self.config, self.output, self.rounding = config, config.head.output, Rounding(config.weights)
         self.frontend = None if config.frontend.name is None else LogMel(config.frontend)
         self.network = convert(_constructed(config)).module
         for name, numbers in (("input_mean", config.input.mean), ("input_std", config.input.std)):
@@ -98,6 +99,10 @@ class OwnNetwork(RecurrentModel):
         if not self.recurrent_layers():
             raise UsageError(
                 f"{config.title}: expected a recurrent layer of edgernn, got none; add edgernn.nn.Recurrent"
+            )
+        if config.weights != "float32" and any(layer.cell.is_sparse for layer in self.recurrent_layers()):
+            raise UsageError(
+                f"weights: expected float32 for a network with block-sparse weights, got {config.weights}; use float32"
             )
         self._layout = self._find_layout() if "state" in _arguments(self.network.forward) else None
 
@@ -189,11 +194,31 @@ class OwnNetwork(RecurrentModel):
     def _called(self, x: Tensor, state: State | None) -> tuple[Any, State]:
         """Call the network; return what should be y, and the state as (B, n)."""
         if self._layout is None:
-            result = self.network(x)
+            result = self._run(x)
             return result[0] if isinstance(result, tuple) else result, ()
         nested = None if state is None else self._layout.nested(state, self.input_mean, x.shape[1])
-        y, last = self._split(self.network(x, state=nested))
+        y, last = self._split(self._run(x, state=nested))
         return y, self._layout.flat(last)
+
+    def _run(self, x: Tensor, **state: Any) -> Any:
+        if self.rounding.weights == "float32":
+            return self.network(x, **state)
+        values = {
+            name: self.rounding.matrix(weight.flatten(1), self.training).view_as(weight)
+            for name, weight in self.stored().items()
+        }
+        return torch.func.functional_call(self.network, values, (x,), state)
+
+    def stored(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that a file stores in its type of weights, as a dict by name in the network.
+
+        They are those of two axes of recurrent layers, and the weights of linear maps, embeddings and convolutions.
+        """
+        kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        maps: list[Any] = [module for module in self.network.modules() if isinstance(module, kinds)]
+        recurrent = [parameter for layer in self.recurrent_layers() for parameter in matrices(layer).values()]
+        chosen = {id(parameter) for parameter in [*recurrent, *(module.weight for module in maps)]}
+        return {name: weight for name, weight in self.network.named_parameters() if id(weight) in chosen}
 
     def _split(self, result: Any) -> tuple[Any, Any]:
         """Return y and the nested state that a network with the argument state has returned."""

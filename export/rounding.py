@@ -3,10 +3,9 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import nn
 
 from edgernn.errors import UsageError, nearest
 from edgernn.layer import RecurrentLayer
@@ -65,23 +64,12 @@ def rounded(model: Model, weights: str) -> Model:
         return model
     model = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in _stored(model):
+        for parameter in (matrices(model) if isinstance(model, SequenceModel) else model.stored()).values():
             matrix = rounded_matrix(rounded_matrix(parameter.flatten(1), model.rounding.weights), weights)
             parameter.copy_(matrix.view_as(parameter))
     # the blocks of the model share this object
     model.rounding.weights = "float32"
     return model
-
-
-def _stored(model: SequenceModel | OwnNetwork) -> list[nn.Parameter]:
-    """List the parameters that a file stores in its type of weights."""
-    if isinstance(model, SequenceModel):
-        return list(matrices(model).values())
-    recurrent = [parameter for layer in model.recurrent_layers() for parameter in matrices(layer).values()]
-    kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    maps: list[Any] = [module for module in model.network.modules() if isinstance(module, kinds)]
-    # a parameter that two modules share is one
-    return list(dict.fromkeys([*recurrent, *(module.weight for module in maps)]))
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:

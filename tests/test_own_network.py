@@ -220,6 +220,19 @@ def test_matrices_of_all_parts_are_stored_in_a_smaller_type(weights):
     assert "| arithmetic | float32, with the rounded matrices |" in Path(exported["card"]).read_text()
 
 
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_training_rounds_the_matrices_that_the_file_stores(weights):
+    model = trained(STREAM, hidden=64, weights=weights)
+    x = read_npz(Path("run/example.npz"), ("x",))["x"].swapaxes(0, 1)
+    expected, _ = model(torch.from_numpy(x))
+    model.rounding.weights = "float32"
+    assert not torch.equal(model(torch.from_numpy(x))[0], expected)
+    # the default type is that of the training
+    exported = export_run(Path("run"))
+    assert exported["weights"] == weights
+    np.testing.assert_allclose(Session(exported["model"]).run(x), expected.detach().numpy(), atol=1e-5)
+
+
 def test_calibration_gives_every_dense_layer_thresholds_of_its_own():
     text = POOL.replace('"skiprnn"', '"gru"').replace("import torch\n", "import torch\n")
     model = trained(text)
