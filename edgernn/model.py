@@ -15,7 +15,7 @@ with needed_by("edgernn.model"):
     from edgernn.blocks import ResidualBlock
     from edgernn.cells.base import Cell, State
     from edgernn.cells.norm import RecurrentBatchNorm
-    from edgernn.config import ModelConfig
+    from edgernn.config import AnyConfig, ModelConfig
     from edgernn.config_checks import check_effects, check_together
     from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
     from edgernn.errors import UsageError
@@ -178,7 +178,31 @@ def _final_pruning(steps: int) -> int:
     return 2 * steps // 3
 
 
-class SequenceModel(RecurrentModel):
+class ConfiguredModel(RecurrentModel):
+    """Base class of networks that a configuration describes, whose input is standardised as (x - mean) / std."""
+
+    config: AnyConfig
+    input_mean: Tensor
+    input_std: Tensor
+
+    @property
+    def input_size(self) -> int:
+        return self.config.input.size
+
+    @property
+    def output_size(self) -> int | None:
+        return self.config.head.size
+
+    @property
+    def vocabulary(self) -> int | None:
+        return self.config.input.vocabulary
+
+    @property
+    def standardises(self) -> bool:
+        return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
+
+
+class SequenceModel(ConfiguredModel):
     """Recurrent layers over a sequence, then a linear output layer (head) for the last step or for every step.
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
@@ -234,8 +258,7 @@ class SequenceModel(RecurrentModel):
             of another shape or dtype.
     """
 
-    input_mean: Tensor
-    input_std: Tensor
+    config: ModelConfig
 
     def __init__(self, config: ModelConfig | str | type[Cell] = "gru", *sizes: int | None, **settings: Any) -> None:
         super().__init__()
@@ -277,24 +300,12 @@ class SequenceModel(RecurrentModel):
             check_weights(layer, config.dropout.weight)
 
     @property
-    def input_size(self) -> int:
-        return self.config.input.size
-
-    @property
     def hidden_size(self) -> int:
         return self.config.hidden_size
 
     @property
     def last_size(self) -> int | None:
         return self.config.last_size
-
-    @property
-    def output_size(self) -> int | None:
-        return self.config.head.size
-
-    @property
-    def vocabulary(self) -> int | None:
-        return self.config.input.vocabulary
 
     @property
     def bidirectional(self) -> bool:
@@ -321,10 +332,6 @@ class SequenceModel(RecurrentModel):
     def streaming(self) -> bool:
         """True if a sequence may be processed in parts, each starting from the last state of the part before."""
         return not self.bidirectional and all(layer.cell.streaming for layer in self.recurrent_layers())
-
-    @property
-    def standardises(self) -> bool:
-        return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Return the initial states of `batch` sequences, the front end's first, in dtype and device of `like`."""

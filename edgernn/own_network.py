@@ -24,7 +24,7 @@ from edgernn.config import NetworkConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.frontends import LogMel
 from edgernn.layer import RecurrentLayer, Trace, python_loop
-from edgernn.model import RecurrentModel
+from edgernn.model import ConfiguredModel
 from edgernn.nn import convert, recurrent_modules
 from edgernn.rules.base import UpdateRule
 from edgernn.weight_types import Rounding, matrices
@@ -64,7 +64,7 @@ class _Layout:
         return pytree.tree_unflatten(leaves, self.spec)
 
 
-class OwnNetwork(RecurrentModel):
+class OwnNetwork(ConfiguredModel):
     """Front end and standardisation of the input, then a network of one's own.
 
     model(x (T, B, I), state) returns y, (B, O) or (T, B, O), and the last state: tensors (B, n). Words are x (T, B).
@@ -86,8 +86,7 @@ class OwnNetwork(RecurrentModel):
 
     network: nn.Module
     output: str
-    input_mean: Tensor
-    input_std: Tensor
+    config: NetworkConfig
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -107,18 +106,6 @@ class OwnNetwork(RecurrentModel):
         self._layout = self._find_layout() if "state" in _arguments(self.network.forward) else None
 
     @property
-    def input_size(self) -> int:
-        return self.config.input.size
-
-    @property
-    def output_size(self) -> int | None:
-        return self.config.head.size
-
-    @property
-    def vocabulary(self) -> int | None:
-        return self.config.input.vocabulary
-
-    @property
     def streaming(self) -> bool:
         """True if a sequence may be processed in parts, each starting from the last state of the part before."""
         return self._layout is not None
@@ -130,10 +117,6 @@ class OwnNetwork(RecurrentModel):
             return ()
         heard = () if self.frontend is None else tuple(f"frontend.{s}" for s in self.frontend.widths)
         return (*heard, *(f"state{i}" for i in range(sum(0 not in shape for shape in self._layout.shapes))))
-
-    @property
-    def standardises(self) -> bool:
-        return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     @property
     def rule_kind(self) -> str | None:
