@@ -39,11 +39,7 @@ _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that no file can have: too long, with a null character, or through links that form a cycle.
-
-    Raises:
-        EdgernnError: The system cannot look up the path. No error is raised if there is no such file.
-    """
+    """Raise EdgernnError for a path that no file can have: too long, with a null character, or with a cycle of links."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -86,6 +86,7 @@ class Recorder:
         earlier: Records of earlier calls in the same step.
         most_calls: Largest number of calls that are kept, as calls that nobody counts must not hold memory; None if
             the end of every step is known.
+        training: Whether the module is in training mode, see `torch.nn.Module`.
     """
 
     traces: list[Trace]

@@ -268,6 +268,9 @@ class RecurrentCell(_Recurrent):
         rule: Name or class of the update rule. Default: the one that the cell's name implies, else "always".
         **settings: Options of the cell and of the rule, and the settings of a layer, such as rank=16 or norm="layer".
 
+    Attributes:
+        most_calls: Largest number of calls in a training step whose records are kept.
+
     Raises:
         UsageError: An unknown name or setting, or a value that is not valid.
     """

@@ -80,14 +80,11 @@ class Prediction:
 
 
 class TrainedRun(dict[str, Any]):
-    """Result of a training: the content of result.json as a dict, with the run directory as "run".
-
-    Attributes:
-        path: The run directory.
-    """
+    """Result of a training: the content of result.json as a dict, with the run directory as "run"."""
 
     @property
     def path(self) -> Path:
+        """The run directory."""
         return Path(self["run"])
 
     @cached_property

@@ -88,9 +88,7 @@ def _split(places: Array, counts: list[int]) -> list[int]:
 def _loops(counts: Sequence[int], tables: Sequence[Array]) -> tuple[list[int], list[list[int]]] | None:
     """Return loops, and strides for each table of places over all turns, or None if no loops go over them evenly.
 
-    Args:
-        counts: Loops to begin with.
-        tables: Arrays of these counts.
+    `counts` are the loops to begin with, `tables` arrays of these counts.
     """
     current = list(counts)
     for _ in range(8):
