@@ -622,3 +622,13 @@ def test_steps_of_the_user_are_calls_of_a_file_of_one_step():
     streamed = stream_model(steps, "m.onnx", example={"X": noise(9, 1, B, I)})
     assert streamed.time is None
     assert streamed.change <= 1e-6
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_input_with_an_empty_axis_is_refused(axis, tmp_path):
+    axes = ["T", "B", I]
+    axes[axis] = 0
+    proto = model([layer("GRU")], weights_of("GRU"), [("X", axes)], [("Y", [None, 1, None, H])])
+    onnx.save(proto, tmp_path / "m.onnx")
+    with pytest.raises(EdgernnError, match=r"expected axes of at least 1, got \[.*0.*\]; correct it with --shape"):
+        stream_file(tmp_path / "m.onnx")

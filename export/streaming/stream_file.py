@@ -124,6 +124,12 @@ def stream_model(
     """
     new, fused, quantised = prepared(proto, path, values, shapes)
     graph = new.graph
+    for name, value in inputs_of(graph).items():
+        # ONNX Runtime's recurrent operators abort the process
+        if any(dim.HasField("dim_value") and dim.dim_value < 1 for dim in value.type.tensor_type.shape.dim):
+            raise EdgernnError(
+                f"{path}: {name}: expected axes of at least 1, got {axes_of(value)}; correct it with --shape"
+            )
     check_bodies(graph, path)
     carried = _named(graph, pairs, path) if pairs is not None else pair_states(graph, frozenset(example or ()))
     calls = None if example is None else _calls(graph, carried, example, path)
