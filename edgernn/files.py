@@ -39,7 +39,7 @@ _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def check_path(path: Path) -> None:
-    """Raise EdgernnError for a path that no file can have: too long, with a null character, or with a cycle of links."""
+    """Raise EdgernnError for a path that no file can have: too long, with a null byte, or with a cycle of links."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
