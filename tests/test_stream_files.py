@@ -448,6 +448,10 @@ REFUSED = {
         "rnn: state h: expected its last value as an output of the graph, as its first one comes from the input h0",
     ),
     "computed start": (computed(), "rnn: state h: expected an initial state that is an input or a constant"),
+    "weights that are no numbers": (
+        conv(np.full_like(W3, np.nan), [2, 0]),
+        "expected finite numbers for the inputs of the check, got none",
+    ),
     "no inputs": (
         model([helper.make_node("GRU", [], ["Y"], "rnn")], {}, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])]),
         "expected a valid ONNX file, got one with an error",

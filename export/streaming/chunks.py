@@ -119,6 +119,9 @@ def allowed(runner: Runner, feeds: Mapping[str, Array], whole: Mapping[str, Arra
 
     Returns:
         The largest allowed difference by output.
+
+    Raises:
+        EdgernnError: An output has no finite number, so that nothing can be compared.
     """
     rng = np.random.default_rng(1)
     moved = {
@@ -130,6 +133,11 @@ def allowed(runner: Runner, feeds: Mapping[str, Array], whole: Mapping[str, Arra
     other = runner.run(moved)
     limits = {}
     for name, y in whole.items():
+        if y.dtype.kind == "f" and y.size and not np.isfinite(y).any():
+            raise EdgernnError(
+                f"{runner.path}: {name}: expected finite numbers for the inputs of the check, got none; give inputs "
+                "that fit with --data, or check the weights"
+            )
         finite = np.abs(y[np.isfinite(y)]).max(initial=1) if y.dtype.kind == "f" else 1.0
         moves = difference(y, other[name])
         # a random output moves by its own size, and is refused

@@ -31,10 +31,15 @@ class Runner:
     Args:
         proto: The model.
         path: Path of its file, for error messages.
+
+    Attributes:
+        path: As above.
     """
 
+    path: Path
+
     def __init__(self, proto: onnx.ModelProto, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._session = open_session(path, proto, None, 1)
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._names = [value.name for value in self._session.get_outputs()]
@@ -47,7 +52,7 @@ class Runner:
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
             shapes = ", ".join(f"{name} {feeds[name].shape}" for name in sorted(self._inputs & feeds.keys()))
             raise EdgernnError(
-                f"{self._path}: does not run in ONNX Runtime with {shapes}: {first_line(error)}; give the shapes of "
+                f"{self.path}: does not run in ONNX Runtime with {shapes}: {first_line(error)}; give the shapes of "
                 "its inputs with --shape, or inputs that fit with --data; a file that takes one length alone must be "
                 "exported anew, as with torch.onnx.export(..., dynamo=False, dynamic_axes=...)"
             ) from None
