@@ -179,7 +179,13 @@ def _final_pruning(steps: int) -> int:
 
 
 class ConfiguredModel(RecurrentModel):
-    """Base class of networks that a configuration describes, whose input is standardised as (x - mean) / std."""
+    """Base class of networks that a configuration describes, whose input is standardised as (x - mean) / std.
+
+    Attributes:
+        config: The configuration.
+        input_mean: Mean (I,) that is subtracted from the input.
+        input_std: Standard deviation (I,) that the input is divided by.
+    """
 
     config: AnyConfig
     input_mean: Tensor
@@ -250,8 +256,7 @@ class SequenceModel(ConfiguredModel):
         **settings: Further arguments of `ModelConfig.of`, unless config is a ModelConfig.
 
     Attributes:
-        input_mean: Mean (I,) that is subtracted from the input.
-        input_std: Standard deviation (I,) that the input is divided by.
+        config: The configuration.
 
     Raises:
         UsageError: An unknown name, a size below 1, a rate outside [0, 1), settings that exclude each other, or an x

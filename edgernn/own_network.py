@@ -75,8 +75,7 @@ class OwnNetwork(ConfiguredModel):
     Attributes:
         network: The network, with layers of edgernn in place of nn.GRU, nn.LSTM and nn.RNN.
         output: "last" for y (B, O), "all" for y (T, B, O).
-        input_mean: Mean (I,) that is subtracted from the input.
-        input_std: Standard deviation (I,) that the input is divided by.
+        config: The configuration.
 
     Raises:
         UsageError: An argument of the constructor is missing or wrong, the network has no recurrent layer, or its state
