@@ -25,8 +25,6 @@ from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 from edgernn.runtime.zoo import find_model
 
 _T = TypeVar("_T")
-# constant of a network in which some layers skip and others cannot; a packed model counts the work of the former alone
-_DENSE_COUNTS = b"dense.updates"
 Array = NDArray[np.float32]
 
 
@@ -255,11 +253,10 @@ class Session:
         return NativeStream(packed, len(frame), self.on_nonfinite)
 
     def _packed_model(self) -> bytes:
-        """Return the packed model, empty for a network of one's own that no packed model computes or counts."""
+        """Return the packed model, empty for a network of one's own that no packed model computes."""
         if self._content is not None:
             try:
-                if _DENSE_COUNTS not in self._content:
-                    self._packed = pack(self._content, self.path)
+                self._packed = pack(self._content, self.path)
             except UsageError:
                 if not is_network(self.info):
                     raise

@@ -58,9 +58,9 @@ class Content:
     arena: int
 
 
-def encode(graph: Lowered) -> Content:
-    """Return the packed file of a step graph."""
-    return _Encoder(graph).content()
+def encode(graph: Lowered, updates: int = 0, macs: int = 0) -> Content:
+    """Return the packed file of a step graph, with the work of a step in layers that cannot skip where others do."""
+    return _Encoder(graph).content(updates, macs)
 
 
 def place(steps: Sequence[Step]) -> int:
@@ -106,7 +106,7 @@ class _Encoder:
         # values of one number, which share a tensor
         self._scalars: dict[Value, int] = {}
 
-    def content(self) -> Content:
+    def content(self, updates: int, macs: int) -> Content:
         graph = self._graph
         arena = place(graph.steps)
         for step in graph.steps:
@@ -124,7 +124,7 @@ class _Encoder:
             self._step(step)
         rows = [sum(map(math.prod, shapes.values())) for shapes in (graph.inputs, graph.outputs)]
         ints = np.array(self._ints, "<i4")
-        record = GRAPH.pack(len(self._records), len(graph.states), len(self._names), len(ints), arena, 0, 0, 0)
+        record = GRAPH.pack(len(self._records), len(graph.states), len(self._names), len(ints), arena, updates, macs, 0)
         data = file_content(
             GRAPH_VERSION,
             FLAG,

@@ -21,6 +21,8 @@ from edgernn.runtime.step_graph.plan import plan
 from edgernn.runtime.weights import check_memory, most_numbers
 
 Array = NDArray[Any]
+# constants of a network in which some layers skip and others cannot: the work of the latter in a step
+DENSE_WORK = "dense.updates", "dense.macs"
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,21 @@ def pack_graph(
             )
     # sessions of both backends restore the states of a network of one's own
     lowered = plan(copy, path, states, _starts(info, states, path), whole=bool(info), most=most_numbers(size))
-    content = encode(lowered)
+    content = encode(lowered, *_dense_work(copy, path))
     check_memory(len(content.data), size, path)
     return PackedGraph(content, lowered, states, info)
+
+
+def _dense_work(model: onnx.ModelProto, path: Path) -> tuple[int, int]:
+    """Return the updates and multiply-adds of a step in layers that cannot skip, if others do; else zeros."""
+    known = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in DENSE_WORK}
+    if len(known) < len(DENSE_WORK):
+        return 0, 0
+    updates, macs = (onnx.numpy_helper.to_array(known[name]) for name in DENSE_WORK)
+    for name, number in (("updates", updates), ("macs", macs)):
+        if number.size != 1 or number.dtype.kind != "i" or not 0 <= number.item() < 1 << 32:
+            raise EdgernnError(f"{path}: dense.{name}: expected one count below 2^32; export the model again")
+    return int(updates.item()), int(macs.item())
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -125,6 +125,8 @@ class GraphBuilder {
     graph->step_count = static_cast<std::int64_t>(steps_.size());
     graph->steps = CopyList(steps_, &arena_);
     graph->neurons = neurons_;
+    graph->updates = source_.updates;
+    graph->macs = source_.macs;
     graph->scratch_bytes = scratch_bytes_;
     graph->skips = skips_;
     return true;

@@ -70,9 +70,10 @@ struct GraphLayer {
 
 // A graph as it is stored in a file, which may be damaged or malicious.
 struct GraphSource {
-  std::int64_t input;   // I
-  std::int64_t output;  // O
-  std::int64_t arena;   // floats per stream
+  std::int64_t input;          // I
+  std::int64_t output;         // O
+  std::int64_t arena;          // floats per stream
+  std::int64_t updates, macs;  // of a step and stream, in layers that cannot skip
   std::vector<GraphValue> values;
   std::vector<std::int32_t> steps;
   std::vector<Tensor> tensors;
@@ -85,7 +86,8 @@ struct Graph {
   std::int64_t step_count;
   std::int64_t neurons;  // of all layers, each as often as it runs in a step
   std::uint64_t scratch_bytes;
-  bool skips;  // a layer has a rule that skips
+  bool skips;                  // a layer has a rule that skips
+  std::int64_t updates, macs;  // of a step and stream, in layers that cannot skip
 };
 
 // Checks the values of a graph, and lists the initial value of each state. Returns false and sets

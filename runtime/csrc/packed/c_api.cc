@@ -164,7 +164,10 @@ void Hold(EdgernnModel* model, const float* x) {
 void RunStep(EdgernnModel* model, const float* x, float* y) {
   const std::int64_t batch = model->sizes.batch;
   const bool counts = model->updates != nullptr;
-  for (std::int64_t b = 0; counts && b < batch; ++b) model->updates[b] = model->macs[b] = 0;
+  for (std::int64_t b = 0; counts && b < batch; ++b) {
+    model->updates[b] = model->graph.updates;
+    model->macs[b] = model->graph.macs;
+  }
   RunGraph(model->graph, {batch, x, y, model->scratch, model->updates, model->macs});
 }
 

@@ -152,6 +152,8 @@ bool PackedFile::ReadGraph(GraphSource* graph) const {
   graph->input = header_.input;
   graph->output = header_.output;
   graph->arena = graph_.arena;
+  graph->updates = graph_.updates;
+  graph->macs = graph_.macs;
   const auto* const values = reinterpret_cast<const GraphValue*>(from);
   const auto* const ints = reinterpret_cast<const std::int32_t*>(from + bytes);
   graph->values.assign(values, values + graph_.values);

@@ -67,11 +67,12 @@ static_assert(sizeof(PackedHeader) == 64);
 // The sizes of a step graph.
 struct PackedGraph {
   std::uint32_t values;
-  std::uint32_t states;  // number of values that are states
-  std::uint32_t steps;   // number of steps
-  std::uint32_t ints;    // of all steps
-  std::uint32_t arena;   // floats of a stream
-  std::uint32_t unused[3];
+  std::uint32_t states;         // number of values that are states
+  std::uint32_t steps;          // number of steps
+  std::uint32_t ints;           // of all steps
+  std::uint32_t arena;          // floats of a stream
+  std::uint32_t updates, macs;  // of a step, in layers that cannot skip; added where others skip
+  std::uint32_t unused;
 };
 static_assert(sizeof(PackedGraph) == 32);
 
