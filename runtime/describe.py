@@ -12,8 +12,8 @@ from edgernn.errors import EdgernnError
 from edgernn.files import CONFIG, read_json
 from edgernn.runtime.info import frontend, layer_sizes, not_utf8, read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
-from edgernn.runtime.packed_format import GRAPH, GRAPH_VERSION, HEADER, LAYER, MAGIC
-from edgernn.runtime.weights import parse
+from edgernn.runtime.packed_format import GRAPH, GRAPH_VERSION, HEADER, LAYER
+from edgernn.runtime.weights import PACKED_MAGIC, parse
 from edgernn.runtime.zoo import ENTRY
 
 
@@ -31,7 +31,7 @@ def describe_file(path: Path) -> dict[str, Any]:
         EdgernnError: The file is missing, damaged or of another kind.
     """
     content = read_model(path)
-    described = _packed(content, path) if content.startswith(MAGIC) else _onnx(content, path)
+    described = _packed(content, path) if content.startswith(PACKED_MAGIC) else _onnx(content, path)
     return {"file": str(path), "kind": described.pop("kind"), "bytes": len(content), **described}
 
 

@@ -12,12 +12,11 @@ import numpy as np
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.library import SCHEMA
-from edgernn.runtime.weights import Weight
+from edgernn.runtime.weights import PACKED_MAGIC, Weight
 
 if TYPE_CHECKING:
     import onnx
 
-MAGIC = b"EDGERNN\0"
 HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIIIII"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
 CELL = struct.Struct("<60s9I")
 # version of files with a step graph, and the record of one
@@ -107,7 +106,7 @@ def file_content(
     counts = len(layers), len(tensors)
     checksum = zlib.crc32(body)
     header = HEADER.pack(
-        MAGIC, version, SCHEMA, HEADER.size + len(body), checksum, flags, size, words, output, *counts, *hop, 0
+        PACKED_MAGIC, version, SCHEMA, HEADER.size + len(body), checksum, flags, size, words, output, *counts, *hop, 0
     )
     return header + body
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
 
+# first bytes of a packed model
+PACKED_MAGIC = b"EDGERNN\0"
 # largest memory for a file's weights: this many times the file, and the bytes below
 _TIMES, _FURTHER = 16, 1 << 20
 
@@ -134,6 +136,11 @@ def parse(content: bytes, path: Path, *, external: Literal["refuse", "check", "r
     try:
         model = onnx.load_from_string(content)
     except Exception as error:  # the classes of protobuf's exceptions have no common base
+        if content.startswith(PACKED_MAGIC):
+            raise EdgernnError(
+                f"{path}: expected an ONNX file, got a packed model, which C programs and browsers run; "
+                "pass the .onnx file that it was packed from"
+            ) from None
         raise EdgernnError(
             f"{path}: expected an ONNX file, got another or a damaged one ({error}); export the model again"
         ) from None

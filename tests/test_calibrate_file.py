@@ -19,6 +19,7 @@ from edgernn.export.recurrent_nodes import find_recurrent_nodes
 from edgernn.model import SequenceModel
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
+from edgernn.runtime.weights import PACKED_MAGIC
 from edgernn.training.calibration.calibrate_file import calibrate_file
 
 T, B, I, H = 9, 2, 3, 5
@@ -516,6 +517,9 @@ def test_results_and_other_files_are_refused(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"\x00 no model")
     with pytest.raises(EdgernnError, match="expected an ONNX file, got another or a damaged one"):
         calibrate_file(tmp_path / "m.onnx", tmp_path / "m.npz")
+    (tmp_path / "m.edgernn").write_bytes(PACKED_MAGIC)
+    with pytest.raises(EdgernnError, match=r"got a packed model, which C programs and browsers run; pass the \.onnx"):
+        calibrate_file(tmp_path / "m.edgernn", tmp_path / "m.npz")
     with pytest.raises(EdgernnError, match="no such file"):
         calibrate_file(tmp_path / "none.onnx", tmp_path / "m.npz")
 

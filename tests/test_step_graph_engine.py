@@ -16,8 +16,9 @@ from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS
 from edgernn.rules import RULES
 from edgernn.runtime.library import SCHEMA
-from edgernn.runtime.packed_format import HEADER, LAYER, MAGIC, TENSOR
+from edgernn.runtime.packed_format import HEADER, LAYER, TENSOR
 from edgernn.runtime.stepper import Stepper
+from edgernn.runtime.weights import PACKED_MAGIC
 from tests.tolerances import FLOAT32
 
 ARENA, STATE, CONSTANT, INPUT, OUTPUT = range(5)
@@ -72,7 +73,7 @@ class Graph:
         graph = struct.pack("<8I", len(self.values), states, 0, len(self.steps), self.arena, 0, 0, 0)
         rest = graph + layers + tensors + body + data
         sizes = STEP_GRAPH, self.inputs, 0, self.outputs, len(self.layers), len(self.tensors), 0, 0, 0
-        return HEADER.pack(MAGIC, VERSION, SCHEMA, HEADER.size + len(rest), zlib.crc32(rest), *sizes) + rest
+        return HEADER.pack(PACKED_MAGIC, VERSION, SCHEMA, HEADER.size + len(rest), zlib.crc32(rest), *sizes) + rest
 
 
 def run(content, x):
