@@ -64,9 +64,10 @@ def _is_reading(value: object) -> bool:
         return False
     rates, sizes, lists = ("rate", "measured", "gap"), ("window", "stride"), ("columns", "channels")
     return (
-        value.keys() == {"time", "missing", *rates, *sizes, *lists}
+        # files of earlier versions have no "sequence"
+        value.keys() - {"sequence"} == {"time", "missing", *rates, *sizes, *lists}
         and all(_list_of(_is_name)(value[key]) for key in lists)
-        and (value["time"] is None or _is_name(value["time"]))
+        and all(value.get(key) is None or _is_name(value[key]) for key in ("time", "sequence"))
         and type(value["missing"]) is bool
         and all(value[key] is None or (_is_number(value[key]) and value[key] > 0) for key in rates)
         and all(value[key] is None or _is_size(value[key]) for key in sizes)

@@ -53,8 +53,8 @@ def run_file(
 
     The suffix of a file name, in upper or lower case, selects the format: .npz (arrays x and y), .npy or .csv. The
     model's channels are taken by name from a csv file with a header, whose other columns are not read. If the model was
-    trained on tables, the rows of a csv file are resampled and cut into windows as in the training; y then has an
-    answer for each window.
+    trained on tables, the rows of a csv file are cut into sequences, resampled and cut into windows as in the training;
+    y then has an answer for each of these.
 
     Args:
         model: The exported file.
@@ -249,7 +249,10 @@ def _read_raw(
         raise EdgernnError(
             f"{path}: {reading['time']}: expected seconds, or dates and times, got other text; correct it"
         )
-    return read_recording(path, channel_values(table, channels=channels, count=count), seconds, reading)
+    # files of earlier versions do not name the column
+    column = reading.get("sequence")
+    ids = None if column is None else table.text.pop(column, None)
+    return read_recording(path, channel_values(table, channels=channels, count=count), seconds, reading, ids)
 
 
 def _lengths(path: Path, x: NDArray[Any]) -> NDArray[np.int64] | None:

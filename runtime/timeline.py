@@ -159,8 +159,22 @@ def _column(grid: Numbers, times: Numbers, column: Numbers, gap: float | None) -
     return np.where(outside | (apart > gap), np.nan, np.interp(grid, seen, column[here]))
 
 
+def rows_of_sequences(
+    begin: int, end: int, ids: Sequence[str] | None
+) -> Iterator[tuple[str | None, npt.NDArray[np.int64]]]:
+    """Iterate over the sequences in the rows of a file, as pairs of a name (None for the whole file) and its rows."""
+    rows = np.arange(begin, end)
+    if ids is None:
+        yield None, rows
+        return
+    _, first, number = np.unique(np.array(ids[begin:end]), return_index=True, return_inverse=True)
+    grouped = np.split(rows[np.argsort(number, kind="stable")], np.cumsum(np.bincount(number))[:-1])
+    for i in np.argsort(first):
+        yield ids[grouped[i][0]], grouped[i]
+
+
 def read_recording(
-    path: Path, x: Numbers, seconds: Numbers | None, reading: Mapping[str, Any]
+    path: Path, x: Numbers, seconds: Numbers | None, reading: Mapping[str, Any], ids: Sequence[str] | None = None
 ) -> tuple[Numbers, npt.NDArray[np.int64] | None]:
     """Resample and cut the rows of a raw file as the training of a model did.
 
@@ -168,32 +182,32 @@ def read_recording(
         path: The file, for errors.
         x: Channels (rows, I).
         seconds: Times (rows,), or None if the file has none.
-        reading: Description of the training's reading in the model's file: names of its `columns`, `channels` and
-            `time`, `rate` of resampling, `measured` rate, `gap` in seconds, `window` and `stride` in rows, and
-            `missing`, true if an imputer fills gaps.
+        reading: Description of the training's reading in the model's file: names of its `columns`, `channels`,
+            `time` and `sequence`, `rate` of resampling, `measured` rate, `gap` in seconds, `window` and `stride` in
+            rows, and `missing`, true if an imputer fills gaps.
+        ids: Name of the sequence of each row; None if all rows are one sequence.
 
     Returns:
-        One sequence (T, I) and None; or N windows or pieces (N, T, I), and their lengths (N,) if these differ.
+        One sequence (T, I) and None; or N sequences, windows or pieces (N, T, I), and their lengths (N,) if these
+        differ.
 
     Raises:
         EdgernnError: The file has another rate than the training, or fewer rows than a window.
     """
     rate, gap, missing = reading["rate"], reading["gap"], reading["missing"]
-    whole = Recording(str(path), "", "", np.arange(len(x)), x, None, seconds)
-    if seconds is not None and len(x) > 1:
-        if (steps := np.diff(seconds)).min() < 0:
-            raise EdgernnError(f"{path}: expected times that rise from row to row, got row {steps.argmin() + 2} before")
-        measured, wanted = 1 / max(float(np.median(steps)), 1e-12), reading["measured"]
-        if rate is None and wanted and not 1 / OTHER_RATE < measured / wanted < OTHER_RATE:
-            raise EdgernnError(
-                f"{path}: expected about {wanted:.4g} rows a second as in the training, got {measured:.4g}; resample "
-                f"the file, or train with resample={wanted:.3g}, which resamples every file"
-            )
-    elif rate is not None or gap is not None:
+    wholes = [
+        Recording(str(path) if name is None else f"{path}: {name}", "", "", rows, x[rows], None, seconds=None)
+        for name, rows in rows_of_sequences(0, len(x), ids)
+    ]
+    if seconds is not None:
+        wholes = [replace(whole, seconds=seconds[whole.rows]) for whole in wholes]
+        for whole in wholes:
+            _check_times(whole, reading)
+    if (seconds is None or len(x) == 1) and (rate is not None or gap is not None):
         text = f"{path}: no column of time: its rows are taken as {rate or reading['measured'] or 0:.4g} a second"
         warnings.warn(f"{text}, without gaps", EdgernnWarning, stacklevel=2)
         rate = gap = None
-    pieces = [whole] if gap is None or (missing and rate) else whole.pieces(gap)
+    pieces = wholes if gap is None or (missing and rate) else [piece for whole in wholes for piece in whole.pieces(gap)]
     if rate is not None:
         pieces = [piece.resampled(rate, missing_gap(rate, gap) if missing else None) for piece in pieces]
     if (window := reading["window"]) is not None:
@@ -201,9 +215,25 @@ def read_recording(
         if not pieces:
             raise EdgernnError(f"{path}: expected at least window={window} rows, got fewer; give a longer file")
     sequences = [(piece.observed() if missing else piece).x for piece in pieces]
-    if len(sequences) == 1 and window is None:
+    if len(sequences) == 1 and window is None and ids is None:
         return sequences[0], None
     return padded(sequences)
+
+
+def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
+    """Raise EdgernnError if the times of a recording fall, or without resampling have another rate than in training."""
+    if recording.seconds is None or len(recording) == 1:
+        return
+    if (steps := np.diff(recording.seconds)).min() < 0:
+        raise EdgernnError(
+            f"{recording.name}: expected times that rise from row to row, got row {steps.argmin() + 2} before"
+        )
+    measured, wanted = 1 / max(float(np.median(steps)), 1e-12), reading["measured"]
+    if reading["rate"] is None and wanted and not 1 / OTHER_RATE < measured / wanted < OTHER_RATE:
+        raise EdgernnError(
+            f"{recording.name}: expected about {wanted:.4g} rows a second as in the training, got {measured:.4g}; "
+            f"resample the file, or train with resample={wanted:.3g}, which resamples every file"
+        )
 
 
 def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:

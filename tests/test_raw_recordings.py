@@ -135,6 +135,14 @@ def test_a_table_with_ids_becomes_a_packed_model_of_numbers(tmp_path, monkeypatc
     with pytest.warns(match="not read: level; the channels are u, v"):
         answer = run_file(run / "model.onnx", tmp_path / "one.csv")
     assert answer["y"] == pytest.approx([table["level"][0]], abs=1.0)
+    # an answer for each id, in the order of the file
+    ids = ["r09", "r07"]
+    tables = [pl.read_csv(source, separator=";", decimal_comma=True).filter(pl.col("run id") == name) for name in ids]
+    pl.concat(tables).drop("level").write_csv(tmp_path / "two.csv", separator=";", decimal_comma=True)
+    two = run_file(run / "model.onnx", tmp_path / "two.csv")
+    assert two["axes"] == ["sequence"]
+    assert np.shape(two["y"]) == (2, 1)
+    assert two["y"][1] == pytest.approx(answer["y"], abs=1e-5)
     # parquet with the same rows is the same data
     pl.read_csv(source, separator=";", decimal_comma=True).write_parquet(tmp_path / "plant.parquet")
     settings = {"sequence": "run id", "targets": "level"}
@@ -492,6 +500,11 @@ def test_raw_files_that_do_not_fit_the_training_are_refused_or_named(tmp_path):
     with pytest.warns(match="no column of time: its rows are taken as 50 a second, without gaps"):
         x, lengths = answer("a\n1\n2\n", rate=50.0, gap=1.0)
     assert (x.tolist(), lengths) == ([[1], [2]], None)
+    # the times of each sequence rise
+    x, lengths = answer("time,id,a\n0,p,1\n1,p,2\n0,q,3\n", sequence="id", measured=1.0)
+    assert (x[..., 0].tolist(), lengths.tolist()) == ([[1, 2], [3, 0]], [2, 1])
+    with pytest.raises(EdgernnError, match=r"x\.csv: q: expected times that rise from row to row, got row 2 before"):
+        answer("time,id,a\n0,p,1\n1,q,2\n0,q,3\n", sequence="id", measured=1.0)
     # pieces between gaps
     x, lengths = answer("time,a\n0,1\n1,2\n2,3\n9,4\n", gap=2.0, measured=1.0)
     assert (x[..., 0].tolist(), lengths.tolist()) == ([[1, 2, 3], [4, 0, 0]], [3, 1])

@@ -18,7 +18,7 @@ from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, counted, some
 from edgernn.runtime.csv_table import TimeNames
 from edgernn.runtime.input_check import warn_of_rounding
-from edgernn.runtime.timeline import IGNORED, OTHER_RATE, Recording, missing_gap, padded
+from edgernn.runtime.timeline import IGNORED, OTHER_RATE, Recording, missing_gap, padded, rows_of_sequences
 from edgernn.settings import Expected
 from edgernn.training.formats.tables import CSV, PARQUET, Table, read_tables
 from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_folders, sorted_names
@@ -141,6 +141,7 @@ class Tables(ColumnSettings, OwnData):
             "columns": table.names,
             "channels": list(roles.features),
             "time": roles.time,
+            "sequence": roles.sequence,
             "rate": self.resample,
             "measured": rates[len(rates) // 2] if rates else None,
             "gap": self.gap,
@@ -222,7 +223,7 @@ class Tables(ColumnSettings, OwnData):
         for file, (begin, end) in enumerate(pairwise(table.begins)):
             path = table.paths[file]
             name = path.relative_to(source).as_posix() if source.is_dir() else path.name
-            for own, rows in _sequences_of(begin, end, ids):
+            for own, rows in rows_of_sequences(begin, end, ids):
                 title = name if own is None else own if len(table.paths) == 1 else f"{name}: {own}"
                 group = title if groups is None else groups[rows[0]]
                 if groups is not None and (other := [row for row in rows if groups[row] != group]):
@@ -427,17 +428,3 @@ def _names(table: Table, column: str) -> list[str]:
         row = int(names.is_null().arg_max() or 0)
         raise EdgernnError(f"{table.place(row, column)}: expected a name, got an empty cell; fill it")
     return names.to_list()
-
-
-def _sequences_of(
-    begin: int, end: int, ids: Sequence[str] | None
-) -> Iterator[tuple[str | None, npt.NDArray[np.int64]]]:
-    """Iterate over the sequences in the rows of a file, as pairs of a name (None for the whole file) and its rows."""
-    rows = np.arange(begin, end)
-    if ids is None:
-        yield None, rows
-        return
-    _, first, number = np.unique(np.array(ids[begin:end]), return_index=True, return_inverse=True)
-    grouped = np.split(rows[np.argsort(number, kind="stable")], np.cumsum(np.bincount(number))[:-1])
-    for i in np.argsort(first):
-        yield ids[grouped[i][0]], grouped[i]
