@@ -83,7 +83,7 @@ def run_file(
     file = None if target == STDOUT else target
     for path in (source,) if file is None else (source, file):
         if path.suffix.lower() not in FORMATS:
-            remedy = f"convert or rename it{_STREAM if path.suffix.lower() == '.wav' else ''}"
+            remedy = f"convert it{_STREAM}" if path.suffix.lower() == ".wav" else "convert or rename it"
             if path.is_dir():
                 remedy = "name one of the files in this folder"
             raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; {remedy}")

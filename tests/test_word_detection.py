@@ -358,7 +358,7 @@ def test_inputs_much_longer_than_a_clip_name_the_option_for_recordings(model, tm
     monkeypatch.chdir(tmp_path)
     write_wav(tmp_path / "r.wav", tone("left"))
     assert main(["run", str(model), "--input", "r.wav"]) == 2
-    assert "or detect words in a recording with --stream FILE.wav" in capsys.readouterr().err
+    assert "; convert it, or detect words in a recording with --stream FILE.wav" in capsys.readouterr().err
     shutil.copy(model, "words.onnx")
     # a warning that is not expected is an error
     for steps, warning in ((500, ""), (501, "x.npz: 10 s of sound as one sequence; use --stream")):
