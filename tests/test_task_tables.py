@@ -111,6 +111,14 @@ def test_subfolders_may_be_parts(tmp_path):
         assert {x.numpy().tobytes(): y.item() for x, y in zip(part.x, part.y, strict=True)} == those
 
 
+def test_a_warning_of_many_rare_classes_names_some_of_them(tmp_path):
+    files = write_files(tmp_path, 40)
+    (tmp_path / "labels.csv").write_text("".join(f"{name},k{i:02d}\n" for i, name in enumerate(files)))
+    message = r"one sequence alone has the class (k\d\d, )+k\d\d and \d+ more, so no part"
+    with pytest.warns(match="no sequence for training"), pytest.warns(EdgernnWarning, match=message):
+        opened(Tables(), tmp_path)
+
+
 def test_longer_files_are_cut(tmp_path):
     files = {}
     for i in range(10):

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.files import write_text
 from edgernn.model import RecurrentModel
 from edgernn.settings import Expected
@@ -215,12 +215,12 @@ class OwnData(Folds, Augmentation, Task):
         total = torch.stack(list(counts.values())).sum(0)
         names = self.classes or [str(i) for i in range(self.output_size)]
         if missing := [name for name, count in zip(names, counts["train"], strict=True) if not count]:
-            text = f"{source}: no sequence for training has the class {', '.join(missing)}; "
+            text = f"{source}: no sequence for training has the class {some(missing)}; "
             text += "labels count from 0" if self.classes is None else "the model cannot learn it"
             warnings.warn(text, EdgernnWarning, stacklevel=3)
         single = [name for name, count in zip(names, total, strict=True) if count == 1 and name not in missing]
         if single and self.output == "last":
-            text = f"{source}: one sequence alone has the class {', '.join(single)}, so no part tests it; add more"
+            text = f"{source}: one sequence alone has the class {some(single)}, so no part tests it; add more"
             warnings.warn(text, EdgernnWarning, stacklevel=3)
 
     def _warn_of_constant_channels(self, source: Path, x: Tensor) -> None:
