@@ -151,7 +151,7 @@ class TrainConfig:
         str,
         Field(
             description="Weights to keep at the end: last, or best (best evaluation). Default: last; best with skip "
-            "and for your own data."
+            "and for your own arrays and tables."
         ),
     ] = "last"
     anneal: Annotated[
