@@ -135,7 +135,7 @@ class Writer {
     const std::size_t records = sizeof header + layers_.size() * sizeof layers_[0] +
                                 tensors_.size() * sizeof(edgernn::PackedTensor);
     std::memcpy(header.magic, "EDGERNN", 8);
-    header.version = edgernn::kVersionWithoutBlocks;
+    header.version = edgernn::kVersionWithBlocks;
     header.schema = edgernn::kSchemaVersion;
     header.bytes = records + data_.size();
     header.layers = static_cast<std::uint32_t>(layers_.size());
