@@ -155,7 +155,7 @@ def test_the_interval_of_independent_cases_is_that_of_wilson():
     assert interval(hits, np.ones(263)) == pytest.approx((0.2553, 0.3662), abs=1e-3)
     assert interval(np.zeros(1), np.zeros(1)) == (0, 1)
     low, high = interval(np.ones(29), np.ones(29))
-    assert (low, high) == (pytest.approx(0.883, abs=1e-3), 1)
+    assert (low, high) == (pytest.approx(0.883, abs=1e-3), pytest.approx(1))
 
 
 def test_cases_that_depend_on_each_other_widen_the_interval():

@@ -338,11 +338,6 @@ def test_a_description_that_is_wrong_is_refused(change, message, tmp_path):
             resize("x", "T", "B", 2**40),
             r"input x of its graph: .* got tensor\(float\) \(T, B, 1099511627776\)",
         ),
-        "no metadata": (
-            "layers",
-            lambda model: model.ClearField("metadata_props"),
-            "expected a file that `edgernn export` wrote",
-        ),
         "no output": (
             "layers",
             lambda model: model.graph.output.remove(item(model.graph.output, "layer1.h.next")),
@@ -364,6 +359,12 @@ def test_a_graph_that_is_not_the_one_described_is_refused(original, change, mess
             EdgernnError, match=rf"model\.onnx: .*({message}|ONNX Runtime cannot load the model: .*ShapeInference)"
         ):
             use(path)
+
+
+def test_a_session_needs_metadata(tmp_path):
+    path = changed(tmp_path, lambda model: model.ClearField("metadata_props"), "layers")
+    with pytest.raises(EdgernnError, match="expected a file that `edgernn export` wrote"):
+        Session(path)
 
 
 @pytest.mark.parametrize(

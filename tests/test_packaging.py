@@ -47,9 +47,9 @@ def test_library_is_small():
 
     The rule delta takes 60 kB: it has a driver of its own. The rule topk takes 29 kB: products of the rows without the
     update gate for each of 4 cells, and the selection of the largest scores. The rule periodic takes 43 kB, and
-    residual blocks 8 kB.
+    step graphs 100 kB.
     """
-    assert Path(library_path()).stat().st_size <= 1_470_000
+    assert Path(library_path()).stat().st_size <= 1_600_000
 
 
 def test_library_needs_nothing():

@@ -184,7 +184,7 @@ def test_a_job_whose_worker_dies_is_gone_on_with(tmp_path, capsys):
 
 def test_a_full_disk_stops_all(tmp_path):
     workers = Pretended(lambda job, n: Outcome("No space left on device", full=True) if job.seed == 1 else Outcome())
-    output = "seed1: No space left on device: 1 of 4 runs are finished and kept; free some space"
+    output = "seed1: No space left on device: 1 of 4 runs finished and kept; free some space"
     with pytest.raises(EdgernnError, match=output):
         run_missing(jobs_of(tmp_path), workers)
     assert [job.seed for job in workers.begun] == [0, 1, 2]

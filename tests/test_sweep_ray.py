@@ -99,7 +99,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     process = story.start()
     _, error = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert re.search(r"edgernn: error: .*No space left on device: [1-3] of 4 runs are finished and kept", error)
+    assert re.search(r"edgernn: error: .*No space left on device: [1-3] of 4 runs finished and kept", error)
     assert "Traceback" not in error
     (tmp_path / "full").unlink()
     # Ctrl-C on a terminal

@@ -151,7 +151,7 @@ class _Lowering:
                 result.inputs[value.name] = shape
                 self._bind(value.name, dense(Value(Kind.INPUT, math.prod(shape), offset=offset), shape))
         if not floats or not result.inputs:
-            raise UsageError(
+            raise EdgernnError(
                 f"{self._path}: expected an input and an output of float32 besides the states, got none; export the "
                 "model with both"
             )
