@@ -71,21 +71,9 @@ def pack_file(
         UsageError: The model cannot run step by step, because it needs whole sequences, or has a node that no packed
             model has, or `out` cannot be replaced.
     """
-    from edgernn.runtime.step_graph.pack import is_graph, pack_graph
-
     output_file(out, model)
-    source = read_model(model)
-    proto = parse(source, model, external="read")
-    if is_graph(proto):
-        graph = pack_graph(proto, model, len(source), values, shapes)
-        content, costs = _with_names(graph.content.data, graph.info), graph.report
-    elif values or shapes:
-        raise UsageError(
-            f"{model}: --value, --shape: expected a file of another tool, got a model that edgernn exported, whose "
-            "shapes are fixed; leave them out"
-        )
-    else:
-        content, costs = pack(source, model, names=True), {}
+    content, info, costs = _packed(read_model(model), model, values, shapes)
+    content = _add_names(content, info.get("classes"), info.get("channels"))
     # also verifies that the library can read the packed model
     stream_bytes, library = memory(content), library_path()
     write_bytes(out, content)
@@ -111,36 +99,49 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
         UsageError: The model cannot run step by step, because it needs whole sequences, or has a node that no packed
             model has.
     """
+    packed, info, _ = _packed(content, path)
+    return _add_names(packed, info.get("classes"), info.get("channels")) if names else packed
+
+
+def _packed(
+    content: bytes,
+    path: Path,
+    values: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
+    """Return a packed model, the metadata of its file, and the costs of a step graph."""
     from edgernn.runtime.step_graph.pack import is_graph, pack_graph
 
     proto = parse(content, path, external="read")
     if is_graph(proto):
-        graph = pack_graph(proto, path, len(content))
-        packed, info = graph.content.data, graph.info
-    else:
-        model = read_packable(content, path)
-        packed, info = model.content(), model.info
-    return _with_names(packed, info) if names else packed
-
-
-def _with_names(packed: bytes, info: Mapping[str, Any]) -> bytes:
-    return _add_names(packed, info.get("classes"), info.get("channels"))
+        graph = pack_graph(proto, path, len(content), values, shapes)
+        return graph.content.data, graph.info, graph.report
+    if values or shapes:
+        raise UsageError(
+            f"{path}: --value, --shape: expected a file of another tool, got a model that edgernn exported, whose "
+            "shapes are fixed; leave them out"
+        )
+    model = _packable(proto, len(content), path)
+    return model.content(), model.info, {}
 
 
 def read_packable(content: bytes, path: Path) -> "PackedModel":
     """Read what a packed model has from the content of an exported ONNX file; raise the errors of `pack`."""
-    model = parse(content, path)
+    return _packable(parse(content, path), len(content), path)
+
+
+def _packable(model: "onnx.ModelProto", size: int, path: Path) -> "PackedModel":
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
     if not info["streaming"]:
         raise UsageError(
             f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
         )
     graph = model.graph
-    states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), len(content), path)
+    states = state_sizes(info, declared_values(graph.input), declared_values(graph.output), size, path)
     check_facts(model, info, path)
     check_nodes(model, path)
     packed = PackedModel(model, info, states, path)
-    check_memory(packed.size, len(content), path)
+    check_memory(packed.size, size, path)
     return packed
 
 
