@@ -112,6 +112,10 @@ class Recorder:
         self.earlier = earlier if self.most_calls is None else earlier[1 - self.most_calls :]
         self.traces = traces
 
+    def begin_pass(self) -> None:
+        """Forget all calls before the forward pass of a network, whose calls all belong to one step."""
+        self.traces, self.earlier, self.most_calls = [], [], None
+
     def end_step(self) -> None:
         """Let the next call begin a step."""
         self._mark = None

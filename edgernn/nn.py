@@ -515,7 +515,7 @@ def _begin(module: nn.Module, inputs: Any) -> None:
     """Forget the calls of recurrent layers before a forward pass of a network."""
     if not torch.compiler.is_compiling():
         for part in recurrent_modules(module):
-            part.traces, part.earlier, part.most_calls = [], [], None
+            part.begin_pass()
 
 
 def _traces(module: nn.Module) -> list[tuple[RecurrentLayer, Trace]]:

@@ -151,7 +151,7 @@ class OwnNetwork(ConfiguredModel):
             x = (x - self.input_mean) / self.input_std
         parts = recurrent_modules(self.network)
         for part in parts:
-            part.traces, part.earlier, part.most_calls = [], [], None
+            part.begin_pass()
         y, last = self._called(x, before)
         expected = ((steps,) if self.output == "all" else ()) + (batch, self.output_size)
         if not isinstance(y, Tensor) or y.shape != expected:
