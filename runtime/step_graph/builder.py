@@ -280,9 +280,9 @@ class Builder:
         if view.value.size != len(places) or len(np.unique(places)) != len(places):
             return False
         flat = [np.zeros(len(places)), np.zeros(len(places))]
-        for array, given in zip(flat, (scale, shift), strict=True):
-            if given is not None:
-                array[places] = np.broadcast_to(given, view.shape).ravel()
+        for array, numbers in zip(flat, (scale, shift), strict=True):
+            if numbers is not None:
+                array[places] = np.broadcast_to(numbers, view.shape).ravel()
         changes = []
         for step in producers:
             assert isinstance(step, Linear | Depthwise)
@@ -298,8 +298,7 @@ class Builder:
             if scale is not None:
                 step.W = step.W * (factor[:, None] if isinstance(step, Linear) else factor)
                 b = b * factor
-            columns = len(step.W) if isinstance(step, Linear) else step.W.shape[1]
-            step.b = np.broadcast_to(b + summand if shift is not None else b, columns)
+            step.b = np.broadcast_to(b + summand if shift is not None else b, len(summand))
             if not step.b.any():
                 step.b = None
         return True

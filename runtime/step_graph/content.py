@@ -48,13 +48,13 @@ class Content:
     Attributes:
         data: The file.
         names: Name of each step in the file, such as LINEAR.
-        macs: Multiply-adds of each step.
+        macs: Multiply-adds of all steps.
         arena: Floats of the arena for each stream.
     """
 
     data: bytes
     names: list[str]
-    macs: list[int]
+    macs: int
     arena: int
 
 
@@ -102,7 +102,6 @@ class _Encoder:
         self._layer_records: list[LayerRecord] = []
         self._ints: list[int] = []
         self._names: list[str] = []
-        self._macs: list[int] = []
         # values of one number, which share a tensor
         self._scalars: dict[Value, int] = {}
 
@@ -134,7 +133,7 @@ class _Encoder:
             graph=record,
             steps=b"".join(self._records) + ints.tobytes(),
         )
-        return Content(data, self._names, self._macs, arena)
+        return Content(data, self._names, sum(step.macs for step in graph.steps), arena)
 
     def _tensor(self, array: Array) -> int:
         values = np.ascontiguousarray(array, np.float32)
@@ -171,10 +170,9 @@ class _Encoder:
             self._tensors += layer.weights
         return self._layers[id(layer)]
 
-    def _emit(self, step: Step, arguments: Sequence[int], macs: int = 0) -> None:
+    def _emit(self, step: Step, arguments: Sequence[int]) -> None:
         self._ints += [CODES[type(step)], len(arguments), *map(int, arguments)]
         self._names.append(type(step).__name__.upper())
-        self._macs.append(macs)
 
     def _step(self, step: Step) -> None:
         if isinstance(step, Move):
@@ -185,10 +183,10 @@ class _Encoder:
                 self._emit(step, [*self._place(step.source, a), *self._place(step.target, b), len(n) or 1, *flat])
         elif isinstance(step, Linear):
             W, b = self._tensor(step.W), self._optional(step.b)
-            self._rows(step, step.W.size, [W, b], [])
+            self._rows(step, [W, b], [])
         elif isinstance(step, Depthwise):
             W, b = self._tensor(step.W), self._optional(step.b)
-            self._rows(step, step.W.size, [W, b], [len(step.taps), *step.taps])
+            self._rows(step, [W, b], [len(step.taps), *step.taps])
         elif isinstance(step, Recurrent):
             states = [number for state in step.states for number in self._place(state)]
             self._emit(
@@ -200,7 +198,6 @@ class _Encoder:
                     *(step.steps, step.rows, step.reads_zero, len(step.states)),
                     *states,
                 ],
-                step.macs,
             )
         elif isinstance(step, Pointwise):
             self._pointwise(step)
@@ -212,15 +209,15 @@ class _Encoder:
         elif isinstance(step, Fft):
             places = *self._place(step.source), *self._place(step.target)
             rows = step.rows, step.source.strides[0], step.target.strides[0], step.N
-            self._emit(step, [*places, *rows, self._optional(step.window)], step.macs)
+            self._emit(step, [*places, *rows, self._optional(step.window)])
 
-    def _rows(self, step: Linear | Depthwise, size: int, tensors: Sequence[int], more: Sequence[int]) -> None:
+    def _rows(self, step: Linear | Depthwise, tensors: Sequence[int], more: Sequence[int]) -> None:
         counts, strides = collapsed(step.counts, [step.source.strides, step.target.strides])
         for n, (s, t), (a, b) in _turns(counts, strides, 2):
             rows = [1] * (2 - len(n)) + n, [0] * (2 - len(n)) + s, [0] * (2 - len(n)) + t
             flat = [number for loop in zip(*rows, strict=True) for number in loop]
             places = *self._place(step.source, a), *self._place(step.target, b)
-            self._emit(step, [*places, *tensors, *flat, *more], math.prod(n) * size)
+            self._emit(step, [*places, *tensors, *flat, *more])
 
     def _pointwise(self, step: Pointwise) -> None:
         results = [result for result, _ in step.results]

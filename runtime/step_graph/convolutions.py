@@ -21,7 +21,7 @@ _FOURIER = 1e-6
 
 @dataclass(frozen=True)
 class Taps:
-    """What the outputs of a convolution read along an axis: output j reads j * stride + start + k * step, k < count.
+    """Elements that a convolution reads along an axis: output j reads j * stride + start + k * step, k < count.
 
     Attributes:
         outputs: Number of outputs.

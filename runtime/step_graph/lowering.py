@@ -37,7 +37,7 @@ _OPERATORS = {
 _SHAPES = ("Shape", "Size")
 _REMEDY = "run the file in ONNX Runtime, or write the model without it"
 # numbers that a folded constant, or a value, may have
-_MOST = MOST_NUMBERS = 1 << 24
+MOST_NUMBERS = 1 << 24
 
 
 @dataclass
@@ -284,8 +284,8 @@ class _Lowering:
         try:
             if proto.op_type in ("ConstantOfShape", "Expand", "Tile"):
                 count = arrays["i0"] if proto.op_type == "ConstantOfShape" else arrays["i1"]
-                if math.prod(map(int, np.ravel(count))) > _MOST:
-                    raise ValueError(f"a constant of more than {_MOST} numbers")
+                if math.prod(map(int, np.ravel(count))) > MOST_NUMBERS:
+                    raise ValueError(f"a constant of more than {MOST_NUMBERS} numbers")
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
             computed = ReferenceEvaluator(model).run(None, arrays)
         except Exception as error:  # the classes of its errors have no common base
@@ -293,8 +293,8 @@ class _Lowering:
             raise UsageError(
                 f"{title}: expected constant inputs that fit, got an error: {text:.200}; {_REMEDY}"
             ) from None
-        found = iter(computed)
-        return [np.asarray(next(found)) if name else np.zeros(0) for name in outputs]
+        results = iter(computed)
+        return [np.asarray(next(results)) if name else np.zeros(0) for name in outputs]
 
     def _branch(self, proto: onnx.NodeProto, title: str) -> None:
         """Add the nodes of the branch of If that its constant condition chooses."""

@@ -432,9 +432,9 @@ def _pad(builder: Builder, node: Node) -> Tensor:
     if number is None:
         number = node.constant(2)
     axes = node.integers("axes", 3) or list(range(len(pads) // 2))
-    for k, given in enumerate(axes):
+    for k, number_of_axis in enumerate(axes):
         before, after = pads[k], pads[len(axes) + k]
-        axis = node.axis(given, len(x.shape))
+        axis = node.axis(number_of_axis, len(x.shape))
         if mode == "constant":
             x = padded(builder, x, axis, before, after, 0.0 if number is None else float(np.ravel(number)[0]))
         elif mode == "reflect" and min(before, after) >= 0 and max(before, after) < x.shape[axis]:

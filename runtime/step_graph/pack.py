@@ -47,7 +47,7 @@ class PackedGraph:
         return {
             "steps": len(self.content.names),
             "operations": dict(Counter(self.content.names)),
-            "macs": sum(self.content.macs),
+            "macs": self.content.macs,
             "inputs": {name: list(shape) for name, shape in self.lowered.inputs.items()},
             "outputs": {name: list(shape) for name, shape in self.lowered.outputs.items()},
         }

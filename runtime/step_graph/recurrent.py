@@ -43,8 +43,8 @@ def recurrent(builder: Builder, node: Node) -> list[Tensor]:
     if activations and activations != _ACTIVATIONS[kind] * len(turns):
         raise node.refuse(" and ".join(_ACTIVATIONS[kind]), ", ".join(activations), "train the model with those")
     steps, rows = x.shape[:2]
-    given = [node.inputs[k] if k < len(node.inputs) else None for k in STATES[kind]]
-    if steps == 1 and all(start is None or isinstance(start, np.ndarray) for start in given):
+    initial = [node.inputs[k] if k < len(node.inputs) else None for k in STATES[kind]]
+    if steps == 1 and all(start is None or isinstance(start, np.ndarray) for start in initial):
         raise node.refuse(
             "its state as an input of the graph",
             "one that is the same at each step",
@@ -55,7 +55,7 @@ def recurrent(builder: Builder, node: Node) -> list[Tensor]:
         layer, hidden = _layer(node, kind, direction)
         sequence = sliced(builder, x, 0, steps - 1, steps, -1) if backwards and steps > 1 else x
         starts: list[Tensor] = []
-        for start in given:
+        for start in initial:
             starts.append(
                 np.zeros((1, rows, hidden), np.float32) if start is None else sliced(builder, start, 0, direction, 1)
             )

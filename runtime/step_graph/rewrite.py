@@ -288,14 +288,14 @@ def _fuse(steps: list[Step]) -> list[Step]:
 
 def _sources(second: Pointwise, uses: _Uses) -> list[Pointwise]:
     """Return the point-wise steps whose results a step reads, the latest first."""
-    found = [
+    writers = [
         writer
         for operand in second.operands
         if operand.value.kind == Kind.ARENA
         for writer, _ in uses.writers.get(operand.value, [])
         if isinstance(writer, Pointwise) and writer is not second
     ]
-    return sorted(set(found), key=lambda step: -uses.index[step])
+    return sorted(set(writers), key=lambda step: -uses.index[step])
 
 
 def _fused(first: Pointwise, second: Pointwise, uses: _Uses) -> bool:
@@ -355,14 +355,14 @@ def _join(
 
     def run(step: Pointwise, places: list[int]) -> list[int]:
         """Add the instructions of a step; return the index of each of its numbers."""
-        found = list(places)
+        listed = list(places)
         for op, indices in step.program:
-            instruction = op, tuple(found[k] for k in indices)
+            instruction = op, tuple(listed[k] for k in indices)
             if instruction not in known:
                 known[instruction] = reads + len(program)
                 program.append(instruction)
-            found.append(known[instruction])
-        return found
+            listed.append(known[instruction])
+        return listed
 
     before = run(first, inner)
     after = run(
