@@ -2,6 +2,8 @@
 """Latencies of the models of a table, from a small recipe to the results page."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +93,17 @@ def test_times_are_those_of_the_test_sequences(table):
                 assert record["macs_executed"] <= 6 * 2 + 6 + 3 * 6 * 8
             else:
                 assert (record["skip_percent"], record["macs_executed"]) == (0, 3 * 6 * 8)
+
+
+def test_a_ratio_is_the_median_over_rounds(table, tmp_path, monkeypatch):
+    run = Path(shutil.copytree(table / "sarnn-seed0", tmp_path / "run"))
+    # a sequence of the model takes 2, 4 and 9 s, one of the reference 1, 4 and 3 s
+    seconds = {"model": ([2], [4], [9]), "reference": ([1], [4], [3])}
+    blocks = {name: [[16 * second for second in block] for block in rounds] for name, rounds in seconds.items()}
+    monkeypatch.setattr(run_latency, "interleaved", lambda calls, rounds: {name: blocks[name] for name in calls})
+    run_latency.measure_latency([run])
+    record = json.loads((run / "latency.json").read_text())
+    assert (record["microseconds"], record["reference_microseconds"], record["ratio"]) == (4e6, 3e6, 2)
 
 
 def test_a_table_has_times_and_ratios(table):
